@@ -1,0 +1,41 @@
+-- Fixed window: one count per window.
+-- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
+--
+-- State    string of 11 bytes: start (7), count (4)
+-- ARGV[1]  after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
+--          multiples of the period since the epoch (7)
+
+local aligned, shift = struct.unpack('>I1I7', arg, rest)
+
+local state = call('GET', key)
+local start, count = 0, 0
+if state then
+  if #state ~= 11 then return foreign() end
+  start, count = struct.unpack('>I7I4', state)
+end
+local now = math.max(clock, start)
+
+-- Aligned, a window begins at the boundary; else where its first admitted call came.
+local boundary = aligned == 1 and now - (now + shift) % period
+if boundary then
+  if start < boundary then count = 0 end
+  start = boundary
+elseif count == 0 or start + period <= now then
+  start, count = now, 0
+end
+local left = start + period - clock
+
+local allowed = op == REFUND or cost == 0 or count + cost <= threshold
+if not allowed then
+  if call('PTTL', key) < 0 then keep(left) end
+elseif cost > 0 and op ~= PEEK then
+  count = op == REFUND and math.max(count - cost, 0) or count + cost
+  if count == 0 then
+    call('DEL', key)
+  else
+    call('SETRANGE', key, 0, struct.pack('>I7I4', start, count))
+    keep(left)
+  end
+end
+
+return reply(allowed, math.max(threshold - count, 0), allowed and 0 or left, count == 0 and 0 or left)

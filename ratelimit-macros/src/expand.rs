@@ -1,0 +1,238 @@
+//! Writes the guarded function.
+//!
+//! The guard asks in one statement and awaits in the next, so that nothing borrowed for the key is
+//! held across the await and the future is as `Send` as it was. Whatever it names has a full path,
+//! and its variables are hygienic, so guard and body cannot see each other.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::punctuated::Pair;
+use syn::spanned::Spanned;
+use syn::{Expr, ExprReference, ExprTuple, Token, parse_quote};
+
+use crate::function::{Body, Function};
+use crate::guard::Guard;
+use crate::key::{Key, Piece};
+use crate::limit::{Limit, Offset};
+use crate::values::{Constant, peel};
+
+struct Expansion<'a> {
+    function: &'a Function,
+    guard: &'a Guard,
+    /// The path of the runtime.
+    rt: TokenStream,
+}
+
+pub(crate) fn expand(function: &Function, guard: &Guard) -> TokenStream {
+    let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
+    let rt = guard
+        .runtime
+        .as_ref()
+        .map_or_else(default, ToTokens::to_token_stream);
+    Expansion {
+        function,
+        guard,
+        rt,
+    }
+    .function()
+}
+
+impl Expansion<'_> {
+    fn function(&self) -> TokenStream {
+        let Function {
+            attrs,
+            vis,
+            sig,
+            brace,
+            inner_attrs,
+            body,
+        } = self.function;
+        let mut tokens = quote!(#(#attrs)* #vis #sig);
+        brace.surround(&mut tokens, |tokens| {
+            tokens.append_all(inner_attrs);
+            tokens.append_all(match body {
+                Body::Plain(body) => self.guarded(body),
+                Body::Boxed(boxed) => boxed.rebuild(&self.guarded(&boxed.body)),
+            });
+        });
+        tokens
+    }
+
+    /// The guard, and the body in a block of its own: its `use`s and items stay inside.
+    fn guarded(&self, body: &TokenStream) -> TokenStream {
+        let Expansion { function, rt, .. } = self;
+        let limit = self.limit();
+        let key = self.key();
+        let one = parse_quote!(1_u32);
+        let cost = self.guard.cost.as_ref().unwrap_or(&one);
+        let refused = self.refused();
+
+        let mut block = Group::new(Delimiter::Brace, body.clone());
+        // Hygienic braces, or lints would ask the user to remove ours.
+        block.set_span(hygienic().located_at(function.brace.span.join()));
+
+        let body = if self.wraps_output() {
+            quote_spanned! {hygienic()=>
+                // A block of its own, because a `return` in the body is not wrapped yet.
+                let output = async move #block.await;
+                ::core::result::Result::<_, #rt::Rejection>::Ok(output)
+            }
+        } else {
+            block.into_token_stream()
+        };
+        quote_spanned! {hygienic()=>
+            {
+                let pending = #rt::__private::check(const { &#limit }, #key, #cost);
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return #refused;
+                }
+            }
+            #body
+        }
+    }
+
+    /// `impl Trait` hides a type that cannot say how it is refused: `Result` speaks for it.
+    fn wraps_output(&self) -> bool {
+        self.guard.on_limited.is_none() && self.function.returns_impl_trait()
+    }
+
+    fn limit(&self) -> TokenStream {
+        let rt = &self.rt;
+        let Limit {
+            name,
+            algorithm,
+            threshold,
+            period,
+            burst,
+            align,
+        } = &self.guard.limit;
+        let path = || {
+            let function = self.function.sig.ident.unraw().to_string();
+            quote_spanned! {hygienic()=>
+                ::core::concat!(::core::module_path!(), "::", #function)
+            }
+        };
+        let name = name.as_ref().map_or_else(path, ToTokens::to_token_stream);
+        let constructor = Ident::new(algorithm.name(), hygienic());
+        let threshold = &threshold.expr;
+        let period = match period.known {
+            Some(us) => quote_spanned!(hygienic()=> #rt::__private::micros(#us)),
+            None => period.expr.to_token_stream(),
+        };
+
+        let mut limit = self.shown_at_constant(quote_spanned! {hygienic()=>
+            #rt::Limit::#constructor(#name, #threshold, #period)
+        });
+        if let Some(Constant { expr, .. }) = burst {
+            let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#limit, #expr));
+            limit = shown_at(expr, call);
+        }
+        if let Some(Offset { minutes }) = align {
+            limit = self.shown_at_constant(quote_spanned! {hygienic()=>
+                #rt::Limit::align(#limit, #rt::Align::offset_minutes(#minutes))
+            });
+        }
+        limit
+    }
+
+    /// A constant behind a path is checked by the call it is given to, so that call has to point at
+    /// it.
+    fn shown_at_constant(&self, call: TokenStream) -> TokenStream {
+        let Limit {
+            threshold, period, ..
+        } = &self.guard.limit;
+        match (threshold.known, period.known) {
+            (None, Some(_)) => shown_at(&threshold.expr, call),
+            (Some(_), None) => shown_at(&period.expr, call),
+            _ => call,
+        }
+    }
+
+    fn key(&self) -> TokenStream {
+        let rt = &self.rt;
+        match &self.guard.key {
+            Key::None => quote_spanned!(hygienic()=> ()),
+            Key::Expr(expr) => borrow(expr).into_token_stream(),
+            Key::Format(pieces) => {
+                let pieces = pieces.iter().map(|piece| match piece {
+                    Piece::Text(text) => {
+                        quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
+                    }
+                    Piece::Hole { spec, root, fields } => quote_spanned! {hygienic()=>
+                        #rt::__private::Piece::Arg(
+                            ::core::format_args!(#spec, #root #(.#fields)*)
+                        )
+                    },
+                });
+                quote_spanned!(hygienic()=> #rt::__private::Format(&[#(#pieces),*]))
+            }
+        }
+    }
+
+    /// What is returned instead of running the body.
+    fn refused(&self) -> TokenStream {
+        let rt = &self.rt;
+        if let Some(on_limited) = &self.guard.on_limited {
+            let call = quote_spanned! {hygienic()=>
+                #rt::__private::refuse_with(rejection, #on_limited)
+            };
+            return shown_at(on_limited, call);
+        }
+        if self.wraps_output() {
+            return quote_spanned!(hygienic()=> ::core::result::Result::Err(rejection));
+        }
+        // A return type that cannot say "refused" is the user's to change.
+        let call = quote_spanned!(hygienic()=> #rt::__private::refuse(rejection));
+        match self.function.output() {
+            Some(output) => shown_at(output, call),
+            None => shown_at(&self.function.sig.ident, call),
+        }
+    }
+}
+
+/// A reference to the value; to each element of a tuple, so that none is moved into a new tuple.
+fn borrow(expr: &Expr) -> Expr {
+    let expr = match peel(expr) {
+        Expr::Tuple(tuple) => {
+            let elems = tuple.elems.pairs().map(|pair| {
+                let (elem, comma) = pair.into_tuple();
+                Pair::new(borrow(elem), comma.copied())
+            });
+            Expr::Tuple(ExprTuple {
+                elems: elems.collect(),
+                ..tuple.clone()
+            })
+        }
+        _ => expr.clone(),
+    };
+
+    Expr::Reference(ExprReference {
+        attrs: Vec::new(),
+        and_token: Token![&](hygienic().located_at(expr.span())),
+        mutability: None,
+        expr: Box::new(expr),
+    })
+}
+
+/// Shown at the attribute; variables are invisible to the user's code, and theirs to ours.
+fn hygienic() -> Span {
+    Span::mixed_site()
+}
+
+/// The same call, shown in errors from the first to the last token of `place`.
+fn shown_at(place: &impl ToTokens, call: TokenStream) -> TokenStream {
+    let mut place = place.to_token_stream().into_iter();
+    let Some(first) = place.next() else {
+        return call;
+    };
+    let last = place.last().map_or(first.span(), |last| last.span());
+    let mut call: Vec<_> = call.into_iter().collect();
+    if let Some((arguments, path)) = call.split_last_mut() {
+        for tree in path {
+            tree.set_span(tree.span().located_at(first.span()));
+        }
+        arguments.set_span(arguments.span().located_at(last));
+    }
+    call.into_iter().collect()
+}

@@ -1,0 +1,174 @@
+//! The item under the attribute: a signature that is understood and a body that is not.
+//!
+//! The body stays a sequence of tokens. What somebody is still typing in there does not concern
+//! the attribute, and every span in it remains theirs.
+
+use proc_macro2::{Ident, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, FnArg, LitStr, Pat, ReturnType, Signature, Token, Type, Visibility};
+use syn::{braced, token};
+
+use crate::boxed::{self, Boxed};
+use crate::diagnostics::{Errors, Reported};
+
+/// A function with a body, as it was written.
+pub(crate) struct Function {
+    pub(crate) attrs: Vec<Attribute>,
+    pub(crate) vis: Visibility,
+    pub(crate) sig: Signature,
+    pub(crate) brace: token::Brace,
+    /// `#![…]` at the head of the body. They speak about the whole function.
+    pub(crate) inner_attrs: Vec<Attribute>,
+    pub(crate) body: Body,
+}
+
+pub(crate) enum Body {
+    Plain(TokenStream),
+    /// What `#[async_trait]` leaves of an async method.
+    Boxed(Boxed),
+}
+
+impl Function {
+    pub(crate) fn require_async(self, errors: &Errors) -> Result<Self, Reported> {
+        if self.sig.asyncness.is_some() || matches!(self.body, Body::Boxed(_)) {
+            return Ok(self);
+        }
+        let name = &self.sig.ident;
+        let message = format!(
+            "a decision is awaited, so this needs an `async fn`: write `async fn {name}`, or \
+             leave `{name}` as it is and put the attribute on the async function that calls it"
+        );
+        Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
+    }
+
+    /// What the future of the function resolves to; `None` is `()`.
+    pub(crate) fn output(&self) -> Option<&Type> {
+        match (&self.body, &self.sig.output) {
+            (Body::Boxed(_), output) => boxed::future_output(output),
+            (Body::Plain(_), ReturnType::Type(_, ty)) => Some(ty),
+            (Body::Plain(_), ReturnType::Default) => None,
+        }
+    }
+
+    pub(crate) fn returns_impl_trait(&self) -> bool {
+        matches!(self.output().map(peel), Some(Type::ImplTrait(_)))
+    }
+
+    /// Every value the signature brings into scope.
+    pub(crate) fn bindings(&self) -> Vec<Ident> {
+        let mut found = Vec::new();
+        for input in &self.sig.inputs {
+            match input {
+                FnArg::Receiver(receiver) => found.push(Ident::from(receiver.self_token)),
+                FnArg::Typed(typed) => collect(&typed.pat, &mut found),
+            }
+        }
+        found.extend(
+            self.sig
+                .generics
+                .const_params()
+                .map(|param| param.ident.clone()),
+        );
+        found
+    }
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let attrs = input.call(Attribute::parse_outer)?;
+        let vis = input.parse()?;
+        expect_function(&input.fork())?;
+        let sig: Signature = input.parse()?;
+        if input.peek(Token![;]) {
+            let message = "there is no body to guard: put the attribute on the implementations";
+            return Err(syn::Error::new(sig.ident.span(), message));
+        }
+        let body;
+        Ok(Function {
+            attrs,
+            vis,
+            brace: braced!(body in input),
+            inner_attrs: body.call(Attribute::parse_inner)?,
+            body: parse_body(&sig, &body)?,
+            sig,
+        })
+    }
+}
+
+/// Rejects every item but a function by what it is, before the parser complains about what it is
+/// not.
+fn expect_function(input: ParseStream<'_>) -> syn::Result<()> {
+    const QUALIFIERS: [&str; 6] = ["default", "const", "async", "unsafe", "safe", "extern"];
+    const CONTAINERS: [&str; 3] = ["impl", "trait", "mod"];
+    let first = input.fork().call(Ident::parse_any)?;
+    let mut word = first.clone();
+    while input.peek(Ident::peek_any) {
+        word = input.call(Ident::parse_any)?;
+        if word == "fn" {
+            return Ok(());
+        }
+        if !QUALIFIERS.iter().any(|qualifier| word == qualifier) {
+            break;
+        }
+        // The ABI of `extern "C"`.
+        input.parse::<Option<LitStr>>()?;
+    }
+    let (item, advice) = if CONTAINERS.iter().any(|container| word == container) {
+        (word, ": put it on the functions inside")
+    } else {
+        (first, "")
+    };
+    let message = format!("`#[rate_limit]` goes on an `async fn`, not on `{item}`{advice}");
+    Err(syn::Error::new(item.span(), message))
+}
+
+fn parse_body(sig: &Signature, input: ParseStream<'_>) -> syn::Result<Body> {
+    let ahead = input.fork();
+    if sig.asyncness.is_none()
+        && let Ok(boxed) = ahead.parse::<Boxed>()
+        && ahead.is_empty()
+    {
+        input.parse::<TokenStream>()?;
+        return Ok(Body::Boxed(boxed));
+    }
+    input.parse().map(Body::Plain)
+}
+
+fn collect(pat: &Pat, found: &mut Vec<Ident>) {
+    let mut all = |pats: &Punctuated<Pat, _>| pats.iter().for_each(|pat| collect(pat, found));
+    match pat {
+        Pat::Ident(pat) => {
+            found.push(pat.ident.clone());
+            if let Some((_, subpattern)) = &pat.subpat {
+                collect(subpattern, found);
+            }
+        }
+        Pat::Paren(pat) => collect(&pat.pat, found),
+        Pat::Reference(pat) => collect(&pat.pat, found),
+        Pat::Type(pat) => collect(&pat.pat, found),
+        Pat::Struct(pat) => pat
+            .fields
+            .iter()
+            .for_each(|field| collect(&field.pat, found)),
+        Pat::Tuple(pat) => all(&pat.elems),
+        Pat::TupleStruct(pat) => all(&pat.elems),
+        Pat::Slice(pat) => all(&pat.elems),
+        // All cases bind the same names.
+        Pat::Or(pat) => pat
+            .cases
+            .first()
+            .into_iter()
+            .for_each(|pat| collect(pat, found)),
+        _ => {}
+    }
+}
+
+fn peel(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => peel(&group.elem),
+        Type::Paren(paren) => peel(&paren.elem),
+        other => other,
+    }
+}

@@ -1,0 +1,288 @@
+//! The limit that an attribute declares, and the rules between its arguments.
+//!
+//! A rule speaks when it knows the values: a constant behind a path is checked by the const
+//! functions of the runtime instead, which the expansion evaluates at compile time.
+
+use syn::{Expr, LitStr};
+
+use crate::args::Args;
+use crate::diagnostics::{Reported, closest, quoted};
+use crate::duration::{DAY_US, LONGEST_US};
+use crate::values::{self, Constant};
+
+/// A limit without a contradiction.
+pub(crate) struct Limit {
+    /// `None`: the path of the function.
+    pub(crate) name: Option<LitStr>,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) threshold: Constant<u32>,
+    pub(crate) period: Constant<u64>,
+    pub(crate) burst: Option<Constant<u32>>,
+    pub(crate) align: Option<Offset>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Algorithm {
+    Sliding,
+    Fixed,
+    SlidingCounter,
+    TokenBucket,
+    LeakyBucket,
+}
+
+/// How far local time is ahead of UTC.
+#[derive(Clone, Copy)]
+pub(crate) struct Offset {
+    pub(crate) minutes: i32,
+}
+
+/// The arguments of a limit, each right or wrong by itself.
+struct Draft<'a> {
+    args: &'a Args<'a>,
+    name: Option<Result<LitStr, Reported>>,
+    algorithm: Result<Algorithm, Reported>,
+    threshold: Result<Constant<u32>, Reported>,
+    period: Result<Constant<u64>, Reported>,
+    burst: Option<Result<Constant<u32>, Reported>>,
+    align: Option<Result<Offset, Reported>>,
+}
+
+impl Limit {
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, Reported> {
+        let draft = Draft::read(args);
+        draft.burst_is_for_buckets();
+        draft.burst_refills_in_time();
+        draft.align_is_for_fixed_windows();
+        draft.align_meets_midnight();
+        Ok(Limit {
+            name: draft.name.transpose()?,
+            algorithm: draft.algorithm?,
+            threshold: draft.threshold?,
+            period: draft.period?,
+            burst: draft.burst.transpose()?,
+            align: draft.align.transpose()?,
+        })
+    }
+
+    /// The largest cost that can ever be admitted at once, if it is known, and the argument that
+    /// sets it.
+    pub(crate) fn capacity(&self) -> Option<(u32, &'static str)> {
+        let argument = if self.algorithm.is_bucket() {
+            "burst"
+        } else {
+            "threshold"
+        };
+        let capacity = match (&self.burst, self.algorithm) {
+            (Some(burst), _) => burst.known,
+            (None, Algorithm::LeakyBucket) => Some(1),
+            (None, _) => self.threshold.known,
+        };
+        capacity.map(|capacity| (capacity, argument))
+    }
+}
+
+impl Algorithm {
+    const ALL: [Algorithm; 5] = [
+        Algorithm::Sliding,
+        Algorithm::Fixed,
+        Algorithm::SlidingCounter,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
+
+    /// The word in the attribute, and the constructor in the runtime.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sliding => "sliding",
+            Algorithm::Fixed => "fixed",
+            Algorithm::SlidingCounter => "sliding_counter",
+            Algorithm::TokenBucket => "token_bucket",
+            Algorithm::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    fn is_bucket(self) -> bool {
+        matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket)
+    }
+
+    fn read(expr: &Expr) -> syn::Result<Self> {
+        let text = values::text("algo", "sliding", expr)?;
+        let word = text.value();
+        if let Some(algorithm) = Self::ALL.into_iter().find(|it| it.name() == word) {
+            return Ok(algorithm);
+        }
+        let names = Self::ALL.map(Self::name);
+        let hint = match closest(&word.replace(['-', ' '], "_"), names) {
+            Some(meant) => format!("did you mean `\"{meant}\"`?"),
+            None => format!("the algorithms are {}", quoted(names)),
+        };
+        Err(syn::Error::new(
+            text.span(),
+            format!("unknown algorithm `{word}`: {hint}"),
+        ))
+    }
+}
+
+impl Offset {
+    /// RFC 3339's `time-numoffset`, or `utc`. Zones with a name change their offset with the
+    /// seasons, and a window that shrinks or grows by an hour is not what a limit promises.
+    fn read(expr: &Expr) -> syn::Result<Self> {
+        let text = values::text("align", "utc", expr)?;
+        let word = text.value();
+        let message = match parse_offset(&word) {
+            Some(minutes) if minutes.abs() <= 14 * 60 => return Ok(Offset { minutes }),
+            Some(_) => format!("`{word}` is out of range: offsets lie within `±14:00`"),
+            None if ["utc", "gmt", "z"].contains(&word.to_lowercase().as_str()) => {
+                format!("unknown offset `{word}`: did you mean `\"utc\"`?")
+            }
+            None => format!(
+                "unknown offset `{word}`: write `\"utc\"` or an offset such as `\"+08:00\"` or \
+                 `\"-03:30\"`"
+            ),
+        };
+        Err(syn::Error::new(text.span(), message))
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn read(args: &'a Args<'a>) -> Self {
+        let threshold = |expr: &Expr| {
+            let zero = "`threshold = 0` would refuse every call: the smallest is 1";
+            Constant::count("threshold", zero, expr)
+        };
+        let burst = |expr: &Expr| {
+            let zero = "a bucket with `burst = 0` would refuse every call: the smallest is 1";
+            Constant::count("burst", zero, expr)
+        };
+        let no_period = "missing `period`: say how long, such as `period = 30` for 30 seconds";
+        let no_threshold =
+            "missing `threshold`: say how many calls one period admits, such as `threshold = 100`";
+        Draft {
+            args,
+            period: args.required("period", no_period, Constant::period),
+            threshold: args.required("threshold", no_threshold, threshold),
+            algorithm: args
+                .optional("algo", Algorithm::read)
+                .unwrap_or(Ok(Algorithm::Sliding)),
+            burst: args.optional("burst", burst),
+            align: args.optional("align", Offset::read),
+            name: args.optional("name", read_name),
+        }
+    }
+
+    fn burst_is_for_buckets(&self) {
+        if let Ok(algorithm) = self.algorithm
+            && !algorithm.is_bucket()
+        {
+            self.reject(
+                "burst",
+                &format!(
+                    "`burst` is the capacity of a bucket, and `{}` has none: remove it, or write \
+                     `algo = \"token_bucket\"`",
+                    algorithm.name()
+                ),
+            );
+        }
+    }
+
+    fn burst_refills_in_time(&self) {
+        if let (Ok(threshold), Ok(period), Some(Ok(burst))) =
+            (&self.threshold, &self.period, &self.burst)
+            && let (Some(threshold), Some(period_us), Some(burst)) =
+                (threshold.known, period.known, burst.known)
+            && u128::from(burst) * u128::from(period_us)
+                > u128::from(threshold) * u128::from(LONGEST_US)
+        {
+            self.reject(
+                "burst",
+                "at this rate a bucket of this size takes more than 100 years to fill: \
+                 lower `burst` or `period`, or raise `threshold`",
+            );
+        }
+    }
+
+    fn align_is_for_fixed_windows(&self) {
+        if let Ok(algorithm) = self.algorithm
+            && algorithm != Algorithm::Fixed
+        {
+            self.reject(
+                "align",
+                &format!(
+                    "`align` moves the windows of `algo = \"fixed\"`, and `{}` has none to move: \
+                     remove it, or write `algo = \"fixed\"`",
+                    algorithm.name()
+                ),
+            );
+        }
+    }
+
+    /// Windows that drift through the day would not be aligned to anything a reader could name.
+    fn align_meets_midnight(&self) {
+        if let Ok(period) = &self.period
+            && let Some(period_us) = period.known
+            && !DAY_US.is_multiple_of(period_us)
+            && !period_us.is_multiple_of(DAY_US)
+        {
+            self.reject(
+                "align",
+                "aligned windows start at midnight, so the period divides a day or is whole days, \
+                 such as `\"15m\"`, `\"1h\"` or `\"7d\"`",
+            );
+        }
+    }
+
+    /// Points at the whole argument, if it is there.
+    fn reject(&self, argument: &str, message: &str) {
+        if let Some(argument) = self.args.get(argument) {
+            self.args
+                .errors
+                .report(syn::Error::new_spanned(argument, message));
+        }
+    }
+}
+
+fn read_name(expr: &Expr) -> syn::Result<LitStr> {
+    let text = values::text("name", "login", expr)?;
+    if text.value().trim().is_empty() {
+        let message = "an empty `name` identifies nothing: remove it to use the function's path";
+        return Err(syn::Error::new(text.span(), message));
+    }
+    Ok(text.clone())
+}
+
+/// Minutes east of UTC, in whatever range two digits have.
+fn parse_offset(text: &str) -> Option<i32> {
+    if text == "utc" {
+        return Some(0);
+    }
+    let (sign, digits) = match text.split_at_checked(1)? {
+        ("+", digits) => (1, digits),
+        ("-", digits) => (-1, digits),
+        _ => return None,
+    };
+    let two_digits = |part: &str| {
+        let written = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse::<i32>().ok().filter(|_| written)
+    };
+    let (hours, minutes) = digits.split_once(':')?;
+    let minutes = two_digits(minutes).filter(|minutes| *minutes < 60)?;
+    Some(sign * (two_digits(hours)? * 60 + minutes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_offset;
+
+    #[test]
+    fn offsets_have_a_sign_and_four_digits() {
+        assert_eq!(parse_offset("utc"), Some(0));
+        assert_eq!(parse_offset("+00:00"), Some(0));
+        assert_eq!(parse_offset("+08:00"), Some(480));
+        assert_eq!(parse_offset("-03:30"), Some(-210));
+        for wrong in [
+            "", "UTC", "08:00", "+8", "+8:00", "+0800", "+08:60", "+-8:00", "−03:30",
+        ] {
+            assert_eq!(parse_offset(wrong), None, "{wrong}");
+        }
+    }
+}

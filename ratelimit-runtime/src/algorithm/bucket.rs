@@ -1,0 +1,134 @@
+//! Token bucket and leaky bucket: what was taken drains at a steady rate. Twin of `lua/bucket.lua`.
+//!
+//! The bucket is kept as the level of what was taken and not yet refilled, counted in units so
+//! small that both one token and the refill of one microsecond are whole numbers of them: nothing
+//! is rounded, however long the bucket runs. (This is the generic cell rate algorithm of ITU-T
+//! I.371 in its leaky-bucket form, with the level scaled to integers.)
+
+use super::{Op, Outcome};
+use crate::limit::{InvalidLimit, Limit};
+
+/// The largest level: two of them still add up exactly in an `f64`.
+const MAX_LEVEL: u64 = 1 << 52;
+
+/// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
+/// microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rate {
+    pub(crate) token: u64,
+    pub(crate) drain: u64,
+}
+
+impl Rate {
+    /// `threshold` per `period_us` into a bucket of `burst`; `None` if it takes over 100 years to
+    /// fill.
+    ///
+    /// The rate is exact when `burst × period / gcd(period, threshold)` is at most 2⁵² µs, which a
+    /// limit must be odd in every sense to exceed (1,000,001 per day does). Beyond, it is the next
+    /// slower rate that can be counted: never faster, and slower by less than one part in 2²⁰.
+    pub(crate) const fn new(threshold: u32, period_us: u64, burst: u32) -> Option<Self> {
+        let (threshold, burst) = (threshold as u64, burst as u64);
+        if burst as u128 * period_us as u128 > InvalidLimit::MAX_US as u128 * threshold as u128 {
+            return None;
+        }
+        let divisor = gcd(period_us, threshold);
+        let (token, drain) = (period_us / divisor, threshold / divisor);
+        let max_token = MAX_LEVEL / burst;
+        if token <= max_token {
+            return Some(Self { token, drain });
+        }
+        let coarse = drain as u128 * max_token as u128 / token as u128;
+        let token = (token as u128 * coarse).div_ceil(drain as u128);
+        Some(Self {
+            token: token as u64,
+            drain: coarse as u64,
+        })
+    }
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// What was taken, as of the last change, in units of the rate it was taken under.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bucket {
+    at: u64,
+    level: u64,
+    token: u64,
+    drain: u64,
+}
+
+impl Bucket {
+    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        let Rate { token, drain } = limit.rate;
+        let capacity = u64::from(limit.capacity()) * token;
+        let charge = u64::from(cost).saturating_mul(token);
+        let now = clock.max(self.at);
+        let lag = now - clock;
+        let mut full = self.full_in(now);
+        let mut level = self.level_at(now, limit.rate, capacity);
+
+        let allowed = op == Op::Refund || cost == 0 || level + charge <= capacity;
+        let retry = if allowed {
+            0
+        } else {
+            (level + charge - capacity).div_ceil(drain).min(full) + lag
+        };
+        if cost > 0 && allowed && op != Op::Peek {
+            level = if op == Op::Refund {
+                level.saturating_sub(charge)
+            } else {
+                level + charge
+            };
+            *self = if level == 0 {
+                Self::default()
+            } else {
+                Self {
+                    at: now,
+                    level,
+                    token,
+                    drain,
+                }
+            };
+            full = self.full_in(now);
+        }
+
+        Outcome {
+            allowed,
+            remaining: ((capacity - level) / token) as u32,
+            retry_us: retry,
+            reset_us: if level == 0 {
+                0
+            } else {
+                level.div_ceil(drain).min(full) + lag
+            },
+        }
+    }
+
+    /// How long until all that was taken has refilled at the rate it was taken under. The bucket is
+    /// full then, whatever the rate is by now: a store may have forgotten it.
+    fn full_in(&self, now: u64) -> u64 {
+        (self.at + self.level.div_ceil(self.drain.max(1))).saturating_sub(now)
+    }
+
+    /// The level at `now`: as if this rate had been in force since the last change, and never above
+    /// its capacity.
+    fn level_at(&self, now: u64, rate: Rate, capacity: u64) -> u64 {
+        if self.full_in(now) == 0 {
+            return 0;
+        }
+        let level = if self.token == rate.token {
+            self.level
+        } else {
+            // The one place where a fraction occurs: the same tokens in the units of another rate.
+            (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
+        };
+        level
+            .min(capacity)
+            .saturating_sub((now - self.at).saturating_mul(rate.drain))
+    }
+}

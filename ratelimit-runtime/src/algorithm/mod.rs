@@ -1,0 +1,83 @@
+//! The five algorithms as plain values and integer arithmetic: no clock, no lock, no I/O.
+//!
+//! Each file is the twin of the script of its name in `lua/`: the same state, the same arithmetic
+//! in the same order, so that both stores decide alike.
+//!
+//! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch,
+//! and products are kept below 2⁵³ by the way a [`Limit`] is built.
+
+pub(crate) mod bucket;
+pub(crate) mod fixed;
+pub(crate) mod sliding;
+pub(crate) mod sliding_counter;
+
+use crate::limit::{Algorithm, Limit};
+
+/// What a store is asked about one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Admit and charge, or refuse and change nothing.
+    Decide,
+    /// Say what `Decide` would, and change nothing.
+    Peek,
+    /// Give units back, the newest first; never above capacity.
+    Refund,
+}
+
+/// The answer to an [`Op`]. Waits are counted from the clock of the call, and rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) allowed: bool,
+    /// What is left: after the charge of an admitted call, as it stands otherwise.
+    pub(crate) remaining: u32,
+    /// The smallest wait after which the same call is admitted if nothing else comes.
+    pub(crate) retry_us: u64,
+    /// How long until the key is as if it had never been used.
+    pub(crate) reset_us: u64,
+}
+
+/// The state of one key under one limit.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    Sliding(sliding::Log),
+    Fixed(fixed::Window),
+    SlidingCounter(sliding_counter::Counts),
+    Bucket(bucket::Bucket),
+}
+
+impl State {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::Sliding => Self::Sliding(sliding::Log::default()),
+            Algorithm::Fixed => Self::Fixed(fixed::Window::default()),
+            Algorithm::SlidingCounter => Self::SlidingCounter(sliding_counter::Counts::default()),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                Self::Bucket(bucket::Bucket::default())
+            }
+        }
+    }
+
+    /// Answers `op` at `clock`. When that changed the state, also says when the state will have
+    /// become useless (a time; 0 when it is already).
+    pub(crate) fn apply(
+        &mut self,
+        op: Op,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+    ) -> (Outcome, Option<u64>) {
+        let outcome = match self {
+            Self::Sliding(log) => log.apply(op, limit, clock, cost),
+            Self::Fixed(window) => window.apply(op, limit, clock, cost),
+            Self::SlidingCounter(counts) => counts.apply(op, limit, clock, cost),
+            Self::Bucket(bucket) => bucket.apply(op, limit, clock, cost),
+        };
+        let changed = cost > 0 && outcome.allowed && op != Op::Peek;
+        let expires = if outcome.reset_us == 0 {
+            0
+        } else {
+            clock + outcome.reset_us
+        };
+        (outcome, changed.then_some(expires))
+    }
+}

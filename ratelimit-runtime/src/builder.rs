@@ -1,0 +1,127 @@
+//! How a limiter is set up.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::error::BuildError;
+use crate::limiter::RateLimiter;
+use crate::store::embedded::Embedded;
+
+/// Sets up a [`RateLimiter`]. Without [`redis`](Self::redis), counts are held in this process.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::RateLimiter;
+///
+/// let limiter = RateLimiter::builder()
+///     .redis("redis://127.0.0.1:6379")
+///     .key_prefix("shop")
+///     .deadline(Duration::from_millis(50))
+///     .build()?;
+/// # Ok::<(), ratelimit_runtime::BuildError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "call `build` to get the limiter"]
+pub struct Builder {
+    #[cfg(feature = "redis")]
+    redis: Option<String>,
+    key_prefix: String,
+    deadline: Duration,
+    max_keys: usize,
+    clock: Clock,
+}
+
+impl Builder {
+    /// Holds counts in the Redis or Valkey server at `url`, so that all processes that use it
+    /// share them. Nothing is connected before the first decision, and connections that break are
+    /// made anew.
+    ///
+    /// `redis://[user:password@]host[:port][/database]`, or `unix:///path/to/socket`.
+    #[cfg(feature = "redis")]
+    pub fn redis(mut self, url: impl Into<String>) -> Self {
+        self.redis = Some(url.into());
+        self
+    }
+
+    /// What every key in Redis begins with; `ratelimit` unless set. Applications that share a
+    /// server and not their counts need different ones.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// How long a decision may take before it is given up; 100 milliseconds unless set. It covers
+    /// connecting.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How many keys the embedded store holds at most, to the next multiple of 64; 1,000,000 unless
+    /// set. When it is full of keys in use, a new one takes the place of one that is soon to be
+    /// reset, and that one starts anew.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Whose time limits are decided by; the store's own unless set.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] on a URL that cannot be read, a deadline of zero, or a store of zero keys.
+    pub fn build(self) -> Result<RateLimiter, BuildError> {
+        if self.deadline.is_zero() {
+            return Err(BuildError::ZeroDeadline);
+        }
+        if self.max_keys == 0 {
+            return Err(BuildError::ZeroKeys);
+        }
+        #[cfg(feature = "redis")]
+        if let Some(url) = &self.redis {
+            return Ok(RateLimiter::on(crate::store::redis::Redis::new(
+                url,
+                &self.key_prefix,
+                self.deadline,
+                self.clock,
+            )?));
+        }
+        Ok(self.build_embedded())
+    }
+
+    pub(crate) fn build_embedded(self) -> RateLimiter {
+        RateLimiter::on(Embedded::new(self.max_keys, self.clock))
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            #[cfg(feature = "redis")]
+            redis: None,
+            key_prefix: "ratelimit".to_owned(),
+            deadline: Duration::from_millis(100),
+            max_keys: 1_000_000,
+            clock: Clock::Store,
+        }
+    }
+}
+
+/// Without the URL: it may hold a password.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("key_prefix", &self.key_prefix)
+            .field("deadline", &self.deadline)
+            .field("max_keys", &self.max_keys)
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}

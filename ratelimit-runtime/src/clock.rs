@@ -1,0 +1,120 @@
+//! What time it is: microseconds since the epoch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use once_cell::sync::Lazy;
+
+/// Whose time a limiter decides by.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Clock {
+    /// The store's own: the server's in Redis, so that the clocks of the clients do not matter; in
+    /// the embedded store the wall clock at the start of the process, carried on by the monotonic
+    /// one, so that a step of the wall clock does not matter.
+    #[default]
+    Store,
+    /// This process's wall clock, sent along with every decision; for hosted Redis services that
+    /// refuse `TIME` in scripts. The clocks of all clients must then agree to well within a period.
+    Client,
+    /// A clock that stands still until it is told to move; for tests.
+    Virtual(VirtualClock),
+}
+
+impl Clock {
+    /// The time to send to a store that has a clock of its own; `None` to let it use that.
+    #[cfg(feature = "redis")]
+    pub(crate) fn sent(&self) -> Option<u64> {
+        match self {
+            Self::Store => None,
+            Self::Client => Some(wall()),
+            Self::Virtual(clock) => Some(clock.now_us()),
+        }
+    }
+
+    /// The time of a store that has no clock of its own.
+    pub(crate) fn local(&self) -> u64 {
+        match self {
+            Self::Store => steady(),
+            Self::Client => wall(),
+            Self::Virtual(clock) => clock.now_us(),
+        }
+    }
+}
+
+/// A clock that stands still until it is told to move. Clones share one time.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// const HOURLY: Limit = Limit::fixed("hourly", 1, Duration::from_secs(3600));
+///
+/// let clock = VirtualClock::new();
+/// let limiter = RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build()?;
+/// assert!(limiter.check(&HOURLY, "alice", 1).await.is_ok());
+/// assert!(limiter.check(&HOURLY, "alice", 1).await.is_err());
+/// clock.advance(Duration::from_secs(3600));
+/// assert!(limiter.check(&HOURLY, "alice", 1).await.is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<AtomicU64>);
+
+impl VirtualClock {
+    /// A clock at the present time.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(wall())))
+    }
+
+    /// A clock at `since_epoch` after 1970-01-01 00:00 UTC.
+    #[must_use]
+    pub fn at(since_epoch: Duration) -> Self {
+        Self(Arc::new(AtomicU64::new(micros(since_epoch))))
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(micros(by), Ordering::SeqCst);
+    }
+
+    /// Sets the clock, backwards if need be.
+    pub fn set(&self, since_epoch: Duration) {
+        self.0.store(micros(since_epoch), Ordering::SeqCst);
+    }
+
+    /// The time since 1970-01-01 00:00 UTC.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_micros(self.now_us())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Default for VirtualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn wall() -> u64 {
+    // A clock before 1970 counts as 1970: there is no earlier time to fall back to.
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, micros)
+}
+
+fn steady() -> u64 {
+    static START: Lazy<(u64, Instant)> = Lazy::new(|| (wall(), Instant::now()));
+    START.0 + micros(START.1.elapsed())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

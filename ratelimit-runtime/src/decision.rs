@@ -1,0 +1,48 @@
+//! The answer of a store.
+
+use std::time::Duration;
+
+use crate::algorithm::Outcome;
+use crate::limit::Limit;
+
+/// The answer of a store about one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Whether the call may go on.
+    pub allowed: bool,
+    /// The most that can be admitted at once: the threshold of a window, the burst of a bucket.
+    pub limit: u32,
+    /// What is left: after the charge of an admitted call, as it stands otherwise.
+    pub remaining: u32,
+    /// The smallest wait after which the same call is admitted if nothing else comes, rounded up to
+    /// a microsecond; zero when it was allowed.
+    pub retry_after: Duration,
+    /// How long until the key is as if it had never been used, rounded up to a microsecond.
+    pub reset_after: Duration,
+    /// Who decided.
+    pub source: Source,
+}
+
+impl Decision {
+    pub(crate) fn new(limit: &Limit, outcome: Outcome, source: Source) -> Self {
+        Self {
+            allowed: outcome.allowed,
+            limit: limit.capacity(),
+            remaining: outcome.remaining,
+            retry_after: Duration::from_micros(outcome.retry_us),
+            reset_after: Duration::from_micros(outcome.reset_us),
+            source,
+        }
+    }
+}
+
+/// Where a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// In this process, by the embedded store.
+    Embedded,
+    /// By a script in Redis.
+    Redis,
+}

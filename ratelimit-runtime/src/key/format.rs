@@ -1,0 +1,63 @@
+//! A key given as a format string, as the attribute expands it.
+
+use std::fmt;
+
+use super::{Key, KeyWriter};
+
+/// A part of a format string.
+#[derive(Clone, Copy, Debug)]
+pub enum Piece<'a> {
+    /// Text between arguments.
+    Text(&'static str),
+    /// One argument; delimited, so that it cannot run into what stands beside it.
+    Arg(fmt::Arguments<'a>),
+}
+
+/// The parts of a format string, as one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Format<'a>(pub &'a [Piece<'a>]);
+
+impl Key for Format<'_> {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        for piece in self.0 {
+            match piece {
+                Piece::Text(text) => out.text(text),
+                Piece::Arg(value) => out.group(|out| out.display(value)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_delimited() {
+        let text = |pieces: &[Piece<'_>]| {
+            let mut text = String::new();
+            KeyWriter::stream(
+                |chunk| text.push_str(std::str::from_utf8(chunk).expect("ASCII")),
+                |out| Format(pieces).write(out),
+            );
+            text
+        };
+        let [ab, a, b, c, bc] = ["a-b", "a", "b", "c", "b-c"];
+        let dash = Piece::Text("-");
+        let one = text(&[
+            Piece::Arg(format_args!("{ab}")),
+            dash,
+            Piece::Arg(format_args!("{c}")),
+        ]);
+        let two = text(&[
+            Piece::Arg(format_args!("{a}")),
+            dash,
+            Piece::Arg(format_args!("{bc}")),
+        ]);
+        assert_eq!(one, "(a-b)-(c)");
+        assert_ne!(one, two);
+
+        let user = text(&[Piece::Text("user:"), Piece::Arg(format_args!("{b}:"))]);
+        assert_eq!(user, "user:(b%3A)");
+    }
+}

@@ -1,0 +1,178 @@
+//! What is counted separately: the [`Key`] trait and the types that are keys as they are.
+
+mod format;
+mod writer;
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use self::format::{Format, Piece};
+pub use self::writer::KeyWriter;
+
+/// What a limit counts separately: a user, an address, a tenant, or a tuple of these.
+///
+/// A key is its text: `42` and `"42"` are one key, so that a limit survives a change of a type.
+/// Apart from that, two different keys never meet, whatever bytes they hold: `("a:b", "c")` and
+/// `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and `("a", "b", "c")`.
+///
+/// A type of your own is a key when it says what it is made of:
+///
+/// ```
+/// use ratelimit_runtime::{Key, KeyWriter};
+///
+/// struct UserId(u64);
+///
+/// impl Key for UserId {
+///     fn write(&self, out: &mut KeyWriter<'_>) {
+///         self.0.write(out);
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a rate limit key",
+    label = "not a key",
+    note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`) and tuples of these",
+    note = "anything that is `Display` is a key in a format string: `key = \"{{value}}\"`",
+    note = "for a type of your own, implement `ratelimit_runtime::Key`"
+)]
+pub trait Key {
+    /// Writes this key.
+    fn write(&self, out: &mut KeyWriter<'_>);
+}
+
+impl<T: Key + ?Sized> Key for &T {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        (**self).write(out);
+    }
+}
+
+macro_rules! forward_to_target {
+    ($($pointer:ty),*) => {$(
+        impl<T: Key + ?Sized> Key for $pointer {
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                (**self).write(out);
+            }
+        }
+    )*};
+}
+
+forward_to_target!(&mut T, Box<T>, Rc<T>, Arc<T>);
+
+impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        (**self).write(out);
+    }
+}
+
+/// No key: one count for the whole limit.
+impl Key for () {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.nothing();
+    }
+}
+
+impl Key for str {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self.as_bytes());
+    }
+}
+
+impl Key for String {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self.as_bytes());
+    }
+}
+
+impl Key for [u8] {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self);
+    }
+}
+
+impl Key for Vec<u8> {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self);
+    }
+}
+
+impl<const N: usize> Key for [u8; N] {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self);
+    }
+}
+
+impl Key for char {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self.encode_utf8(&mut [0; 4]).as_bytes());
+    }
+}
+
+impl Key for bool {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(if *self { b"true" } else { b"false" });
+    }
+}
+
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Key for $integer {
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                out.bytes(itoa::Buffer::new().format(*self).as_bytes());
+            }
+        }
+    )*};
+}
+
+integers!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
+);
+
+macro_rules! displayed {
+    ($($(#[$attribute:meta])* $type:ty),*) => {$(
+        $(#[$attribute])*
+        impl Key for $type {
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                out.display(format_args!("{self}"));
+            }
+        }
+    )*};
+}
+
+displayed!(IpAddr, Ipv4Addr, Ipv6Addr);
+
+#[cfg(feature = "uuid")]
+displayed!(
+    /// The hyphenated text of the identifier.
+    uuid::Uuid
+);
+
+macro_rules! tuples {
+    ($($first:ident $($part:ident)*;)*) => {$(
+        impl<$first: Key, $($part: Key),*> Key for ($first, $($part,)*) {
+            #[allow(non_snake_case, reason = "a part is named after its type")]
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                let ($first, $($part,)*) = self;
+                out.group(|out| {
+                    $first.write(out);
+                    $(
+                        out.separator();
+                        $part.write(out);
+                    )*
+                });
+            }
+        }
+    )*};
+}
+
+tuples! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+    A B C D E F G;
+    A B C D E F G H;
+}

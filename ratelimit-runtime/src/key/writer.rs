@@ -1,0 +1,212 @@
+//! The text of a key, written so that no two different keys meet.
+//!
+//! What comes from a value is escaped; what gives the key its structure is not, so structure cannot
+//! be forged from a value:
+//!
+//! | text | meaning |
+//! | --- | --- |
+//! | `(a:b)` | a tuple; nested tuples nest |
+//! | `user:(42)` | a format string: its text, and each argument as a group |
+//! | `%` | no key |
+//! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
+//!
+//! Braces are escaped so that a value cannot choose its Redis Cluster slot by a hash tag.
+
+use std::fmt;
+
+use super::Key;
+use crate::limit::Limit;
+
+/// Bytes gathered before they are handed on; most keys are shorter and are handed on once.
+const CHUNK: usize = 96;
+
+/// Takes what a [`Key`] is made of. See [`Key`] for how to implement one.
+pub struct KeyWriter<'a> {
+    chunk: [u8; CHUNK],
+    length: usize,
+    sink: &'a mut dyn FnMut(&[u8]),
+}
+
+impl KeyWriter<'_> {
+    /// Runs `write` and hands the text on to `sink`, without an allocation of its own.
+    pub(crate) fn stream(mut sink: impl FnMut(&[u8]), write: impl FnOnce(&mut KeyWriter<'_>)) {
+        let mut writer = KeyWriter {
+            chunk: [0; CHUNK],
+            length: 0,
+            sink: &mut sink,
+        };
+        write(&mut writer);
+        writer.flush();
+    }
+
+    /// Writes what a count belongs to: the algorithm, the name of the limit, the key.
+    pub(crate) fn identity(&mut self, limit: &Limit, key: &dyn Key) {
+        self.raw(limit.algorithm().as_str().as_bytes());
+        self.separator();
+        self.text(limit.name());
+        self.group(|out| key.write(out));
+    }
+
+    /// Writes a value: any bytes, escaped.
+    pub fn bytes(&mut self, value: &[u8]) {
+        let mut rest = value;
+        while let Some(at) = rest.iter().position(|byte| escape(*byte).is_some()) {
+            self.raw(&rest[..at]);
+            self.raw(escape(rest[at]).unwrap_or_default());
+            rest = &rest[at + 1..];
+        }
+        self.raw(rest);
+    }
+
+    /// Writes the `Display` of a value, escaped.
+    pub fn display(&mut self, value: impl fmt::Display) {
+        struct Escaped<'a, 'b>(&'a mut KeyWriter<'b>);
+
+        impl fmt::Write for Escaped<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.bytes(text.as_bytes());
+                Ok(())
+            }
+        }
+
+        // A `Display` that fails part of the way leaves a shorter key; it still is a key.
+        let _ = fmt::Write::write_fmt(&mut Escaped(self), format_args!("{value}"));
+    }
+
+    /// Writes several parts as one value, as tuples do; put a [`separator`](Self::separator)
+    /// between them.
+    pub fn group(&mut self, parts: impl FnOnce(&mut Self)) {
+        self.raw(b"(");
+        parts(self);
+        self.raw(b")");
+    }
+
+    /// Ends one part of a [`group`](Self::group) and begins the next.
+    pub fn separator(&mut self) {
+        self.raw(b":");
+    }
+
+    /// The key of a limit that has none; no value meets it.
+    pub(super) fn nothing(&mut self) {
+        self.raw(b"%");
+    }
+
+    /// Writes the text of a format string: escaped, but for colons, which separate nothing there.
+    pub(crate) fn text(&mut self, text: &str) {
+        for (index, part) in text.split(':').enumerate() {
+            if index > 0 {
+                self.separator();
+            }
+            self.bytes(part.as_bytes());
+        }
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        if bytes.len() > CHUNK - self.length {
+            self.flush();
+            if bytes.len() > CHUNK {
+                return (self.sink)(bytes);
+            }
+        }
+        self.chunk[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    fn flush(&mut self) {
+        (self.sink)(&self.chunk[..self.length]);
+        self.length = 0;
+    }
+}
+
+impl fmt::Debug for KeyWriter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyWriter").finish_non_exhaustive()
+    }
+}
+
+fn escape(byte: u8) -> Option<&'static [u8]> {
+    Some(match byte {
+        b'(' => b"%28",
+        b')' => b"%29",
+        b':' => b"%3A",
+        b'%' => b"%25",
+        b'{' => b"%7B",
+        b'}' => b"%7D",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(key: &dyn Key) -> Vec<u8> {
+        let mut text = Vec::new();
+        KeyWriter::stream(|chunk| text.extend_from_slice(chunk), |out| key.write(out));
+        text
+    }
+
+    fn text(key: &dyn Key) -> String {
+        String::from_utf8(bytes(key)).expect("UTF-8")
+    }
+
+    #[test]
+    fn an_identity_names_algorithm_limit_and_key() {
+        const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
+        let mut text = Vec::new();
+        KeyWriter::stream(
+            |chunk| text.extend_from_slice(chunk),
+            |out| out.identity(&LIMIT, &("a", 7)),
+        );
+        assert_eq!(text, b"fixed:app::login((a:7))");
+    }
+
+    #[test]
+    fn reads_as_documented() {
+        assert_eq!(text(&"alice"), "alice");
+        assert_eq!(text(&42_u8), text(&"42"));
+        assert_eq!(text(&-1_i64), "-1");
+        assert_eq!(text(&("a", 7)), "(a:7)");
+        assert_eq!(text(&(("a", 7), "b")), "((a:7):b)");
+        assert_eq!(text(&"{x}%(:)"), "%7Bx%7D%25%28%3A%29");
+        assert_eq!(text(&()), "%");
+        assert_eq!(text(&std::net::Ipv6Addr::LOCALHOST), "%3A%3A1");
+    }
+
+    #[test]
+    fn different_keys_never_meet() {
+        let keys: &[&dyn Key] = &[
+            &"",
+            &(),
+            &"()",
+            &("",),
+            &("", ""),
+            &"(:)",
+            &("a:b", "c"),
+            &("a", "b:c"),
+            &("a", "b", "c"),
+            &(("a", "b"), "c"),
+            &("a", ("b", "c")),
+            &"a:b:c",
+            &"%3A",
+            &":",
+            &"%253A",
+            &"{a}",
+            &"a",
+            &b"\xff\x00".as_slice(),
+            &"\u{fffd}\0",
+        ];
+        let mut texts: Vec<_> = keys.iter().map(|key| bytes(*key)).collect();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), keys.len());
+    }
+
+    #[test]
+    fn long_keys_are_whole() {
+        for length in [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 100_000] {
+            let key = "x:".repeat(length);
+            assert_eq!(text(&key), "x%3A".repeat(length));
+        }
+    }
+}

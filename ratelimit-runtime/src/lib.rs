@@ -1,0 +1,68 @@
+//! Rate limits as an attribute: exact windows and buckets, in one process or across a fleet on
+//! Redis.
+//!
+//! ```
+//! use ratelimit_runtime::{Rejection, rate_limit};
+//!
+//! #[rate_limit(period = 30, threshold = 2, algo = "sliding", key = user_id)]
+//! async fn say_hi(user_id: u64) -> Result<String, Rejection> {
+//!     Ok(format!("hi {user_id}"))
+//! }
+//!
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! assert!(say_hi(1).await.is_ok());
+//! assert!(say_hi(1).await.is_ok());
+//! assert!(say_hi(1).await.is_err()); // the third call by one user within 30 seconds
+//! assert!(say_hi(2).await.is_ok());
+//! # });
+//! ```
+//!
+//! - [`rate_limit`](macro@rate_limit) is the attribute; wrong arguments are compile errors.
+//! - [`RateLimiter`] decides, by hand or for the attribute; [`set_global`] sets the one that
+//!   annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the
+//!   embedded store when that is unset.
+//! - [`Limit`] says what is admitted, [`Key`] what is counted separately, [`Decision`] what the
+//!   store answered, [`Rejection`] why a call did not go on.
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! | --- | --- | --- |
+//! | `redis` | yes | counts shared by a fleet, in Redis or Valkey |
+//! | `axum` | | [`Rejection`] as an axum response |
+//! | `uuid` | | `uuid::Uuid` as a [`Key`] |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod algorithm;
+#[cfg(feature = "axum")]
+mod axum;
+mod builder;
+mod check;
+mod clock;
+mod decision;
+mod error;
+mod global;
+mod key;
+mod limit;
+mod limiter;
+mod rejection;
+mod store;
+
+#[doc(hidden)]
+#[path = "private.rs"]
+pub mod __private;
+
+pub use ratelimit_macros::rate_limit;
+
+pub use crate::builder::Builder;
+pub use crate::check::{Answer, Check};
+pub use crate::clock::{Clock, VirtualClock};
+pub use crate::decision::{Decision, Source};
+pub use crate::error::{BuildError, StoreError};
+pub use crate::global::{SetGlobalError, current, set_global};
+pub use crate::key::{Key, KeyWriter};
+pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit};
+pub use crate::limiter::RateLimiter;
+pub use crate::rejection::{FromRejection, Rejection};

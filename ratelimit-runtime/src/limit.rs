@@ -1,0 +1,382 @@
+//! What a limit says: algorithm, threshold, period, burst, alignment. Everything that can be wrong
+//! with it is found here, at compile time when the limit is a `const`.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::algorithm::bucket::Rate;
+use crate::algorithm::sliding_counter::Grain;
+
+const DAY_US: u64 = 86_400_000_000;
+
+/// The longest period and the longest time a bucket may take to fill: 100 years.
+///
+/// Times are microseconds in `f64`-exact integers (Lua has no others); this keeps a time plus two
+/// periods below 2⁵³.
+const MAX_US: u64 = 36_525 * DAY_US;
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// The exact log of the calls admitted in the last period.
+    Sliding,
+    /// A count that starts anew with each window.
+    Fixed,
+    /// Two counts and an estimate: the sliding window at the memory of a fixed one.
+    SlidingCounter,
+    /// Tokens that refill continuously, up to a burst.
+    TokenBucket,
+    /// Calls spaced evenly; a token bucket whose burst is 1 unless said otherwise.
+    LeakyBucket,
+}
+
+impl Algorithm {
+    /// The word for this algorithm in the attribute and in Redis keys.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding",
+            Self::Fixed => "fixed",
+            Self::SlidingCounter => "sliding_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where the windows of an aligned [`Limit::fixed`] begin: at calendar boundaries of one UTC offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Align {
+    offset_minutes: i32,
+}
+
+impl Align {
+    /// Windows begin at calendar boundaries of UTC.
+    pub const UTC: Self = Self::offset_minutes(0);
+
+    /// Windows begin at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
+    ///
+    /// # Panics
+    ///
+    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
+    #[must_use]
+    pub const fn offset_minutes(minutes: i32) -> Self {
+        assert!(
+            minutes >= -14 * 60 && minutes <= 14 * 60,
+            "the offset of `align` must lie between -14:00 and +14:00"
+        );
+        Self {
+            offset_minutes: minutes,
+        }
+    }
+}
+
+/// A limit: what is counted under which name, and how much of it is admitted.
+///
+/// Constructors are `const`, so a bad value in a `const` is a compile error; at run time
+/// [`Limit::new`] returns the same message as an [`InvalidLimit`].
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::Limit;
+///
+/// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
+/// const UPLOAD: Limit = Limit::token_bucket("upload", 100, Duration::from_secs(1)).burst(500);
+/// ```
+///
+/// ```compile_fail
+/// # use std::time::Duration;
+/// # use ratelimit_runtime::Limit;
+/// const NEVER: Limit = Limit::sliding("never", 0, Duration::from_secs(60));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    name: &'static str,
+    algorithm: Algorithm,
+    threshold: u32,
+    period_us: u64,
+    burst: u32,
+    align: Option<Align>,
+    pub(crate) rate: Rate,
+    pub(crate) grain: Grain,
+}
+
+impl Limit {
+    /// At most `threshold` in any trailing `period`, exactly: the log of admitted calls is kept.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn sliding(name: &'static str, threshold: u32, period: Duration) -> Self {
+        Self::expect(name, Algorithm::Sliding, threshold, period)
+    }
+
+    /// At most `threshold` in each window of `period`, which begins with the first admitted call,
+    /// or at the calendar boundary with [`align`](Self::align).
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn fixed(name: &'static str, threshold: u32, period: Duration) -> Self {
+        Self::expect(name, Algorithm::Fixed, threshold, period)
+    }
+
+    /// At most `threshold` by the estimate "previous window × what of it still overlaps + current
+    /// window", over windows that begin at multiples of `period`.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn sliding_counter(name: &'static str, threshold: u32, period: Duration) -> Self {
+        Self::expect(name, Algorithm::SlidingCounter, threshold, period)
+    }
+
+    /// A bucket of `threshold` tokens, full at first, refilled at `threshold` per `period`.
+    /// [`burst`](Self::burst) sets another capacity.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn token_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
+        Self::expect(name, Algorithm::TokenBucket, threshold, period)
+    }
+
+    /// Calls spaced by `period / threshold`. [`burst`](Self::burst) lets that many go at once.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn leaky_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
+        Self::expect(name, Algorithm::LeakyBucket, threshold, period)
+    }
+
+    /// A limit from values that are known at run time only: a plan, a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// An empty name; a threshold of 0; a period below a microsecond, not of whole microseconds or
+    /// above 100 years; a bucket that takes more than 100 years to fill.
+    pub const fn new(
+        name: &'static str,
+        algorithm: Algorithm,
+        threshold: u32,
+        period: Duration,
+    ) -> Result<Self, InvalidLimit> {
+        if name.is_empty() {
+            return Err(InvalidLimit(
+                "the name of a limit must not be empty: it is its identity",
+            ));
+        }
+        if threshold == 0 {
+            return Err(InvalidLimit(
+                "`threshold` must be at least 1: 0 would refuse every call",
+            ));
+        }
+        if !period.subsec_nanos().is_multiple_of(1000) {
+            return Err(InvalidLimit(
+                "`period` must be a whole number of microseconds",
+            ));
+        }
+        let period_us = period.as_micros();
+        if period_us == 0 {
+            return Err(InvalidLimit("`period` must be at least one microsecond"));
+        }
+        if period_us > MAX_US as u128 {
+            return Err(InvalidLimit(
+                "`period` must be at most 100 years (36,525 days)",
+            ));
+        }
+        let period_us = period_us as u64;
+        let burst = match algorithm {
+            Algorithm::LeakyBucket => 1,
+            _ => threshold,
+        };
+        match Rate::new(threshold, period_us, burst) {
+            Some(rate) => Ok(Self {
+                name,
+                algorithm,
+                threshold,
+                period_us,
+                burst,
+                align: None,
+                rate,
+                grain: Grain::new(threshold, period_us),
+            }),
+            None => Err(InvalidLimit::SLOW_FILL),
+        }
+    }
+
+    /// Sets the capacity of a bucket.
+    ///
+    /// # Errors
+    ///
+    /// On a limit that is not a bucket; a burst of 0; a bucket that takes more than 100 years to fill.
+    pub const fn try_burst(mut self, burst: u32) -> Result<Self, InvalidLimit> {
+        if !self.algorithm.is_bucket() {
+            return Err(InvalidLimit(
+                "`burst` is the capacity of a bucket: use it with token_bucket or leaky_bucket",
+            ));
+        }
+        if burst == 0 {
+            return Err(InvalidLimit(
+                "`burst` must be at least 1: 0 would refuse every call",
+            ));
+        }
+        match Rate::new(self.threshold, self.period_us, burst) {
+            Some(rate) => {
+                self.burst = burst;
+                self.rate = rate;
+                Ok(self)
+            }
+            None => Err(InvalidLimit::SLOW_FILL),
+        }
+    }
+
+    /// Lets the windows of a [`fixed`](Self::fixed) limit begin at calendar boundaries. A period of
+    /// seven days begins on Monday.
+    ///
+    /// # Errors
+    ///
+    /// On a limit that is not fixed; on a period that neither divides a day nor is whole days.
+    pub const fn try_align(mut self, align: Align) -> Result<Self, InvalidLimit> {
+        if !matches!(self.algorithm, Algorithm::Fixed) {
+            return Err(InvalidLimit(
+                "`align` places fixed windows: use it with fixed",
+            ));
+        }
+        if !DAY_US.is_multiple_of(self.period_us) && !self.period_us.is_multiple_of(DAY_US) {
+            return Err(InvalidLimit(
+                "with `align`, `period` must divide a day (1h, 15m) or be whole days (1d, 7d)",
+            ));
+        }
+        self.align = Some(align);
+        Ok(self)
+    }
+
+    /// Sets the capacity of a bucket.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`try_burst`](Self::try_burst) refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn burst(self, burst: u32) -> Self {
+        match self.try_burst(burst) {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+
+    /// Lets the windows of a [`fixed`](Self::fixed) limit begin at calendar boundaries.
+    ///
+    /// # Panics
+    ///
+    /// On values that [`try_align`](Self::try_align) refuses; in a `const` that is a compile error.
+    #[must_use]
+    pub const fn align(self, align: Align) -> Self {
+        match self.try_align(align) {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+
+    /// The identity of this limit: limits of one name and algorithm share their counts.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How this limit counts.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The cost admitted per period.
+    #[must_use]
+    pub const fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
+    /// The length of the window, or the time in which `threshold` tokens refill.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_micros(self.period_us)
+    }
+
+    /// The most that can be admitted at once: the burst of a bucket, the threshold of a window.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.burst
+    }
+
+    pub(crate) const fn period_us(&self) -> u64 {
+        self.period_us
+    }
+
+    /// How far calendar boundaries lie before multiples of the period since the epoch, in
+    /// microseconds below the period; `None` when windows begin with their first call.
+    pub(crate) const fn shift_us(&self) -> Option<u64> {
+        match self.align {
+            None => None,
+            Some(align) => {
+                let offset = align.offset_minutes as i64 * 60_000_000;
+                // The epoch was a Thursday; weeks begin on Monday.
+                let week = if self.period_us == 7 * DAY_US {
+                    3 * DAY_US
+                } else {
+                    0
+                };
+                let shift = offset + week as i64;
+                Some(shift.rem_euclid(self.period_us as i64) as u64)
+            }
+        }
+    }
+
+    const fn expect(
+        name: &'static str,
+        algorithm: Algorithm,
+        threshold: u32,
+        period: Duration,
+    ) -> Self {
+        match Self::new(name, algorithm, threshold, period) {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+}
+
+/// Why a [`Limit`] cannot exist: what was wrong, and what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidLimit(&'static str);
+
+impl InvalidLimit {
+    const SLOW_FILL: Self = Self(
+        "this bucket takes more than 100 years to fill: lower `burst`, or raise `threshold` / `period`",
+    );
+
+    pub(crate) const MAX_US: u64 = MAX_US;
+}
+
+impl fmt::Display for InvalidLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for InvalidLimit {}

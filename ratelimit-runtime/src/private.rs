@@ -1,0 +1,41 @@
+//! What the expansion of the attribute calls. No part of the public interface: it changes together
+//! with `ratelimit-macros`, which is why the two are pinned to each other.
+
+use std::time::Duration;
+
+use crate::check::Check;
+use crate::error::StoreError;
+use crate::global;
+use crate::limit::Limit;
+use crate::rejection::Rejection;
+
+pub use crate::key::{Format, Key, Piece};
+pub use crate::rejection::FromRejection;
+
+/// Begins the check of one call. The future owns what it needs, so that nothing borrowed by the
+/// key lives across the `await`.
+pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
+    global::with_current(|limiter| limiter.check(limit, key, cost)).unwrap_or_else(|error| {
+        Check::refused(Rejection::Unavailable {
+            name: limit.name(),
+            error: StoreError::Configuration(error),
+        })
+    })
+}
+
+/// The return value of a refused call.
+#[must_use]
+pub fn refuse<R: FromRejection>(rejection: Rejection) -> R {
+    R::from_rejection(rejection)
+}
+
+/// The return value of a refused call, as `on_limited` makes it.
+pub fn refuse_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
+    on_limited(rejection)
+}
+
+/// A period that was written as a literal.
+#[must_use]
+pub const fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}

@@ -1,0 +1,180 @@
+//! What a refused call returns, and how it becomes the return value of the function.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::decision::Decision;
+use crate::error::StoreError;
+
+/// Why a call did not go on.
+///
+/// Its `Display` is fit for an end user; the name of the limit and the cause are in its fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// The limit is reached for now.
+    #[non_exhaustive]
+    Limited {
+        /// The name of the limit.
+        name: &'static str,
+        /// The decision, with the wait in `retry_after`.
+        decision: Decision,
+    },
+    /// The call costs more than can ever be admitted at once. Waiting does not help.
+    #[non_exhaustive]
+    CostExceedsCapacity {
+        /// The name of the limit.
+        name: &'static str,
+        /// What the call costs.
+        cost: u32,
+        /// The most that can be admitted at once.
+        capacity: u32,
+    },
+    /// The store could not decide.
+    #[non_exhaustive]
+    Unavailable {
+        /// The name of the limit.
+        name: &'static str,
+        /// Why not.
+        error: StoreError,
+    },
+}
+
+impl Rejection {
+    /// How long to wait before the same call can be admitted; `None` where no wait is known to
+    /// help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Limited { decision, .. } => Some(decision.retry_after),
+            _ => None,
+        }
+    }
+
+    /// The name of the limit.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Limited { name, .. }
+            | Self::CostExceedsCapacity { name, .. }
+            | Self::Unavailable { name, .. } => name,
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited { decision, .. } => {
+                f.write_str("too many requests, try again in ")?;
+                write_wait(f, decision.retry_after)
+            }
+            Self::CostExceedsCapacity { cost, capacity, .. } => write!(
+                f,
+                "this request needs {cost} units, and no more than {capacity} are admitted at once"
+            ),
+            Self::Unavailable { .. } => {
+                f.write_str("the service cannot take requests right now, try again later")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Rejection {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unavailable { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// A wait in the words of a person, rounded up: "1 second", "3 minutes".
+fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
+    let millis = wait.as_nanos().div_ceil(1_000_000).max(1);
+    let (count, unit) = match millis {
+        0..1000 => (millis, "millisecond"),
+        1000..120_000 => (millis.div_ceil(1000), "second"),
+        120_000..7_200_000 => (millis.div_ceil(60_000), "minute"),
+        7_200_000..172_800_000 => (millis.div_ceil(3_600_000), "hour"),
+        _ => (millis.div_ceil(86_400_000), "day"),
+    };
+    write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Return types that can carry a [`Rejection`].
+///
+/// Implement it for a return type of your own, if neither `Result` nor `Option` will do:
+///
+/// ```
+/// use ratelimit_runtime::{FromRejection, Rejection};
+///
+/// enum Reply {
+///     Text(String),
+///     Busy,
+/// }
+///
+/// impl FromRejection for Reply {
+///     fn from_rejection(_: Rejection) -> Self {
+///         Reply::Busy
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a function that returns `{Self}` cannot say that a call was refused",
+    label = "cannot carry a `Rejection`",
+    note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, `Box<dyn Error>`), or `Option<_>`",
+    note = "or say what to return: `on_limited = |rejection| ...`",
+    note = "or implement `ratelimit_runtime::FromRejection` for the return type"
+)]
+pub trait FromRejection {
+    /// The return value of a refused call.
+    fn from_rejection(rejection: Rejection) -> Self;
+}
+
+impl<T, E: From<Rejection>> FromRejection for Result<T, E> {
+    fn from_rejection(rejection: Rejection) -> Self {
+        Err(rejection.into())
+    }
+}
+
+impl<T> FromRejection for Option<T> {
+    fn from_rejection(_: Rejection) -> Self {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Source;
+
+    #[test]
+    fn reads_well() {
+        let says = |micros| {
+            let decision = Decision {
+                allowed: false,
+                limit: 1,
+                remaining: 0,
+                retry_after: Duration::from_micros(micros),
+                reset_after: Duration::ZERO,
+                source: Source::Embedded,
+            };
+            let text = Rejection::Limited {
+                name: "n",
+                decision,
+            }
+            .to_string();
+            text.strip_prefix("too many requests, try again in ")
+                .expect("prefix")
+                .to_owned()
+        };
+        assert_eq!(says(1), "1 millisecond");
+        assert_eq!(says(250_000), "250 milliseconds");
+        assert_eq!(says(999_001), "1 second");
+        assert_eq!(says(29_000_001), "30 seconds");
+        assert_eq!(says(120_000_000), "2 minutes");
+        assert_eq!(says(7_200_000_000), "2 hours");
+        assert_eq!(says(172_800_000_001), "3 days");
+    }
+}

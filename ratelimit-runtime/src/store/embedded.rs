@@ -1,0 +1,157 @@
+//! The embedded store: counts in this process, bounded in number, reclaimed as calls come.
+//!
+//! Keys are held as 128-bit `SipHash` fingerprints under a secret of this store: a key of any length
+//! costs the same, and nobody can find two keys that meet without knowing the secret.
+
+use std::hash::{BuildHasherDefault, Hasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+
+use indexmap::IndexMap;
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::Store;
+use crate::algorithm::{Op, State};
+use crate::check::Answer;
+use crate::clock::Clock;
+use crate::decision::{Decision, Source};
+use crate::key::{Key, KeyWriter};
+use crate::limit::Limit;
+
+/// Enough that threads rarely meet; a power of two.
+const SHARDS: usize = 64;
+
+/// How many entries the arrival of a new key looks at for reclaiming: more than one, so that
+/// expired entries are found faster than new ones arrive.
+const SWEEP: usize = 3;
+
+/// How many entries of a full shard an eviction chooses from.
+const SAMPLE: usize = 5;
+
+pub(crate) struct Embedded {
+    shards: Box<[Mutex<Shard>]>,
+    shard_capacity: usize,
+    secret: SipHasher13,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: IndexMap<u128, Entry, BuildHasherDefault<AlreadyHashed>>,
+    /// Where the next sweep goes on.
+    hand: usize,
+}
+
+struct Entry {
+    state: State,
+    /// When the state will have become useless.
+    expires: u64,
+}
+
+impl Embedded {
+    /// A store of at most `max_keys` keys, rounded up to a multiple of the number of shards.
+    pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
+        let random = RandomState::new();
+        let word = |salt: u8| std::hash::BuildHasher::hash_one(&random, salt);
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_capacity: max_keys.div_ceil(SHARDS),
+            secret: SipHasher13::new_with_keys(word(0), word(1)),
+            clock,
+        }
+    }
+
+    /// Runs `act` on the shard of `key`, whose lock is held for the arithmetic only.
+    fn with_shard<R>(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        act: impl FnOnce(&mut Shard, u128) -> R,
+    ) -> R {
+        let mut hasher = self.secret;
+        KeyWriter::stream(|chunk| hasher.write(chunk), |out| out.identity(limit, key));
+        let fingerprint = hasher.finish128().as_u128();
+        // The table inside a shard uses the low bits.
+        let shard = &self.shards[(fingerprint >> 122) as usize % SHARDS];
+        // A panic cannot leave a shard half changed: nothing in here calls foreign code.
+        act(
+            &mut shard.lock().unwrap_or_else(PoisonError::into_inner),
+            fingerprint,
+        )
+    }
+}
+
+impl Store for Embedded {
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+        let clock = self.clock.local();
+        let outcome = self.with_shard(limit, key, |shard, fingerprint| {
+            if let Some(entry) = shard.entries.get_mut(&fingerprint) {
+                let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
+                entry.expires = expires.unwrap_or(entry.expires);
+                return outcome;
+            }
+            let mut state = State::new(limit);
+            let (outcome, expires) = state.apply(op, limit, clock, cost);
+            if let Some(expires) = expires.filter(|expires| *expires > 0) {
+                shard.make_room(self.shard_capacity, clock, fingerprint as usize);
+                shard.entries.insert(fingerprint, Entry { state, expires });
+            }
+            outcome
+        });
+        Answer::ready(Ok(Decision::new(limit, outcome, self.source())))
+    }
+
+    fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
+        self.with_shard(limit, key, |shard, fingerprint| {
+            shard.entries.swap_remove(&fingerprint);
+        });
+        Answer::ready(Ok(()))
+    }
+
+    fn source(&self) -> Source {
+        Source::Embedded
+    }
+}
+
+impl Shard {
+    /// Reclaims a few entries that have become useless, and if the shard is full all the same,
+    /// evicts one. `spread` is any number that differs from call to call.
+    fn make_room(&mut self, capacity: usize, now: u64, spread: usize) {
+        for _ in 0..SWEEP {
+            if self.hand >= self.entries.len() {
+                self.hand = 0;
+            }
+            match self.entries.get_index(self.hand) {
+                Some((_, entry)) if entry.expires <= now => {
+                    self.entries.swap_remove_index(self.hand);
+                }
+                _ => self.hand += 1,
+            }
+        }
+        let held = self.entries.len();
+        if held >= capacity {
+            // The one of a sample that would have become useless first; taken from all over the
+            // shard, since neighbours came together and may be of one limit.
+            let sample = (0..SAMPLE).map(|part| (spread % held + part * held / SAMPLE) % held);
+            let victim = sample.min_by_key(|index| self.entries[*index].expires);
+            self.entries.swap_remove_index(victim.unwrap_or(0));
+        }
+    }
+}
+
+/// A fingerprint is a hash: hashing it again would spend time for nothing.
+#[derive(Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys of the table are u128")
+    }
+
+    fn write_u128(&mut self, fingerprint: u128) {
+        self.0 = fingerprint as u64;
+    }
+}

@@ -1,0 +1,24 @@
+//! Where state lives. Both stores answer the same questions through one trait, which is sealed by
+//! not being public.
+
+pub(crate) mod embedded;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+use crate::algorithm::Op;
+use crate::check::Answer;
+use crate::decision::{Decision, Source};
+use crate::key::Key;
+use crate::limit::Limit;
+
+/// A store of counts.
+pub(crate) trait Store: Send + Sync {
+    /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
+    /// refund, which may be of any size.
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision>;
+
+    /// Forgets `key`.
+    fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;
+
+    fn source(&self) -> Source;
+}

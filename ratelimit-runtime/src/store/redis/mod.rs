@@ -1,0 +1,149 @@
+//! The Redis store: one decision is one script on one key, in one round trip.
+
+mod connection;
+mod script;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Cmd, RedisError, ServerErrorKind, Value};
+
+use self::connection::Connection;
+use self::script::{Script, decode_reply};
+use super::Store;
+use crate::algorithm::Op;
+use crate::check::Answer;
+use crate::clock::Clock;
+use crate::decision::{Decision, Source};
+use crate::error::{BuildError, StoreError};
+use crate::key::{Key, KeyWriter};
+use crate::limit::Limit;
+
+pub(crate) struct Redis {
+    connection: Arc<Connection>,
+    prefix: Box<str>,
+    deadline: Duration,
+    clock: Clock,
+}
+
+impl Redis {
+    /// A store on the server at `url`. Nothing is connected before the first decision.
+    pub(crate) fn new(
+        url: &str,
+        prefix: &str,
+        deadline: Duration,
+        clock: Clock,
+    ) -> Result<Self, BuildError> {
+        let client = ::redis::Client::open(url).map_err(|error| BuildError::InvalidUrl {
+            message: error.detail().unwrap_or(error.category()).into(),
+        })?;
+        Ok(Self {
+            connection: Arc::new(Connection::new(client)),
+            prefix: prefix.into(),
+            deadline,
+            clock,
+        })
+    }
+
+    fn key(&self, limit: &Limit, key: &dyn Key) -> Vec<u8> {
+        let mut name = Vec::with_capacity(self.prefix.len() + limit.name().len() + 48);
+        name.extend_from_slice(self.prefix.as_bytes());
+        name.push(b':');
+        KeyWriter::stream(
+            |chunk| name.extend_from_slice(chunk),
+            |out| out.identity(limit, key),
+        );
+        name
+    }
+
+    /// Runs `work` on the connection, within the deadline.
+    fn answer<T, F>(&self, work: impl FnOnce(Arc<Connection>) -> F) -> Answer<T>
+    where
+        T: 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let deadline = self.deadline;
+        let work = work(Arc::clone(&self.connection));
+        Answer::later(async move {
+            tokio::time::timeout(deadline, work)
+                .await
+                .unwrap_or(Err(StoreError::Timeout { deadline }))
+        })
+    }
+}
+
+impl Store for Redis {
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+        let script = Script::of(limit.algorithm());
+        let arguments = script::arguments(op, limit, self.clock.sent(), cost);
+        let key = self.key(limit, key);
+        let limit = *limit;
+        self.answer(|connection| async move {
+            // Both commands are about the same key and of the same effect: the second is sent only
+            // when the first has certainly not been executed.
+            let mut reply = connection.send(&script.by_hash(&key, &arguments)).await;
+            if reply.as_ref().is_err_and(|error| {
+                error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript)
+            }) {
+                reply = connection.send(&script.by_text(&key, &arguments)).await;
+            }
+            match reply {
+                Ok(Value::BulkString(reply)) => {
+                    let outcome = decode_reply(&reply)
+                        .ok_or_else(|| unexpected("a reply of another length"))?;
+                    Ok(Decision::new(&limit, outcome, Source::Redis))
+                }
+                Ok(_) => Err(unexpected("a reply of another type")),
+                Err(error) => Err(store_error(&error, &key)),
+            }
+        })
+    }
+
+    fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
+        let key = self.key(limit, key);
+        self.answer(|connection| async move {
+            let mut unlink = Cmd::new();
+            unlink.arg("UNLINK").arg(&key);
+            match connection.send(&unlink).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(store_error(&error, &key)),
+            }
+        })
+    }
+
+    fn source(&self) -> Source {
+        Source::Redis
+    }
+}
+
+fn unexpected(message: &str) -> StoreError {
+    StoreError::Server {
+        code: "ERR".into(),
+        message: message.into(),
+    }
+}
+
+/// What an error of the client library means here. A server before Redis 7 wraps the error of a
+/// command in a script's, so its text is searched and not its code alone.
+fn store_error(error: &RedisError, key: &[u8]) -> StoreError {
+    let message = error.detail().unwrap_or(error.category());
+    let code = error.code().unwrap_or("ERR");
+    if code == "BADSTATE" || code == "WRONGTYPE" || message.contains("WRONGTYPE") {
+        return StoreError::ForeignKey {
+            key: String::from_utf8_lossy(key).into(),
+        };
+    }
+    match error.kind() {
+        ::redis::ErrorKind::AuthenticationFailed => StoreError::Server {
+            code: "NOAUTH".into(),
+            message: message.into(),
+        },
+        ::redis::ErrorKind::Server(_) | ::redis::ErrorKind::Extension => StoreError::Server {
+            code: code.into(),
+            message: message.into(),
+        },
+        _ => StoreError::Connection {
+            message: error.to_string().into(),
+        },
+    }
+}

@@ -1,0 +1,121 @@
+//! A fleet: four processes of 64 tasks each on one key of one Redis, for each algorithm. What they
+//! admit together is exactly the threshold.
+//!
+//! This program is both sides: without arguments the test, with them one process of the fleet.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection};
+use support::server::Server;
+
+const PROCESSES: usize = 4;
+const TASKS: usize = 64;
+const CALLS: usize = 10;
+const THRESHOLD: u32 = 1_000;
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Sliding,
+    Algorithm::Fixed,
+    Algorithm::SlidingCounter,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [process, url, algorithm] if process == "process" => member(url, algorithm),
+        // `cargo test -- <filter>` passes what other tests are to run.
+        _ => test(),
+    }
+}
+
+fn test() {
+    let server = Server::start();
+    let program = std::env::current_exe().expect("this program has a path");
+    println!("\nrunning {} tests", ALGORITHMS.len());
+    for algorithm in ALGORITHMS {
+        let processes: Vec<_> = (0..PROCESSES)
+            .map(|_| {
+                Command::new(&program)
+                    .args(["process", &server.url, algorithm.as_str()])
+                    .stdout(Stdio::piped())
+                    .spawn()
+                    .expect("a process")
+            })
+            .collect();
+        let admitted: Vec<u32> = processes
+            .into_iter()
+            .map(|process| {
+                let output = process.wait_with_output().expect("its output");
+                assert!(output.status.success(), "a process failed");
+                String::from_utf8_lossy(&output.stdout)
+                    .trim()
+                    .parse()
+                    .expect("a count")
+            })
+            .collect();
+        assert_eq!(
+            admitted.iter().sum::<u32>(),
+            THRESHOLD,
+            "{algorithm}: {admitted:?}"
+        );
+        println!("test fleet::{algorithm} ... ok, by process: {admitted:?}");
+    }
+    for (key, life) in server.lives() {
+        assert!(life > 0, "{key} has no TTL");
+    }
+    println!(
+        "\ntest result: ok. {} passed; 0 failed; 0 ignored\n",
+        ALGORITHMS.len()
+    );
+}
+
+/// Calls from many tasks and prints how many calls were admitted.
+fn member(url: &str, algorithm: &str) {
+    let algorithm = ALGORITHMS
+        .into_iter()
+        .find(|known| known.as_str() == algorithm);
+    let algorithm = algorithm.expect("the name of an algorithm");
+    // So long that nothing refills or fades during the test, and windows of the sliding counter do
+    // not turn: 40 years hold 2010 to 2050.
+    let period = Duration::from_secs(40 * 365 * 86_400);
+    let mut limit = Limit::new("fleet", algorithm, THRESHOLD, period).expect("valid");
+    if algorithm == Algorithm::LeakyBucket {
+        limit = limit.burst(THRESHOLD);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let limiter = RateLimiter::builder()
+        .redis(url)
+        .deadline(Duration::from_secs(30));
+    let limiter = limiter.build().expect("valid");
+    let admitted: u32 = runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..CALLS {
+                        match limiter.check(&limit, "one key", 1).await {
+                            Ok(_) => admitted += 1,
+                            Err(Rejection::Limited { .. }) => {}
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await.expect("no panic");
+        }
+        sum
+    });
+    println!("{admitted}");
+}

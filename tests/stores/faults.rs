@@ -1,0 +1,254 @@
+//! What Redis does to a limiter: flushed scripts, lost keys, foreign keys, silence, absence.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{Algorithm, BuildError, Limit, RateLimiter, Rejection, StoreError};
+use redis::Commands;
+use support::server::Server;
+
+const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
+
+fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
+    match answer {
+        Err(Rejection::Unavailable { error, .. }) => error,
+        other => panic!("expected no decision, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_flush_of_the_scripts_between_calls_is_not_noticed() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    for left in (495..500).rev() {
+        let decision = limiter.check(&DAILY, (), 1).await.expect("admitted");
+        assert_eq!(decision.remaining, left);
+        redis::cmd("SCRIPT")
+            .arg("FLUSH")
+            .exec(&mut connection)
+            .expect("SCRIPT FLUSH");
+    }
+}
+
+#[test]
+fn flushes_of_the_scripts_during_calls_charge_nothing_twice() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let (admitted, done) = (AtomicU32::new(0), AtomicBool::new(false));
+    let mut connection = server.connection();
+    std::thread::scope(|scope| {
+        let flusher = scope.spawn(|| {
+            let mut flushes = 0;
+            while !done.load(Ordering::Relaxed) {
+                redis::cmd("SCRIPT")
+                    .arg("FLUSH")
+                    .exec(&mut connection)
+                    .expect("SCRIPT FLUSH");
+                flushes += 1;
+            }
+            flushes
+        });
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let calls: Vec<_> = (0..32)
+            .map(|_| {
+                let limiter = limiter.clone();
+                runtime.spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..40 {
+                        match limiter.check(&DAILY, (), 1).await {
+                            Ok(_) => admitted += 1,
+                            Err(Rejection::Limited { .. }) => {}
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        for call in calls {
+            admitted.fetch_add(runtime.block_on(call).expect("no panic"), Ordering::Relaxed);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(flusher.join().expect("no panic") > 10);
+    });
+    assert_eq!(admitted.into_inner(), 500);
+}
+
+#[tokio::test]
+async fn a_deleted_key_starts_anew() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    let week = Duration::from_secs(7 * 86_400);
+    for algorithm in [Algorithm::Sliding, Algorithm::Fixed, Algorithm::TokenBucket] {
+        let limit = Limit::new("deleted", algorithm, 10, week).expect("valid");
+        assert!(limiter.check(&limit, 1, 10).await.is_ok());
+        assert!(limiter.check(&limit, 1, 1).await.is_err());
+        let _: () = connection
+            .del(format!("ratelimit:{algorithm}:deleted(1)"))
+            .expect("DEL");
+        assert_eq!(
+            limiter
+                .check(&limit, 1, 1)
+                .await
+                .expect("admitted")
+                .remaining,
+            9
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_key_is_left_alone_and_named() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    for algorithm in [
+        Algorithm::Sliding,
+        Algorithm::Fixed,
+        Algorithm::SlidingCounter,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ] {
+        let limit = Limit::new("foreign", algorithm, 10, Duration::from_secs(60)).expect("valid");
+        let key = format!("ratelimit:{algorithm}:foreign(1)");
+        let _: () = connection.hset(&key, "field", "value").expect("HSET");
+        let error = store_error(limiter.check(&limit, 1, 1).await);
+        assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
+        assert!(error.to_string().contains(&key), "{error}");
+        let value: String = connection.hget(&key, "field").expect("HGET");
+        assert_eq!(value, "value");
+
+        let _: () = connection.set(&key, "a word").expect("SET");
+        let error = store_error(limiter.check(&limit, 1, 1).await);
+        assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
+        assert_eq!(connection.get::<_, String>(&key).expect("GET"), "a word");
+
+        limiter.reset(&limit, 1).await.expect("answers");
+        assert!(limiter.check(&limit, 1, 1).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn silence_costs_the_deadline_and_no_more() {
+    let server = Server::start();
+    let limiter = server
+        .builder()
+        .deadline(Duration::from_millis(80))
+        .build()
+        .expect("valid");
+    // The first call makes the connection, which a busy machine may take longer for.
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    let mut connection = server.connection();
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(2_000)
+        .exec(&mut connection)
+        .expect("CLIENT PAUSE");
+    let start = Instant::now();
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    assert!(start.elapsed() >= Duration::from_millis(80));
+    redis::cmd("CLIENT")
+        .arg("UNPAUSE")
+        .exec(&mut connection)
+        .expect("CLIENT UNPAUSE");
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_is_found_again() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
+    let port = server.port();
+    drop(server);
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Connection { .. }), "{error:?}");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Connection { .. }), "{error:?}");
+    let _back = Server::start_on(port);
+    assert_eq!(
+        limiter
+            .check(&DAILY, (), 1)
+            .await
+            .expect("admitted")
+            .remaining,
+        499
+    );
+}
+
+/// Connections belong to runtimes; a limiter does not.
+#[test]
+fn a_limiter_outlives_runtimes() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    for left in (480..500).rev() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let decision = runtime
+            .block_on(limiter.check(&DAILY, (), 1))
+            .expect("admitted");
+        assert_eq!(decision.remaining, left);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_user_is_told_what_to_allow() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "poor",
+            "on",
+            ">secret-word",
+            "~ratelimit:*",
+            "+ping",
+        ])
+        .exec(&mut connection)
+        .expect("ACL SETUSER");
+    let url = server.url.replace("redis://", "redis://poor:secret-word@");
+    let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    let StoreError::Server { code, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(&**code, "NOPERM");
+    assert!(error.to_string().contains("EVALSHA"), "{error}");
+
+    let url = server.url.replace("redis://", "redis://poor:wrong-word@");
+    let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
+    for text in [
+        format!("{error:?}"),
+        error.to_string(),
+        format!("{limiter:?}"),
+    ] {
+        assert!(!text.contains("-word"), "{text}");
+    }
+}
+
+#[test]
+fn bad_settings_are_named() {
+    let build = |url: &str| RateLimiter::builder().redis(url).build().err();
+    for url in ["", "localhost", "http://localhost", "redis://user:hunter2@"] {
+        let Some(error @ BuildError::InvalidUrl { .. }) = build(url) else {
+            panic!("{url}: {:?}", build(url))
+        };
+        assert!(error.to_string().contains("redis://"), "{error}");
+        assert!(
+            !format!("{error}{error:?}").contains("hunter2"),
+            "{error:?}"
+        );
+    }
+    let builder = RateLimiter::builder().redis("redis://u:hunter2@localhost");
+    assert!(!format!("{builder:?}").contains("hunter2"));
+    let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
+    assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
+    assert_eq!(
+        RateLimiter::builder().max_keys(0).build().err(),
+        Some(BuildError::ZeroKeys)
+    );
+}

@@ -1,0 +1,106 @@
+//! How long keys live in Redis: every key has a TTL, as long as it is of use and not much longer.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
+use redis::Commands;
+use support::server::Server;
+
+use crate::decision;
+
+const ALGORITHMS: [(Algorithm, &str); 5] = [
+    (Algorithm::Sliding, "ratelimit:sliding:life(key)"),
+    (Algorithm::Fixed, "ratelimit:fixed:life(key)"),
+    (
+        Algorithm::SlidingCounter,
+        "ratelimit:sliding_counter:life(key)",
+    ),
+    (Algorithm::TokenBucket, "ratelimit:token_bucket:life(key)"),
+    (Algorithm::LeakyBucket, "ratelimit:leaky_bucket:life(key)"),
+];
+
+fn limit(algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
+    Limit::new("life", algorithm, threshold, period).expect("valid")
+}
+
+fn limiter(server: &Server) -> RateLimiter {
+    server.builder().build().expect("valid")
+}
+
+#[tokio::test]
+async fn a_key_lives_as_long_as_it_is_of_use() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    let mut connection = server.connection();
+    for (algorithm, key) in ALGORITHMS {
+        let limit = limit(algorithm, 100, Duration::from_secs(3600));
+        for _ in 0..5 {
+            let decided = decision(limiter.check(&limit, "key", 1).await);
+            let use_ms = decided.reset_after.as_micros().div_ceil(1000) as i64;
+            let life: i64 = connection.pttl(key).expect("PTTL");
+            assert!(
+                life >= use_ms - 1_000,
+                "{key} dies {life} ms after, in use for {use_ms}"
+            );
+            assert!(
+                life <= use_ms + use_ms / 8 + 1_000,
+                "{key}: {life} ms, in use for {use_ms}"
+            );
+        }
+    }
+    assert_eq!(server.lives().len(), ALGORITHMS.len());
+}
+
+#[tokio::test]
+async fn a_ttl_that_was_removed_comes_back_with_the_next_call() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    let mut connection = server.connection();
+    for (algorithm, key) in ALGORITHMS {
+        let limit = limit(algorithm, 2, Duration::from_secs(3600));
+        // An admitted call, then one that is refused.
+        for cost in [1, limit.capacity()] {
+            let _ = limiter.check(&limit, "key", cost).await;
+            let removed: bool = connection.persist(key).expect("PERSIST");
+            assert!(removed, "{key} had no TTL");
+            let _ = limiter.check(&limit, "key", limit.capacity()).await;
+            let life: i64 = connection.pttl(key).expect("PTTL");
+            assert!(life > 0, "{key}: {life}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_of_no_more_use_is_gone() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    for (algorithm, key) in ALGORITHMS {
+        let limit = limit(algorithm, 5, Duration::from_secs(3600));
+        assert!(limiter.check(&limit, "key", 1).await.is_ok());
+        limiter.refund(&limit, "key", 1).await.expect("answers");
+        assert_eq!(server.lives(), [], "{key}: all was given back");
+        let _ = limiter.peek(&limit, "key", 1).await;
+        limiter.refund(&limit, "key", 1).await.expect("answers");
+        assert_eq!(server.lives(), [], "{key}: looking leaves nothing behind");
+    }
+}
+
+#[tokio::test]
+async fn short_lives_end_by_themselves() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    for (algorithm, _) in ALGORITHMS {
+        let limit = limit(algorithm, 5, Duration::from_millis(20));
+        assert!(limiter.check(&limit, "key", 1).await.is_ok());
+    }
+    // The longest of them: two periods and an eighth. Redis itself tells when the last one is gone.
+    let wait = server
+        .lives()
+        .into_iter()
+        .map(|(_, life)| life)
+        .max()
+        .unwrap_or(0);
+    assert!(wait <= 46, "{wait} ms");
+    tokio::time::sleep(Duration::from_millis(wait as u64 + 2)).await;
+    assert_eq!(server.lives(), []);
+}

@@ -1,0 +1,77 @@
+//! What the stores promise: the embedded one, Redis, and the two against each other.
+
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a negative time fails the test"
+)]
+
+mod bounds;
+mod faults;
+mod life;
+mod parity;
+mod semantics;
+
+use std::time::Duration;
+
+use ratelimit_runtime::{
+    Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
+};
+use support::server::Server;
+
+/// A limiter on virtual time, and its clock.
+struct Timed {
+    limiter: RateLimiter,
+    clock: VirtualClock,
+}
+
+impl Timed {
+    fn embedded() -> Self {
+        let clock = VirtualClock::new();
+        let limiter = RateLimiter::builder()
+            .clock(Clock::Virtual(clock.clone()))
+            .build()
+            .expect("valid settings");
+        Self { limiter, clock }
+    }
+
+    fn redis(server: &Server) -> Self {
+        let clock = VirtualClock::new();
+        let limiter = server
+            .builder()
+            .clock(Clock::Virtual(clock.clone()))
+            .build()
+            .expect("valid settings");
+        Self { limiter, clock }
+    }
+
+    async fn allows(&self, limit: &Limit, cost: u32) -> bool {
+        self.decide(limit, cost).await.allowed
+    }
+
+    /// Checks a call and gives its decision, whether it was admitted or not.
+    async fn decide(&self, limit: &Limit, cost: u32) -> Decision {
+        decision(self.limiter.check(limit, "key", cost).await)
+    }
+
+    fn advance(&self, micros: u64) {
+        self.clock.advance(Duration::from_micros(micros));
+    }
+}
+
+fn decision(answer: Result<Decision, Rejection>) -> Decision {
+    match answer {
+        Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
+        Err(other) => panic!("the store did not decide: {other:?}"),
+    }
+}
+
+/// The futures of a limiter can be sent to another task and hold nothing borrowed.
+#[test]
+fn futures_are_send_and_own_what_they_need() {
+    fn owned<T: Send + 'static>(_: T) {}
+    const LIMIT: Limit = Limit::fixed("owned", 1, Duration::from_secs(1));
+    let (limiter, key) = (RateLimiter::embedded(), String::from("key"));
+    owned::<Check>(limiter.check(&LIMIT, &key, 1));
+    owned::<Answer<Decision>>(limiter.refund(&LIMIT, &*key, 1));
+    owned::<Answer<()>>(limiter.reset(&LIMIT, key));
+}

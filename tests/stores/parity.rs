@@ -1,0 +1,388 @@
+//! The same trace gives the same decisions, remaining, `retry_after` and `reset_after` from the
+//! reference model, the embedded store and Redis.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratelimit_runtime::{
+    Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
+};
+use support::model::{Expected, Model};
+use support::server::Server;
+
+use crate::decision;
+
+/// Traces of each algorithm and steps of each trace; together over 100,000 decisions a run.
+const TRACES: u32 = 180;
+const STEPS: std::ops::Range<usize> = 1..700;
+const KEYS: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Check {
+        key: usize,
+        cost: u32,
+    },
+    Peek {
+        key: usize,
+        cost: u32,
+    },
+    Refund {
+        key: usize,
+        cost: u32,
+    },
+    Reset {
+        key: usize,
+    },
+    /// Moves the clock by eighths of a period and microseconds; backwards if negative.
+    Wait {
+        eighths: i64,
+        micros: i64,
+    },
+    /// Nobody comes for years.
+    Idle {
+        years: i64,
+    },
+    /// Waits exactly as long as the last refusal said, or a microsecond less.
+    Retry {
+        early: bool,
+    },
+    /// From here on another threshold (and burst) applies.
+    Change(usize),
+}
+
+#[derive(Clone)]
+struct Trace {
+    /// The limits that are switched between; of one algorithm and period.
+    limits: Vec<Limit>,
+    align: Option<i64>,
+    steps: Vec<Step>,
+}
+
+fn period() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(7),
+        Just(1_000),
+        Just(1_000_000),
+        Just(60_000_000),
+        Just(3_599_999_999),
+        Just(30 * 86_400_000_000),
+        1_u64..10_000_000,
+    ]
+}
+
+fn threshold() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 1_u32..12, 2 => 50_u32..2_000, 1 => Just(999), 1 => Just(1_000_000)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = 0..KEYS;
+    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(0_u32), 2 => 1_u32..12, 1 => 1_u32..2_000];
+    let keyed = (key.clone(), cost);
+    let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 2 => Just(8_i64), 1 => -8_i64..17];
+    let micros = prop_oneof![3 => Just(0_i64), 1 => -1_i64..10];
+    prop_oneof![
+        10 => keyed.clone().prop_map(|(key, cost)| Step::Check { key, cost }),
+        1 => keyed.clone().prop_map(|(key, cost)| Step::Peek { key, cost }),
+        1 => keyed.prop_map(|(key, cost)| Step::Refund { key, cost }),
+        6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait { eighths, micros }),
+        1 => (1_i64..11).prop_map(|years| Step::Idle { years }),
+        3 => any::<bool>().prop_map(|early| Step::Retry { early }),
+        1 => (0_usize..3).prop_map(Step::Change),
+        1 => key.prop_map(|key| Step::Reset { key }),
+    ]
+}
+
+/// Nothing in a trace depends on another part of it, so that a failing one is shrunk part by part.
+fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
+    let align = prop_oneof![Just(None), (-14_i32 * 60..=14 * 60).prop_map(Some)];
+    let days = prop_oneof![
+        Just(900_000_000_u64),
+        Just(86_400_000_000),
+        Just(7 * 86_400_000_000)
+    ];
+    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..50)), 3);
+    let steps = prop::collection::vec(step(), STEPS);
+    (period(), days, align, sizes, steps).prop_map(move |(period, days, align, sizes, steps)| {
+        let align = align.filter(|_| algorithm == Algorithm::Fixed);
+        let period = if align.is_some() { days } else { period };
+        let limits = sizes
+            .into_iter()
+            .map(|(threshold, burst)| limit(algorithm, threshold, period, align, burst))
+            .collect();
+        Trace {
+            limits,
+            align: align.map(i64::from),
+            steps,
+        }
+    })
+}
+
+/// One step a line.
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for limit in &self.limits {
+            let (threshold, period, capacity) =
+                (limit.threshold(), limit.period(), limit.capacity());
+            writeln!(
+                f,
+                "{threshold} per {period:?}, capacity {capacity}, align {:?}",
+                self.align
+            )?;
+        }
+        self.steps
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
+    }
+}
+
+fn limit(
+    algorithm: Algorithm,
+    threshold: u32,
+    period: u64,
+    align: Option<i32>,
+    burst: Option<u32>,
+) -> Limit {
+    let mut limit = Limit::new(
+        "parity",
+        algorithm,
+        threshold,
+        Duration::from_micros(period),
+    )
+    .expect("valid");
+    if let Some(minutes) = align {
+        limit = limit.align(Align::offset_minutes(minutes));
+    }
+    if let (Algorithm::TokenBucket | Algorithm::LeakyBucket, Some(burst)) = (algorithm, burst) {
+        limit = limit.burst(burst);
+    }
+    limit
+}
+
+/// Everything that is compared, one of each kind for every key.
+struct Parity {
+    models: Vec<Model>,
+    /// One store a key, so that no key makes room for another.
+    embedded: Vec<RateLimiter>,
+    redis: RateLimiter,
+    clock: VirtualClock,
+    names: Vec<String>,
+}
+
+impl Parity {
+    fn new(server: &Server, trace: &Trace) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let shared = || Clock::Virtual(clock.clone());
+        let embedded = || {
+            RateLimiter::builder()
+                .clock(shared())
+                .build()
+                .expect("valid settings")
+        };
+        let name = |_| format!("{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Self {
+            models: vec![Model::new(trace.limits[0], trace.align); KEYS],
+            embedded: (0..KEYS).map(|_| embedded()).collect(),
+            redis: server
+                .builder()
+                .clock(shared())
+                .build()
+                .expect("valid settings"),
+            names: (0..KEYS).map(name).collect(),
+            clock,
+        }
+    }
+
+    /// Runs the trace and counts its decisions.
+    async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
+        let mut limit = trace.limits[0];
+        let (mut decisions, mut retry) = (0, None);
+        for (index, step) in trace.steps.iter().enumerate() {
+            let clock = self.clock.now().as_micros() as u64;
+            match *step {
+                Step::Wait { eighths, micros } => {
+                    retry = None;
+                    let period = limit.period().as_micros() as i64;
+                    self.travel(clock, eighths * period / 8 + micros);
+                }
+                Step::Idle { years } => {
+                    retry = None;
+                    self.travel(clock, years * 31_557_600_000_000);
+                }
+                Step::Retry { early } => {
+                    let Some((key, cost, wait)) = retry.take() else {
+                        continue;
+                    };
+                    self.clock
+                        .advance(wait - Duration::from_micros(early.into()));
+                    let (model, store, redis) = self.check(&limit, key, cost).await;
+                    compare(index, step, model, store, redis)?;
+                    prop_assert_eq!(
+                        model.allowed,
+                        !early,
+                        "step {}: the wait is not tight",
+                        index
+                    );
+                    decisions += 1;
+                }
+                Step::Change(index) => {
+                    limit = trace.limits[index];
+                    retry = None;
+                }
+                Step::Reset { key } => {
+                    self.models[key].reset();
+                    self.embedded[key]
+                        .reset(&limit, &self.names[key])
+                        .await
+                        .expect("embedded");
+                    self.redis
+                        .reset(&limit, &self.names[key])
+                        .await
+                        .expect("Redis");
+                    retry = None;
+                }
+                Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
+                    let refused = self.redis.check(&limit, "", cost).await;
+                    let exceeds = matches!(refused, Err(Rejection::CostExceedsCapacity { .. }));
+                    prop_assert!(exceeds, "step {}: {:?}", index, refused);
+                }
+                Step::Check { key, cost } => {
+                    let (model, store, redis) = self.check(&limit, key, cost).await;
+                    compare(index, step, model, store, redis)?;
+                    retry = (!model.allowed).then_some((key, cost, model.retry_after));
+                    decisions += 1;
+                }
+                Step::Peek { key, cost } => {
+                    let name = &self.names[key];
+                    let model = self.models[key].peek(limit, clock, cost);
+                    let store = decision(self.embedded[key].peek(&limit, name, cost).await);
+                    let redis = decision(self.redis.peek(&limit, name, cost).await);
+                    compare(index, step, model, store, redis)?;
+                    decisions += 1;
+                }
+                Step::Refund { key, cost } => {
+                    let name = &self.names[key];
+                    let model = self.models[key].refund(limit, clock, cost);
+                    let store = self.embedded[key].refund(&limit, name, cost).await;
+                    let redis = self.redis.refund(&limit, name, cost).await;
+                    compare(
+                        index,
+                        step,
+                        model,
+                        store.expect("embedded"),
+                        redis.expect("Redis"),
+                    )?;
+                    retry = None;
+                    decisions += 1;
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    fn travel(&self, clock: u64, micros: i64) {
+        // Between 1970 and about 2160: times stay below 2^53 microseconds.
+        let moved = clock
+            .saturating_add_signed(micros)
+            .min(6_000_000_000_000_000);
+        self.clock.set(Duration::from_micros(moved));
+    }
+
+    async fn check(
+        &mut self,
+        limit: &Limit,
+        key: usize,
+        cost: u32,
+    ) -> (Expected, Decision, Decision) {
+        let clock = self.clock.now().as_micros() as u64;
+        let name = &self.names[key];
+        (
+            self.models[key].check(*limit, clock, cost),
+            decision(self.embedded[key].check(limit, name, cost).await),
+            decision(self.redis.check(limit, name, cost).await),
+        )
+    }
+}
+
+fn compare(
+    index: usize,
+    step: &Step,
+    model: Expected,
+    embedded: Decision,
+    redis: Decision,
+) -> Result<(), TestCaseError> {
+    let expected = |decision: Decision| Expected {
+        allowed: decision.allowed,
+        remaining: decision.remaining,
+        retry_after: decision.retry_after,
+        reset_after: decision.reset_after,
+    };
+    prop_assert_eq!(
+        model,
+        expected(embedded),
+        "embedded, step {}: {:?}",
+        index,
+        step
+    );
+    prop_assert_eq!(model, expected(redis), "Redis, step {}: {:?}", index, step);
+    Ok(())
+}
+
+fn traces_agree(algorithm: Algorithm) {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let decisions = AtomicU64::new(0);
+    let config = Config {
+        cases: TRACES,
+        max_shrink_iters: 5_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(&trace(algorithm), |trace| {
+        let made = runtime.block_on(Parity::new(&server, &trace).run(&trace))?;
+        decisions.fetch_add(made, Ordering::Relaxed);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{algorithm}: {error}");
+    }
+    let decisions = decisions.into_inner();
+    println!("{algorithm}: {decisions} decisions by three deciders");
+    assert!(
+        decisions >= u64::from(TRACES) * 100,
+        "only {decisions} decisions were compared"
+    );
+    for (key, life) in server.lives() {
+        assert!(life > 0, "{key} has no TTL");
+    }
+}
+
+#[test]
+fn sliding() {
+    traces_agree(Algorithm::Sliding);
+}
+
+#[test]
+fn fixed() {
+    traces_agree(Algorithm::Fixed);
+}
+
+#[test]
+fn sliding_counter() {
+    traces_agree(Algorithm::SlidingCounter);
+}
+
+#[test]
+fn token_bucket() {
+    traces_agree(Algorithm::TokenBucket);
+}
+
+#[test]
+fn leaky_bucket() {
+    traces_agree(Algorithm::LeakyBucket);
+}

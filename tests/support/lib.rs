@@ -1,0 +1,6 @@
+//! What the tests of the workspace share: the reference model and a real Redis server.
+
+#![forbid(unsafe_code)]
+
+pub mod model;
+pub mod server;

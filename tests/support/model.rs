@@ -1,0 +1,278 @@
+//! The reference model: the semantics of every algorithm written down as plainly as possible, to
+//! be compared with the stores. It keeps every admitted unit or an exact fraction, and finds waits
+//! by searching for the first moment at which its own rule says yes.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Limit};
+
+/// What the model says about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Whether the call is admitted.
+    pub allowed: bool,
+    /// What is left.
+    pub remaining: u32,
+    /// The smallest wait that helps.
+    pub retry_after: Duration,
+    /// How long until the key is as new.
+    pub reset_after: Duration,
+}
+
+/// One key under limits of one name, algorithm and period.
+#[derive(Clone, Debug)]
+pub struct Model {
+    limit: Limit,
+    /// For aligned windows: the offset from UTC in minutes.
+    align: Option<i64>,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Time and cost of each admitted call.
+    Sliding(Vec<(u64, u64)>),
+    /// Start and admitted cost.
+    Fixed(u64, u64),
+    /// Start of the current window, admitted cost of the previous one and of this one.
+    SlidingCounter(u64, u64, u64),
+    /// When it was last charged, what was taken in tokens × period, and the threshold then.
+    Bucket(u64, u128, u64),
+}
+
+impl Model {
+    /// An unused key.
+    #[must_use]
+    pub fn new(limit: Limit, align: Option<i64>) -> Self {
+        let state = match limit.algorithm() {
+            Algorithm::Sliding => State::Sliding(Vec::new()),
+            Algorithm::Fixed => State::Fixed(0, 0),
+            Algorithm::SlidingCounter => State::SlidingCounter(0, 0, 0),
+            _ => State::Bucket(0, 0, 1),
+        };
+        Self {
+            limit,
+            align,
+            state,
+        }
+    }
+
+    /// Admits and charges, or refuses.
+    pub fn check(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
+        let before = self.peek(limit, clock, cost);
+        if !before.allowed || cost == 0 {
+            return before;
+        }
+        let now = self.now(clock);
+        self.state = self.at(now);
+        let cost = u64::from(cost);
+        match &mut self.state {
+            State::Sliding(log) => log.push((now, cost)),
+            State::Fixed(_, count) => *count += cost,
+            State::SlidingCounter(_, _, current) => *current += cost,
+            State::Bucket(_, level, _) => {
+                *level += u128::from(cost) * self.limit.period().as_micros();
+            }
+        }
+        Expected {
+            allowed: true,
+            retry_after: Duration::ZERO,
+            ..self.peek(limit, clock, 0)
+        }
+    }
+
+    /// What `check` would say.
+    pub fn peek(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
+        self.limit = limit;
+        let allowed = self.admits(clock, cost);
+        let remaining = last(limit.capacity().into(), |cost| {
+            self.admits(clock, cost as u32)
+        });
+        Expected {
+            allowed,
+            remaining: remaining as u32,
+            retry_after: Duration::from_micros(if allowed {
+                0
+            } else {
+                first(|wait| self.admits(clock + wait, cost))
+            }),
+            reset_after: Duration::from_micros(first(|wait| self.is_new(clock + wait))),
+        }
+    }
+
+    /// Gives units back, the newest first.
+    pub fn refund(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
+        self.limit = limit;
+        if cost > 0 {
+            self.state = self.at(self.now(clock));
+            let mut cost = u64::from(cost);
+            let mut give = |units: &mut u64| {
+                let given = cost.min(*units);
+                *units -= given;
+                cost -= given;
+            };
+            match &mut self.state {
+                State::Sliding(log) => {
+                    log.iter_mut().rev().for_each(|(_, units)| give(units));
+                    log.retain(|(_, units)| *units > 0);
+                }
+                State::Fixed(_, count) => give(count),
+                State::SlidingCounter(_, previous, current) => {
+                    give(current);
+                    give(previous);
+                }
+                State::Bucket(_, level, _) => {
+                    *level = level.saturating_sub(u128::from(cost) * limit.period().as_micros());
+                }
+            }
+            if self.is_new(clock) {
+                self.state = Self::new(limit, self.align).state;
+            }
+        }
+        Expected {
+            allowed: true,
+            ..self.peek(limit, clock, 0)
+        }
+    }
+
+    /// Forgets the key.
+    pub fn reset(&mut self) {
+        self.state = Self::new(self.limit, self.align).state;
+    }
+
+    /// Time never moves backwards for a key.
+    fn now(&self, clock: u64) -> u64 {
+        let newest = match &self.state {
+            State::Sliding(log) => log.last().map_or(0, |(at, _)| *at),
+            State::Fixed(start, _) | State::SlidingCounter(start, ..) => *start,
+            State::Bucket(at, ..) => *at,
+        };
+        clock.max(newest)
+    }
+
+    /// What of the state still counts at `now`, under the present limit.
+    fn at(&self, now: u64) -> State {
+        let period = self.limit.period().as_micros() as u64;
+        let threshold = u64::from(self.limit.threshold());
+        match &self.state {
+            State::Sliding(log) => State::Sliding(
+                log.iter()
+                    .copied()
+                    .filter(|(at, _)| at + period > now)
+                    .collect(),
+            ),
+            State::Fixed(start, count) => {
+                let boundary = self.align.map(|minutes| calendar(now, period, minutes));
+                match boundary {
+                    Some(boundary) if *start < boundary => State::Fixed(boundary, 0),
+                    None if *count == 0 || now >= start + period => State::Fixed(now, 0),
+                    _ => State::Fixed(*start, *count),
+                }
+            }
+            State::SlidingCounter(start, previous, current) => {
+                let window = now / period;
+                match window - start / period {
+                    0 => State::SlidingCounter(window * period, *previous, *current),
+                    1 => State::SlidingCounter(window * period, *current, 0),
+                    _ => State::SlidingCounter(window * period, 0, 0),
+                }
+            }
+            State::Bucket(at, level, charged_under) => {
+                let period = u128::from(period);
+                let elapsed = u128::from(now - at);
+                let mut level = *level;
+                if elapsed * u128::from(*charged_under) >= level {
+                    level = 0;
+                } else if *charged_under != threshold {
+                    level = convert(level, period, *charged_under, threshold);
+                }
+                level = level.min(u128::from(self.limit.capacity()) * period);
+                level = level.saturating_sub(elapsed * u128::from(threshold));
+                State::Bucket(now, level, threshold)
+            }
+        }
+    }
+
+    fn admits(&self, clock: u64, cost: u32) -> bool {
+        let period = self.limit.period().as_micros();
+        let (threshold, capacity) = (
+            u64::from(self.limit.threshold()),
+            u128::from(self.limit.capacity()),
+        );
+        let now = self.now(clock);
+        let cost = u64::from(cost);
+        cost == 0
+            || match self.at(now) {
+                State::Sliding(log) => {
+                    log.iter().map(|(_, units)| units).sum::<u64>() + cost <= threshold
+                }
+                State::Fixed(_, count) => count + cost <= threshold,
+                State::SlidingCounter(start, previous, current) => {
+                    let overlap = period - u128::from(now - start);
+                    u128::from(previous) * overlap + u128::from(current + cost) * period
+                        <= u128::from(threshold) * period
+                }
+                State::Bucket(_, level, _) => {
+                    level + u128::from(cost) * period <= capacity * period
+                }
+            }
+    }
+
+    fn is_new(&self, clock: u64) -> bool {
+        match self.at(self.now(clock)) {
+            State::Sliding(log) => log.is_empty(),
+            State::Fixed(_, count) => count == 0,
+            State::SlidingCounter(_, previous, current) => previous == 0 && current == 0,
+            State::Bucket(_, level, _) => level == 0,
+        }
+    }
+}
+
+/// The start of the calendar window around `now`: counted from Monday, 1969-12-29 local time for
+/// weeks, from 1970-01-01 local time otherwise.
+fn calendar(now: u64, period: u64, minutes: i64) -> u64 {
+    let week = 7 * 86_400_000_000;
+    let origin = if period == week {
+        -3 * 86_400_000_000_i64
+    } else {
+        0
+    } - minutes * 60_000_000;
+    let mut start = origin;
+    start += (now as i64 - origin).div_euclid(period as i64) * period as i64;
+    start as u64
+}
+
+/// The same tokens in the finest units that another rate is counted in, rounded up. This is the one
+/// step that the design does in `f64`, so its rounding is part of the semantics.
+fn convert(level: u128, period: u128, from: u64, to: u64) -> u128 {
+    let unit = |threshold: u64| gcd(period, threshold.into());
+    if unit(from) == unit(to) {
+        return level;
+    }
+    let old = (level / unit(from)) as f64;
+    let (old_token, token) = ((period / unit(from)) as f64, (period / unit(to)) as f64);
+    (old * token / old_token).ceil() as u128 * unit(to)
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The first number for which `holds`, given that it holds from there on.
+fn first(holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0_u64, 1 << 52);
+    while low < high {
+        let middle = low.midpoint(high);
+        (low, high) = if holds(middle) {
+            (low, middle)
+        } else {
+            (middle + 1, high)
+        };
+    }
+    low
+}
+
+/// The last number up to `most` for which `holds`, given that it holds up to there.
+fn last(most: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    first(|number| number >= most || !holds(number + 1))
+}
