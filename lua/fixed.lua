@@ -10,14 +10,14 @@ local aligned, shift = struct.unpack('>I1I7', arg, rest)
 local state = call('GET', key)
 local start, count = 0, 0
 if state then
-  if #state ~= 11 then return foreign() end
+  if #state ~= 11 then return redis.error_reply('BADSTATE not the state of a rate limit') end
   start, count = struct.unpack('>I7I4', state)
 end
-local now = math.max(clock, start)
+local now = clock < start and start or clock
 
 -- Aligned, a window begins at the boundary; else where its first admitted call came.
-local boundary = aligned == 1 and now - (now + shift) % period
-if boundary then
+if aligned == 1 then
+  local boundary = now - (now + shift) % period
   if start < boundary then count = 0 end
   start = boundary
 elseif count == 0 or start + period <= now then
@@ -25,17 +25,13 @@ elseif count == 0 or start + period <= now then
 end
 local left = start + period - clock
 
-local allowed = op == REFUND or cost == 0 or count + cost <= threshold
+allowed = op == REFUND or cost == 0 or count + cost <= threshold
 if not allowed then
-  if call('PTTL', key) < 0 then keep(left) end
+  retry = left
 elseif cost > 0 and op ~= PEEK then
   count = op == REFUND and math.max(count - cost, 0) or count + cost
-  if count == 0 then
-    call('DEL', key)
-  else
-    call('SETRANGE', key, 0, struct.pack('>I7I4', start, count))
-    keep(left)
-  end
+  changed = struct.pack('>I7I4', start, count)
 end
 
-return reply(allowed, math.max(threshold - count, 0), allowed and 0 or left, count == 0 and 0 or left)
+if count < threshold then remaining = threshold - count end
+if count > 0 then reset = left end

@@ -1,5 +1,4 @@
--- The beginning of every script: its arguments, the time, and the two things all of them do at the
--- end, keeping the TTL and replying. It is put in front of the algorithm's own text.
+-- The beginning of every script: its arguments, and the time. `epilogue.lua` is the end.
 --
 -- KEYS[1]  the key
 -- ARGV[1]  one packed string, big-endian (one unpack costs less than six `tonumber`):
@@ -11,7 +10,8 @@
 --            7 bytes  period, microseconds
 --          and, from `rest` on, what the algorithm itself takes
 --
--- All numbers are integers below 2^53, exact in Lua's doubles.
+-- All numbers are integers below 2^53, exact in Lua's doubles. Functions are made anew by each call
+-- of a script, so there are none on the common ways.
 
 local DECIDE, PEEK, REFUND = 0, 1, 2
 local call, key, arg = redis.call, KEYS[1], ARGV[1]
@@ -21,22 +21,8 @@ if given == 0 then
   clock = time[1] * 1000000 + time[2]
 end
 
--- Makes sure that the key lives for `life` more microseconds. A TTL that still suffices is left as
--- it is: reading it costs less than setting it, so it is set an eighth longer than needed. A clock
--- that is not this server's gets a minute of drift.
-local function keep(life)
-  local need = math.ceil(life / 1000) + given * 60000
-  if call('PTTL', key) < need then
-    call('PEXPIRE', key, need + math.floor(need / 8) + 1)
-  end
-end
-
--- The reply: allowed, what remains, and the two waits in microseconds from the clock.
-local function reply(allowed, remaining, retry, reset)
-  return struct.pack('>I1I4I7I7', allowed and 1 or 0, remaining, retry, reset)
-end
-
-local function foreign()
-  return redis.error_reply('BADSTATE the key does not hold the state of a rate limit')
-end
+-- What the algorithm says, for the epilogue: whether the call is admitted, what remains, the waits
+-- in microseconds from the clock (`reset` is how long the key is of use), and the text to write at
+-- the start of the key, if anything changed.
+local allowed, remaining, retry, reset, changed = false, 0, 0, 0, nil
 

@@ -11,10 +11,10 @@ local grain, span = struct.unpack('>I7I7', arg, rest)
 local state = call('GET', key)
 local since, previous, current = 0, 0, 0
 if state then
-  if #state ~= 15 then return foreign() end
+  if #state ~= 15 then return redis.error_reply('BADSTATE not the state of a rate limit') end
   since, previous, current = struct.unpack('>I7I4I4', state)
 end
-local now = math.max(clock, since)
+local now = clock < since and since or clock
 local lag = now - clock
 local elapsed = now % period
 local start = now - elapsed
@@ -23,22 +23,16 @@ if since < start then
   current = 0
 end
 
--- How far into a window a count weighs no more than `room`, capped at the whole period.
-local function until_fits(count, room)
-  return math.min(grain * (span - math.min(math.floor(room * span / count), span)), period)
-end
-
 -- estimate = previous * (1 - elapsed / period) + current, times `span` to stay whole.
 local overlap = span - math.floor(elapsed / grain)
 local room = threshold - current - cost
-local allowed = op == REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
-local retry = 0
+allowed = op == REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
 if not allowed then
-  if room >= 0 then
-    retry = until_fits(previous, room) - elapsed + lag -- as the previous window fades
-  else
-    retry = period - elapsed + until_fits(current, threshold - cost) + lag -- as this one fades
-  end
+  -- The call fits when the previous window has faded so far, or in the next window this one.
+  local fading, base = previous, -elapsed
+  if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
+  local fits = math.min(math.floor(room * span / fading), span)
+  retry = base + math.min(grain * (span - fits), period) + lag
 elseif cost > 0 and op ~= PEEK then
   if op == REFUND then
     previous = math.max(previous - math.max(cost - current, 0), 0)
@@ -46,24 +40,13 @@ elseif cost > 0 and op ~= PEEK then
   else
     current = current + cost
   end
+  changed = struct.pack('>I7I4I4', start, previous, current)
 end
 
-local reset = 0
+local free = (threshold - current) * span - previous * overlap
+if current < threshold and free > 0 then remaining = math.floor(free / span) end
 if current > 0 then
   reset = 2 * period - elapsed + lag
 elseif previous > 0 then
   reset = period - elapsed + lag
 end
-if not allowed then
-  if call('PTTL', key) < 0 then keep(reset) end
-elseif cost > 0 and op ~= PEEK then
-  if reset == 0 then
-    call('DEL', key)
-  else
-    call('SETRANGE', key, 0, struct.pack('>I7I4I4', start, previous, current))
-    keep(reset)
-  end
-end
-
-local free = math.max(threshold - current, 0) * span - previous * overlap
-return reply(allowed, math.max(math.floor(free / span), 0), retry, reset)

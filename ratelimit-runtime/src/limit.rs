@@ -71,6 +71,7 @@ impl Align {
     ///
     /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn offset_minutes(minutes: i32) -> Self {
         assert!(
             minutes >= -14 * 60 && minutes <= 14 * 60,
@@ -119,6 +120,7 @@ impl Limit {
     ///
     /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u32, period: Duration) -> Self {
         Self::expect(name, Algorithm::Sliding, threshold, period)
     }
@@ -130,6 +132,7 @@ impl Limit {
     ///
     /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u32, period: Duration) -> Self {
         Self::expect(name, Algorithm::Fixed, threshold, period)
     }
@@ -141,6 +144,7 @@ impl Limit {
     ///
     /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u32, period: Duration) -> Self {
         Self::expect(name, Algorithm::SlidingCounter, threshold, period)
     }
@@ -152,6 +156,7 @@ impl Limit {
     ///
     /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
         Self::expect(name, Algorithm::TokenBucket, threshold, period)
     }
@@ -162,6 +167,7 @@ impl Limit {
     ///
     /// On values that [`Limit::new`] refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u32, period: Duration) -> Self {
         Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
@@ -275,6 +281,7 @@ impl Limit {
     ///
     /// On values that [`try_burst`](Self::try_burst) refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn burst(self, burst: u32) -> Self {
         match self.try_burst(burst) {
             Ok(limit) => limit,
@@ -288,6 +295,7 @@ impl Limit {
     ///
     /// On values that [`try_align`](Self::try_align) refuses; in a `const` that is a compile error.
     #[must_use]
+    #[track_caller]
     pub const fn align(self, align: Align) -> Self {
         match self.try_align(align) {
             Ok(limit) => limit,
@@ -348,6 +356,7 @@ impl Limit {
         }
     }
 
+    #[track_caller]
     const fn expect(
         name: &'static str,
         algorithm: Algorithm,
@@ -367,7 +376,7 @@ pub struct InvalidLimit(&'static str);
 
 impl InvalidLimit {
     const SLOW_FILL: Self = Self(
-        "this bucket takes more than 100 years to fill: lower `burst`, or raise `threshold` / `period`",
+        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
     );
 
     pub(crate) const MAX_US: u64 = MAX_US;

@@ -6,7 +6,7 @@ use redis::Cmd;
 use crate::algorithm::{Op, Outcome};
 use crate::limit::{Algorithm, Limit};
 
-/// A script, with the prelude in front of it.
+/// A script, with the prelude in front of it and the epilogue behind.
 pub(super) struct Script {
     text: &'static str,
     hash: String,
@@ -17,7 +17,8 @@ macro_rules! script {
         Lazy::new(|| {
             let text = concat!(
                 include_str!("../../../lua/prelude.lua"),
-                include_str!(concat!("../../../lua/", $file))
+                include_str!(concat!("../../../lua/", $file)),
+                include_str!("../../../lua/epilogue.lua"),
             );
             Script {
                 text,
@@ -92,7 +93,7 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
     out
 }
 
-/// The reply of `lua/prelude.lua`; `None` if it is not one.
+/// The reply of `lua/epilogue.lua`; `None` if it is not one.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (allowed, reply) = reply.split_first()?;
     let (remaining, reply) = reply.split_first_chunk()?;
