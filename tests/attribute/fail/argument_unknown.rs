@@ -1,0 +1,25 @@
+#![allow(unused)]
+
+use ratelimit_runtime::rate_limit;
+
+#[rate_limit(period = 30, treshold = 2)]
+async fn slip() -> Option<()> {
+    None
+}
+
+#[rate_limit(window = 30, max = 2)]
+async fn words_of_others() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, colour = |a, b| { red })]
+async fn no_such_thing() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, user_id, groups(a, b))]
+async fn without_value(user_id: u64) -> Option<()> {
+    None
+}
+
+fn main() {}

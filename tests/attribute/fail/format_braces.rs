@@ -1,0 +1,20 @@
+#![allow(unused)]
+
+use ratelimit_runtime::rate_limit;
+
+#[rate_limit(period = 30, threshold = 2, key = "user:{id")]
+async fn open(id: u64) -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, key = "{id}}")]
+async fn close(id: u64) -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, key = "{a{id}}")]
+async fn both(id: u64) -> Option<()> {
+    None
+}
+
+fn main() {}

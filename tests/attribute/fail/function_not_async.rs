@@ -1,0 +1,15 @@
+use std::future::Future;
+
+use ratelimit_runtime::rate_limit;
+
+#[rate_limit(period = 30, threshold = 2)]
+fn synchronous() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2)]
+pub fn returns_a_future() -> impl Future<Output = Option<()>> {
+    async { None }
+}
+
+fn main() {}

@@ -1,0 +1,22 @@
+use ratelimit_runtime::rate_limit;
+
+struct User {
+    id: u64,
+}
+
+#[rate_limit(period = 30, threshold = 2, key = user)]
+async fn of_its_own(user: User) -> Option<u64> {
+    Some(user.id)
+}
+
+#[rate_limit(period = 30, threshold = 2, key = (user.id, user))]
+async fn in_a_tuple(user: User) -> Option<u64> {
+    Some(user.id)
+}
+
+#[rate_limit(period = 30, threshold = 2, key = usr.id)]
+async fn misspelled(user: User) -> Option<u64> {
+    Some(user.id)
+}
+
+fn main() {}

@@ -1,0 +1,78 @@
+//! `#[async_trait]` runs first and leaves a boxed block, into which the guard goes.
+
+use async_trait::async_trait;
+use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
+
+#[async_trait]
+trait Repository: Sync {
+    async fn load(&self, id: u64) -> Result<String, Rejection>;
+
+    async fn store(&mut self, id: u64, mut text: String) -> Result<usize, Rejection>;
+
+    #[rate_limit(period = "1h", threshold = 1, key = "{id}")]
+    async fn exists(&self, id: u64) -> Option<bool> {
+        Some(self.load(id).await.is_ok())
+    }
+
+    async fn count() -> Result<u32, Rejection>
+    where
+        Self: Sized;
+}
+
+struct Memory {
+    name: String,
+    texts: Vec<String>,
+}
+
+#[async_trait]
+impl Repository for Memory {
+    #[rate_limit(period = "1h", threshold = 2, key = (self.name, id))]
+    async fn load(&self, id: u64) -> Result<String, Rejection> {
+        if id > 100 {
+            return Ok("none".to_owned());
+        }
+        tokio::task::yield_now().await;
+        Ok(format!("{} {id}", self.name))
+    }
+
+    #[rate_limit(period = "1h", threshold = 1, key = "{self.name}:{id}:{text}")]
+    async fn store(&mut self, id: u64, mut text: String) -> Result<usize, Rejection> {
+        text.push_str(&id.to_string());
+        self.texts.push(text);
+        Ok(self.texts.len())
+    }
+
+    #[rate_limit(period = "1h", threshold = 1)]
+    async fn count() -> Result<u32, Rejection> {
+        Ok(1)
+    }
+}
+
+fn assert_send<T: Send>(value: T) -> T {
+    value
+}
+
+async fn run() {
+    let mut memory = Memory {
+        name: "m".to_owned(),
+        texts: Vec::new(),
+    };
+    assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
+    assert_eq!(memory.load(101).await.unwrap(), "none");
+    assert_eq!(memory.exists(1).await, Some(true));
+    assert_eq!(memory.exists(1).await, None);
+    assert!(memory.load(1).await.is_err());
+
+    assert_eq!(memory.store(1, "a".to_owned()).await.unwrap(), 1);
+    assert!(memory.store(1, "a".to_owned()).await.is_err());
+    assert_eq!(memory.store(1, "b".to_owned()).await.unwrap(), 2);
+    assert_eq!(memory.texts, ["a1", "b1"]);
+
+    assert!(Memory::count().await.is_ok());
+    assert!(Memory::count().await.is_err());
+}
+
+#[tokio::test]
+async fn runs() {
+    RateLimiter::embedded().scope(run()).await;
+}

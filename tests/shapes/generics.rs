@@ -1,0 +1,68 @@
+//! Type, lifetime and const parameters, `where`, and `impl Trait` arguments.
+
+use std::fmt::Display;
+
+use ratelimit_runtime::{Key, RateLimiter, Rejection, rate_limit};
+
+#[rate_limit(period = "1h", threshold = 1, key = id)]
+async fn typed<T>(id: T) -> Result<T, Rejection>
+where
+    T: Key + Clone,
+{
+    Ok(id.clone())
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = "{first}")]
+async fn borrowed<'a, 'b: 'a>(first: &'a str, second: &'b str) -> Result<&'a str, Rejection> {
+    Ok(if first.is_empty() { second } else { first })
+}
+
+#[rate_limit(period = "1h", threshold = N, key = "{N}")]
+async fn counted<const N: u32>() -> Result<u32, Rejection> {
+    Ok(N)
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = "{shown:>8}")]
+async fn anonymous(shown: impl Display + Clone) -> Result<String, Rejection> {
+    Ok(shown.to_string())
+}
+
+struct Pool<T> {
+    of: T,
+}
+
+impl<T: AsRef<str>> Pool<T> {
+    const SIZE: u32 = size_of::<T>() as u32;
+
+    #[rate_limit(period = "1h", threshold = Self::SIZE, cost = Self::SIZE, key = self.of.as_ref())]
+    async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
+        Ok((&self.of, with))
+    }
+}
+
+async fn run() {
+    assert!(typed(1).await.is_ok());
+    assert!(typed(1).await.is_err());
+    assert!(typed("one").await.is_ok());
+
+    assert_eq!(borrowed("", "b").await.unwrap(), "b");
+    assert!(borrowed("", "b").await.is_err());
+
+    assert!(counted::<1>().await.is_ok());
+    assert!(counted::<1>().await.is_err());
+    assert!(counted::<2>().await.is_ok());
+    assert!(counted::<2>().await.is_ok());
+    assert!(counted::<2>().await.is_err());
+
+    assert_eq!(anonymous(7).await.unwrap(), "7");
+    assert!(anonymous("7").await.is_err(), "the same text");
+
+    let pool = Pool { of: "p" };
+    assert_eq!(pool.take(1).await.unwrap(), (&"p", 1));
+    assert!(pool.take(1).await.is_err());
+}
+
+#[tokio::test]
+async fn runs() {
+    RateLimiter::embedded().scope(run()).await;
+}

@@ -1,0 +1,32 @@
+//! Functions of every shape under the attribute: that they compile at all, that the limit holds, and
+//! that nothing else about them changes.
+
+#![allow(
+    clippy::items_after_statements,
+    clippy::let_and_return,
+    clippy::map_identity,
+    clippy::needless_pass_by_value,
+    clippy::unused_async,
+    reason = "shapes that users write, whatever we would write ourselves"
+)]
+
+mod algorithms;
+mod async_trait;
+mod constants;
+mod cost;
+mod crate_path;
+mod drop_order;
+mod format_keys;
+mod free_function;
+mod generics;
+mod hygiene;
+mod key_expressions;
+mod macro_rules;
+mod methods;
+mod nested_functions;
+mod on_limited;
+mod patterns;
+mod return_impl_trait;
+mod return_types;
+mod send;
+mod traits;

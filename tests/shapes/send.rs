@@ -1,0 +1,60 @@
+//! A future is as `Send` after the attribute as before it.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
+
+fn assert_send<F: Future + Send>(future: F) -> F {
+    future
+}
+
+/// The temporaries of a format string are not `Send`.
+#[rate_limit(period = "1h", threshold = 9, key = "{id:?}:{name}")]
+async fn format(id: u64, name: &str) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+fn rc_of(id: u64) -> Rc<String> {
+    Rc::new(id.to_string())
+}
+
+/// Neither are those of an expression.
+#[rate_limit(period = "1h", threshold = 9, key = (rc_of(id).as_str(), rc_of(id)))]
+async fn expression(id: u64) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// `&Cell<_>` is not `Send`, `Cell<_>` is.
+#[rate_limit(period = "1h", threshold = 9, key = cell.get())]
+async fn cell(cell: Cell<u64>) -> impl std::fmt::Debug {
+    tokio::task::yield_now().await;
+    cell.set(1);
+    cell
+}
+
+#[rate_limit(period = "1h", threshold = 9, on_limited = |_| drop(rc_of(0)))]
+async fn answered() {
+    tokio::task::yield_now().await;
+}
+
+#[rate_limit(period = "1h", threshold = 9, key = rc.as_str())]
+async fn not_send(rc: Rc<String>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+async fn run() {
+    assert_send(format(1, "a")).await.unwrap();
+    assert_send(expression(1)).await.unwrap();
+    assert_send(cell(Cell::new(0))).await;
+    assert_send(answered()).await;
+    not_send(rc_of(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn runs() {
+    RateLimiter::embedded().scope(run()).await;
+}
