@@ -23,31 +23,11 @@ const FLOWING: (u32, Duration) = (1_000_000, Duration::from_secs(1));
 const FULL: (u32, Duration) = (100, Duration::from_secs(86_400 * 365 * 20));
 
 const PAIRS: [(Algorithm, &str, &str); 5] = [
-    (
-        Algorithm::Sliding,
-        "sorted set",
-        include_str!("textbook/sliding.lua"),
-    ),
-    (
-        Algorithm::Fixed,
-        "counter",
-        include_str!("textbook/fixed.lua"),
-    ),
-    (
-        Algorithm::SlidingCounter,
-        "hash",
-        include_str!("textbook/sliding_counter.lua"),
-    ),
-    (
-        Algorithm::TokenBucket,
-        "hash",
-        include_str!("textbook/token_bucket.lua"),
-    ),
-    (
-        Algorithm::LeakyBucket,
-        "hash",
-        include_str!("textbook/token_bucket.lua"),
-    ),
+    (Algorithm::Sliding, "sorted set", include_str!("textbook/sliding.lua")),
+    (Algorithm::Fixed, "counter", include_str!("textbook/fixed.lua")),
+    (Algorithm::SlidingCounter, "hash", include_str!("textbook/sliding_counter.lua")),
+    (Algorithm::TokenBucket, "hash", include_str!("textbook/token_bucket.lua")),
+    (Algorithm::LeakyBucket, "hash", include_str!("textbook/token_bucket.lua")),
 ];
 
 struct Bench {
@@ -82,23 +62,12 @@ impl Bench {
 
     fn textbook(&mut self, script: &str, (threshold, period): (u32, Duration), calls: u32) {
         let hash = Script::new(script).get_hash().to_owned();
-        redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script)
-            .exec(&mut self.connection)
-            .expect("LOAD");
+        redis::cmd("SCRIPT").arg("LOAD").arg(script).exec(&mut self.connection).expect("LOAD");
         for first in (0..calls).step_by(IN_FLIGHT as usize) {
             let mut flight = redis::pipe();
             for call in first..calls.min(first + IN_FLIGHT) {
-                flight
-                    .cmd("EVALSHA")
-                    .arg(&hash)
-                    .arg(1)
-                    .arg("textbook:bench:key");
-                flight
-                    .arg(threshold)
-                    .arg(period.as_micros() as u64)
-                    .arg(call);
+                flight.cmd("EVALSHA").arg(&hash).arg(1).arg("textbook:bench:key");
+                flight.arg(threshold).arg(period.as_micros() as u64).arg(call);
             }
             flight.exec(&mut self.connection).expect("the script runs");
         }
@@ -115,18 +84,11 @@ impl Bench {
     fn server_time(&mut self, what: &Measured, limit: (u32, Duration), warm_up: u32) -> f64 {
         self.command("FLUSHALL");
         self.run(what, limit, warm_up);
-        redis::cmd("CONFIG")
-            .arg("RESETSTAT")
-            .exec(&mut self.connection)
-            .expect("RESETSTAT");
+        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut self.connection).expect("RESETSTAT");
         self.run(what, limit, CALLS);
-        let stats: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query(&mut self.connection)
-            .expect("INFO");
-        let evalsha = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        let stats: String =
+            redis::cmd("INFO").arg("commandstats").query(&mut self.connection).expect("INFO");
+        let evalsha = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
         let per_call = evalsha.and_then(|line| line.split("usec_per_call=").nth(1));
         per_call
             .and_then(|text| text.split(',').next())
@@ -139,9 +101,7 @@ impl Bench {
     fn memory(&mut self, what: &Measured, calls: u32) -> u64 {
         self.command("FLUSHALL");
         self.run(what, (calls, FULL.1), calls);
-        let key: String = redis::cmd("RANDOMKEY")
-            .query(&mut self.connection)
-            .expect("a key");
+        let key: String = redis::cmd("RANDOMKEY").query(&mut self.connection).expect("a key");
         redis::cmd("MEMORY")
             .arg(&["USAGE", &key, "SAMPLES", "0"])
             .query(&mut self.connection)
@@ -166,19 +126,10 @@ fn main() {
         runtime: Runtime::new().expect("a runtime"),
         server,
     };
-    let version: String = redis::cmd("INFO")
-        .arg("server")
-        .query(&mut bench.connection)
-        .expect("INFO");
-    let version = version
-        .lines()
-        .find(|line| line.starts_with("redis_version"))
-        .unwrap_or("");
-    println!(
-        "{} at {}, {ROUNDS} rounds of {CALLS} calls\n",
-        version.trim(),
-        bench.server.url
-    );
+    let version: String =
+        redis::cmd("INFO").arg("server").query(&mut bench.connection).expect("INFO");
+    let version = version.lines().find(|line| line.starts_with("redis_version")).unwrap_or("");
+    println!("{} at {}, {ROUNDS} rounds of {CALLS} calls\n", version.trim(), bench.server.url);
     println!(
         "| algorithm | beside | admitted, µs | refused, µs | bytes at 100 | bytes at 10,000 |"
     );

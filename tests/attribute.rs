@@ -16,11 +16,7 @@ fn attribute() {
     cases.compile_fail("tests/attribute/fail/*.rs");
 
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = Command::new(rustc)
-        .arg("--version")
-        .output()
-        .expect("rustc runs")
-        .stdout;
+    let version = Command::new(rustc).arg("--version").output().expect("rustc runs").stdout;
     if version.starts_with(RUSTC.as_bytes()) {
         cases.compile_fail("tests/attribute/fail/rustc/*.rs");
     } else {

@@ -50,33 +50,21 @@ fn test() {
             .map(|process| {
                 let output = process.wait_with_output().expect("its output");
                 assert!(output.status.success(), "a process failed");
-                String::from_utf8_lossy(&output.stdout)
-                    .trim()
-                    .parse()
-                    .expect("a count")
+                String::from_utf8_lossy(&output.stdout).trim().parse().expect("a count")
             })
             .collect();
-        assert_eq!(
-            admitted.iter().sum::<u32>(),
-            THRESHOLD,
-            "{algorithm}: {admitted:?}"
-        );
+        assert_eq!(admitted.iter().sum::<u32>(), THRESHOLD, "{algorithm}: {admitted:?}");
         println!("test fleet::{algorithm} ... ok, by process: {admitted:?}");
     }
     for (key, life) in server.lives() {
         assert!(life > 0, "{key} has no TTL");
     }
-    println!(
-        "\ntest result: ok. {} passed; 0 failed; 0 ignored\n",
-        ALGORITHMS.len()
-    );
+    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", ALGORITHMS.len());
 }
 
 /// Calls from many tasks and prints how many calls were admitted.
 fn member(url: &str, algorithm: &str) {
-    let algorithm = ALGORITHMS
-        .into_iter()
-        .find(|known| known.as_str() == algorithm);
+    let algorithm = ALGORITHMS.into_iter().find(|known| known.as_str() == algorithm);
     let algorithm = algorithm.expect("the name of an algorithm");
     // So long that nothing refills or fades during the test, and windows of the sliding counter do
     // not turn: 40 years hold 2010 to 2050.
@@ -90,9 +78,7 @@ fn member(url: &str, algorithm: &str) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let limiter = RateLimiter::builder()
-        .redis(url)
-        .deadline(Duration::from_secs(30));
+    let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
     let limiter = limiter.build().expect("valid");
     let admitted: u32 = runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)

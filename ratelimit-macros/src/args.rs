@@ -26,18 +26,8 @@ pub(crate) struct Argument {
 }
 
 /// Every argument there is, in the order they are documented.
-const NAMES: [&str; 10] = [
-    "period",
-    "threshold",
-    "algo",
-    "burst",
-    "align",
-    "key",
-    "cost",
-    "name",
-    "on_limited",
-    "crate",
-];
+const NAMES: [&str; 10] =
+    ["period", "threshold", "algo", "burst", "align", "key", "cost", "name", "on_limited", "crate"];
 
 /// What other limiters call the same thing.
 const SYNONYMS: [(&str, &str); 12] = [
@@ -57,11 +47,7 @@ const SYNONYMS: [(&str, &str); 12] = [
 
 impl<'e> Args<'e> {
     pub(crate) fn parse(tokens: TokenStream, errors: &'e Errors) -> Self {
-        let mut args = Args {
-            given: Vec::new(),
-            misspelled: Vec::new(),
-            errors,
-        };
+        let mut args = Args { given: Vec::new(), misspelled: Vec::new(), errors };
         let read_all = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 args.parse_one(input);
@@ -103,10 +89,7 @@ impl<'e> Args<'e> {
         self.optional(name, read).unwrap_or_else(|| {
             let misspelled = self.misspelled.iter().find(|(meant, _)| *meant == name);
             Err(misspelled.map_or_else(
-                || {
-                    self.errors
-                        .report(syn::Error::new(Span::call_site(), missing))
-                },
+                || self.errors.report(syn::Error::new(Span::call_site(), missing)),
                 |(_, reported)| *reported,
             ))
         })
@@ -132,8 +115,7 @@ impl<'e> Args<'e> {
             self.given.push(Argument { name, value });
         }
         if !input.is_empty() && !input.peek(Token![,]) {
-            self.errors
-                .report(input.error("expected `,` between two arguments"));
+            self.errors.report(input.error("expected `,` between two arguments"));
             // The next argument is likely to follow at once, or behind another separator.
             let _ = input.parse::<Option<Token![;]>>();
             if input.peek(Ident::peek_any) && input.peek2(Token![=]) {
@@ -155,15 +137,10 @@ impl<'e> Args<'e> {
         }
         let Some(meant) = synonym(&word).or_else(|| closest(&word, NAMES)) else {
             let names = quoted(NAMES);
-            return error(format!(
-                "unknown argument `{word}`: the arguments are {names}"
-            ));
+            return error(format!("unknown argument `{word}`: the arguments are {names}"));
         };
-        let accepted = error(format!(
-            "unknown argument `{word}`: did you mean `{meant}`?"
-        ));
-        self.misspelled
-            .extend(accepted.map_err(|reported| (meant, reported)).err());
+        let accepted = error(format!("unknown argument `{word}`: did you mean `{meant}`?"));
+        self.misspelled.extend(accepted.map_err(|reported| (meant, reported)).err());
         accepted
     }
 }
@@ -178,10 +155,7 @@ impl ToTokens for Argument {
 }
 
 fn synonym(word: &str) -> Option<&'static str> {
-    SYNONYMS
-        .iter()
-        .find(|(theirs, _)| *theirs == word)
-        .map(|(_, ours)| *ours)
+    SYNONYMS.iter().find(|(theirs, _)| *theirs == word).map(|(_, ours)| *ours)
 }
 
 fn parse_value(name: &Ident, input: ParseStream<'_>) -> syn::Result<Expr> {
@@ -190,11 +164,7 @@ fn parse_value(name: &Ident, input: ParseStream<'_>) -> syn::Result<Expr> {
         Err(syn::Error::new(span, message))
     };
     if !input.peek(Token![=]) {
-        let next = if input.is_empty() {
-            name.span()
-        } else {
-            input.span()
-        };
+        let next = if input.is_empty() { name.span() } else { input.span() };
         return missing(next, &format!("`=` and a value after `{name}`"));
     }
     let equals: Token![=] = input.parse()?;

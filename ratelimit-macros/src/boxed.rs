@@ -27,8 +27,7 @@ impl Boxed {
         self.paren.surround(&mut tokens, |tokens| {
             self.async_token.to_tokens(tokens);
             self.move_token.to_tokens(tokens);
-            self.brace
-                .surround(tokens, |tokens| tokens.append_all(body.clone()));
+            self.brace.surround(tokens, |tokens| tokens.append_all(body.clone()));
         });
         tokens
     }

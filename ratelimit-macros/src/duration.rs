@@ -43,17 +43,12 @@ impl Constant<u64> {
             Some((Sign::Minus, _)) => Err("a period cannot be negative".to_owned()),
             Some((Sign::Plus, lit)) => parse_literal(lit).map(Some),
             None if as_path(expr).is_some() => Ok(None),
-            None => Err(
-                "`period` is a number of seconds, text such as `\"30s\"`, or the path of \
+            None => Err("`period` is a number of seconds, text such as `\"30s\"`, or the path of \
                          a `const` of type `Duration`"
-                    .to_owned(),
-            ),
+                .to_owned()),
         };
         match known {
-            Ok(known) => Ok(Constant {
-                expr: expr.clone(),
-                known,
-            }),
+            Ok(known) => Ok(Constant { expr: expr.clone(), known }),
             Err(message) => Err(syn::Error::new_spanned(expr, message)),
         }
     }
@@ -77,13 +72,9 @@ fn parse_seconds(digits: &str, suffix: &str) -> Result<u64, String> {
         return scale(digits, SECOND_US).and_then(in_range);
     }
     if unit(suffix).is_ok() {
-        Err(format!(
-            "a period with a unit is text: write `\"{digits}{suffix}\"`, with quotes"
-        ))
+        Err(format!("a period with a unit is text: write `\"{digits}{suffix}\"`, with quotes"))
     } else {
-        Err(format!(
-            "a bare number is seconds: write `{digits}`, without `{suffix}`"
-        ))
+        Err(format!("a bare number is seconds: write `{digits}`, without `{suffix}`"))
     }
 }
 
@@ -102,20 +93,14 @@ fn parse_text(text: &str) -> Result<u64, String> {
         let (number, after) = split_while(rest, |c| c.is_ascii_digit() || c == '.' || c == '_');
         let (name, after) = split_while(after.trim_start(), char::is_alphabetic);
         if number.is_empty() {
-            return Err(format!(
-                "expected a number before `{rest}`, as in `\"30s\"`"
-            ));
+            return Err(format!("expected a number before `{rest}`, as in `\"30s\"`"));
         }
         if name.is_empty() && after.is_empty() {
-            return Err(format!(
-                "`{number}` has no unit: write `\"{number}s\"` for seconds"
-            ));
+            return Err(format!("`{number}` has no unit: write `\"{number}s\"` for seconds"));
         }
         let unit_us = unit(name)?;
         if unit_us >= shorter_than {
-            return Err(format!(
-                "write `{name}` once and after the longer units, as in `1h30m`"
-            ));
+            return Err(format!("write `{name}` once and after the longer units, as in `1h30m`"));
         }
         shorter_than = unit_us;
         total_us = total_us.saturating_add(scale(number, unit_us)?);
@@ -129,16 +114,10 @@ fn unit(name: &str) -> Result<u64, String> {
         return Ok(*us);
     }
     let lower = name.to_lowercase().replace(['µ', 'μ'], "u");
-    let ours = UNITS
-        .iter()
-        .find(|(unit, _)| *unit == lower)
-        .map(|(unit, _)| unit)
-        .or_else(|| {
-            let foreign = FOREIGN_UNITS
-                .iter()
-                .find(|(theirs, _)| lower.starts_with(theirs));
-            foreign.map(|(_, ours)| ours)
-        });
+    let ours = UNITS.iter().find(|(unit, _)| *unit == lower).map(|(unit, _)| unit).or_else(|| {
+        let foreign = FOREIGN_UNITS.iter().find(|(theirs, _)| lower.starts_with(theirs));
+        foreign.map(|(_, ours)| ours)
+    });
     Err(match ours {
         Some(ours) => format!("unknown unit `{name}`: did you mean `{ours}`?"),
         None => format!("unknown unit `{name}`: the units are `us`, `ms`, `s`, `m`, `h` and `d`"),
@@ -157,19 +136,14 @@ fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
     let too_fine =
         || format!("`{digits}` is not a whole number of microseconds, the resolution of a period");
     // A day is 2^13 × 3^3 × 5^8 µs, so that with more than 13 decimals nothing comes out whole.
-    let decimals = u32::try_from(fraction.len())
-        .ok()
-        .filter(|decimals| *decimals <= 13);
+    let decimals = u32::try_from(fraction.len()).ok().filter(|decimals| *decimals <= 13);
     let denominator = 10_u128.pow(decimals.ok_or_else(too_fine)?);
     let numerator = fraction.parse::<u128>().unwrap_or(0) * u128::from(unit_us);
     if numerator % denominator != 0 {
         return Err(too_fine());
     }
     let fraction_us = u64::try_from(numerator / denominator).unwrap_or(u64::MAX);
-    let whole_us = whole
-        .parse::<u64>()
-        .unwrap_or(u64::MAX)
-        .saturating_mul(unit_us);
+    let whole_us = whole.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(unit_us);
     Ok(whole_us.saturating_add(fraction_us))
 }
 
@@ -217,34 +191,17 @@ mod tests {
         // As doubles, 0.1 + 0.2 and 4.35 × 100 come out a little off.
         assert_eq!(parse_text("0.3s"), Ok(300_000));
         assert_eq!(parse_text("4.35s"), Ok(4_350_000));
-        assert_eq!(
-            parse_text("0.0001220703125d"),
-            Ok(10_546_875),
-            "a day / 2^13"
-        );
-        assert!(
-            parse_text("0.00006103515625d")
-                .unwrap_err()
-                .contains("microseconds"),
-            "/ 2^14"
-        );
+        assert_eq!(parse_text("0.0001220703125d"), Ok(10_546_875), "a day / 2^13");
+        assert!(parse_text("0.00006103515625d").unwrap_err().contains("microseconds"), "/ 2^14");
         assert_eq!(parse_text("0.5000000000000000000000000s"), Ok(500_000));
     }
 
     #[test]
     fn what_cannot_be_kept_is_refused() {
-        for text in [
-            "", "30", "s", "-1s", "0s", "0.0ms", "0.5us", "1.2.3s", "1,5s", "ss",
-        ] {
+        for text in ["", "30", "s", "-1s", "0s", "0.0ms", "0.5us", "1.2.3s", "1,5s", "ss"] {
             assert!(parse_text(text).is_err(), "{text}");
         }
-        for text in [
-            "36525d1us",
-            "99999999999999999999999d",
-            "30m1h",
-            "1m1m",
-            "1h 2",
-        ] {
+        for text in ["36525d1us", "99999999999999999999999d", "30m1h", "1m1m", "1h 2"] {
             assert!(parse_text(text).is_err(), "{text}");
         }
         assert!(parse_seconds("1e3", "").is_err());
@@ -262,10 +219,6 @@ mod tests {
         assert!(unknown("5millis").contains("did you mean `ms`?"));
         assert!(unknown("2w").contains("the units are"));
         assert!(parse_seconds("30", "s").unwrap_err().contains("`\"30s\"`"));
-        assert!(
-            parse_seconds("30", "u64")
-                .unwrap_err()
-                .contains("without `u64`")
-        );
+        assert!(parse_seconds("30", "u64").unwrap_err().contains("without `u64`"));
     }
 }

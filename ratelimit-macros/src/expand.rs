@@ -26,28 +26,13 @@ struct Expansion<'a> {
 
 pub(crate) fn expand(function: &Function, guard: &Guard) -> TokenStream {
     let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
-    let rt = guard
-        .runtime
-        .as_ref()
-        .map_or_else(default, ToTokens::to_token_stream);
-    Expansion {
-        function,
-        guard,
-        rt,
-    }
-    .function()
+    let rt = guard.runtime.as_ref().map_or_else(default, ToTokens::to_token_stream);
+    Expansion { function, guard, rt }.function()
 }
 
 impl Expansion<'_> {
     fn function(&self) -> TokenStream {
-        let Function {
-            attrs,
-            vis,
-            sig,
-            brace,
-            inner_attrs,
-            body,
-        } = self.function;
+        let Function { attrs, vis, sig, brace, inner_attrs, body } = self.function;
         let mut tokens = quote!(#(#attrs)* #vis #sig);
         brace.surround(&mut tokens, |tokens| {
             tokens.append_all(inner_attrs);
@@ -99,14 +84,7 @@ impl Expansion<'_> {
 
     fn limit(&self) -> TokenStream {
         let rt = &self.rt;
-        let Limit {
-            name,
-            algorithm,
-            threshold,
-            period,
-            burst,
-            align,
-        } = &self.guard.limit;
+        let Limit { name, algorithm, threshold, period, burst, align } = &self.guard.limit;
         let path = || {
             let function = self.function.sig.ident.unraw().to_string();
             quote_spanned! {hygienic()=>
@@ -139,9 +117,7 @@ impl Expansion<'_> {
     /// A constant behind a path is checked by the call it is given to, so that call has to point at
     /// it.
     fn shown_at_constant(&self, call: TokenStream) -> TokenStream {
-        let Limit {
-            threshold, period, ..
-        } = &self.guard.limit;
+        let Limit { threshold, period, .. } = &self.guard.limit;
         match (threshold.known, period.known) {
             (None, Some(_)) => shown_at(&threshold.expr, call),
             (Some(_), None) => shown_at(&period.expr, call),
@@ -199,10 +175,7 @@ fn borrow(expr: &Expr) -> Expr {
                 let (elem, comma) = pair.into_tuple();
                 Pair::new(borrow(elem), comma.copied())
             });
-            Expr::Tuple(ExprTuple {
-                elems: elems.collect(),
-                ..tuple.clone()
-            })
+            Expr::Tuple(ExprTuple { elems: elems.collect(), ..tuple.clone() })
         }
         _ => expr.clone(),
     };

@@ -72,14 +72,10 @@ fn parse_hole(hole: &str) -> Result<Hole, String> {
     let (path, spec) = hole.split_once(':').unwrap_or((hole, ""));
     let path = path.trim();
     if path.is_empty() {
-        return Err(format!(
-            "`{{{hole}}}` names no argument: write one, such as `{{user_id}}`"
-        ));
+        return Err(format!("`{{{hole}}}` names no argument: write one, such as `{{user_id}}`"));
     }
     if is_number(path) {
-        return Err(format!(
-            "`{{{hole}}}` is a position: write the argument's name instead"
-        ));
+        return Err(format!("`{{{hole}}}` is a position: write the argument's name instead"));
     }
     let mut names = path.split('.');
     let root = names.next().unwrap_or_default().to_owned();
@@ -91,15 +87,9 @@ fn parse_hole(hole: &str) -> Result<Hole, String> {
         ));
     }
     if spec.contains(['$', '*']) {
-        return Err(format!(
-            "`{{{hole}}}` takes its width from an argument: write the number"
-        ));
+        return Err(format!("`{{{hole}}}` takes its width from an argument: write the number"));
     }
-    Ok(Hole {
-        root,
-        fields,
-        spec: spec.trim_end().to_owned(),
-    })
+    Ok(Hole { root, fields, spec: spec.trim_end().to_owned() })
 }
 
 fn is_number(name: &str) -> bool {
@@ -116,11 +106,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Vec<Part>, Vec<String>> {
         let (parts, problems) = super::parse(text);
-        if problems.is_empty() {
-            Ok(parts)
-        } else {
-            Err(problems)
-        }
+        if problems.is_empty() { Ok(parts) } else { Err(problems) }
     }
 
     fn text(text: &str) -> Part {
@@ -129,11 +115,7 @@ mod tests {
 
     fn hole(root: &str, fields: &[&str], spec: &str) -> Part {
         let fields = fields.iter().map(ToString::to_string).collect();
-        Part::Hole(Hole {
-            root: root.to_owned(),
-            fields,
-            spec: spec.to_owned(),
-        })
+        Part::Hole(Hole { root: root.to_owned(), fields, spec: spec.to_owned() })
     }
 
     #[test]
@@ -142,39 +124,21 @@ mod tests {
         assert_eq!(parse("user"), Ok(vec![text("user")]));
         assert_eq!(
             parse("user:{id}/{ip}!"),
-            Ok(vec![
-                text("user:"),
-                hole("id", &[], ""),
-                text("/"),
-                hole("ip", &[], ""),
-                text("!")
-            ])
+            Ok(vec![text("user:"), hole("id", &[], ""), text("/"), hole("ip", &[], ""), text("!")])
         );
-        assert_eq!(
-            parse("{a}{b}"),
-            Ok(vec![hole("a", &[], ""), hole("b", &[], "")])
-        );
+        assert_eq!(parse("{a}{b}"), Ok(vec![hole("a", &[], ""), hole("b", &[], "")]));
     }
 
     #[test]
     fn doubled_braces_are_text() {
-        assert_eq!(
-            parse("{{{id}}}"),
-            Ok(vec![text("{"), hole("id", &[], ""), text("}")])
-        );
+        assert_eq!(parse("{{{id}}}"), Ok(vec![text("{"), hole("id", &[], ""), text("}")]));
         assert_eq!(parse("a{{b}}c"), Ok(vec![text("a{b}c")]));
     }
 
     #[test]
     fn holes_have_fields_and_specs() {
-        assert_eq!(
-            parse("{self.tenant}"),
-            Ok(vec![hole("self", &["tenant"], "")])
-        );
-        assert_eq!(
-            parse("{pair.0.1:?}"),
-            Ok(vec![hole("pair", &["0", "1"], "?")])
-        );
+        assert_eq!(parse("{self.tenant}"), Ok(vec![hole("self", &["tenant"], "")]));
+        assert_eq!(parse("{pair.0.1:?}"), Ok(vec![hole("pair", &["0", "1"], "?")]));
         assert_eq!(parse("{ id :>08x }"), Ok(vec![hole("id", &[], ">08x")]));
         assert_eq!(parse("{größe}"), Ok(vec![hole("größe", &[], "")]));
     }
@@ -182,14 +146,7 @@ mod tests {
     #[test]
     fn every_mistake_is_found() {
         let problems = parse("{}, {0}, {a b}, {x:w$}, }, {y").unwrap_err();
-        let about = [
-            "no argument",
-            "position",
-            "more than",
-            "width",
-            "unmatched",
-            "unclosed",
-        ];
+        let about = ["no argument", "position", "more than", "width", "unmatched", "unclosed"];
         assert_eq!(problems.len(), about.len(), "{problems:?}");
         for (problem, about) in problems.iter().zip(about) {
             assert!(problem.contains(about), "{problem}");
@@ -198,9 +155,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_a_place_and_no_other_expression() {
-        for hole in [
-            "{a.}", "{.a}", "{a()}", "{a[0]}", "{&a}", "{a.x²}", "{a{b}}",
-        ] {
+        for hole in ["{a.}", "{.a}", "{a()}", "{a[0]}", "{&a}", "{a.x²}", "{a{b}}"] {
             assert!(parse(hole).is_err(), "{hole}");
         }
     }

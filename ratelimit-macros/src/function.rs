@@ -65,12 +65,7 @@ impl Function {
                 FnArg::Typed(typed) => collect(&typed.pat, &mut found),
             }
         }
-        found.extend(
-            self.sig
-                .generics
-                .const_params()
-                .map(|param| param.ident.clone()),
-        );
+        found.extend(self.sig.generics.const_params().map(|param| param.ident.clone()));
         found
     }
 }
@@ -148,19 +143,12 @@ fn collect(pat: &Pat, found: &mut Vec<Ident>) {
         Pat::Paren(pat) => collect(&pat.pat, found),
         Pat::Reference(pat) => collect(&pat.pat, found),
         Pat::Type(pat) => collect(&pat.pat, found),
-        Pat::Struct(pat) => pat
-            .fields
-            .iter()
-            .for_each(|field| collect(&field.pat, found)),
+        Pat::Struct(pat) => pat.fields.iter().for_each(|field| collect(&field.pat, found)),
         Pat::Tuple(pat) => all(&pat.elems),
         Pat::TupleStruct(pat) => all(&pat.elems),
         Pat::Slice(pat) => all(&pat.elems),
         // All cases bind the same names.
-        Pat::Or(pat) => pat
-            .cases
-            .first()
-            .into_iter()
-            .for_each(|pat| collect(pat, found)),
+        Pat::Or(pat) => pat.cases.first().into_iter().for_each(|pat| collect(pat, found)),
         _ => {}
     }
 }

@@ -71,11 +71,7 @@ fn read_runtime(expr: &Expr) -> syn::Result<Path> {
     match as_path(expr) {
         Some(path) if path.qself.is_none() => Ok(path.path.clone()),
         _ => {
-            let quotes = if as_literal(expr).is_some() {
-                ", without quotes"
-            } else {
-                ""
-            };
+            let quotes = if as_literal(expr).is_some() { ", without quotes" } else { "" };
             let message = format!(
                 "`crate` is the path of the runtime: write it as in `crate = my_crate::ratelimit`\
                  {quotes}"

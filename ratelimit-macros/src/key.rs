@@ -63,9 +63,7 @@ fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<Pi
             }
         }
     }
-    let errors = problems
-        .into_iter()
-        .map(|problem| syn::Error::new(text.span(), problem));
+    let errors = problems.into_iter().map(|problem| syn::Error::new(text.span(), problem));
     let all = errors.reduce(|mut all, error| {
         all.combine(error);
         all
@@ -78,11 +76,7 @@ fn find<'a>(name: &str, bindings: &'a [Ident]) -> Option<&'a Ident> {
 }
 
 fn fill(hole: &Hole, binding: &Ident, at: Span) -> syn::Result<Piece> {
-    let spec = if hole.spec.is_empty() {
-        "{}".to_owned()
-    } else {
-        format!("{{:{}}}", hole.spec)
-    };
+    let spec = if hole.spec.is_empty() { "{}".to_owned() } else { format!("{{:{}}}", hole.spec) };
     let mut root = binding.clone();
     // Shown where the hole is, resolved where the argument is.
     root.set_span(at.resolved_at(binding.span()));
@@ -98,28 +92,18 @@ fn fill(hole: &Hole, binding: &Ident, at: Span) -> syn::Result<Piece> {
         Ok(member)
     });
     let fields = fields.collect::<syn::Result<_>>()?;
-    Ok(Piece::Hole {
-        spec: LitStr::new(&spec, at),
-        root,
-        fields,
-    })
+    Ok(Piece::Hole { spec: LitStr::new(&spec, at), root, fields })
 }
 
 fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> String {
-    let bindings: Vec<_> = bindings
-        .iter()
-        .map(|binding| binding.unraw().to_string())
-        .collect();
+    let bindings: Vec<_> = bindings.iter().map(|binding| binding.unraw().to_string()).collect();
     let names = || bindings.iter().map(String::as_str);
     let hint = match closest(name, names()) {
         Some(meant) => format!("did you mean `{{{meant}}}`?"),
         None if bindings.is_empty() => "it has none".to_owned(),
         None => format!("it has {}", quoted(names())),
     };
-    format!(
-        "`{{{name}}}` is not an argument of `{}`: {hint}",
-        function.sig.ident
-    )
+    format!("`{{{name}}}` is not an argument of `{}`: {hint}", function.sig.ident)
 }
 
 fn check_tuples(expr: &Expr) -> syn::Result<()> {

@@ -67,11 +67,7 @@ impl Limit {
     /// The largest cost that can ever be admitted at once, if it is known, and the argument that
     /// sets it.
     pub(crate) fn capacity(&self) -> Option<(u32, &'static str)> {
-        let argument = if self.algorithm.is_bucket() {
-            "burst"
-        } else {
-            "threshold"
-        };
+        let argument = if self.algorithm.is_bucket() { "burst" } else { "threshold" };
         let capacity = match (&self.burst, self.algorithm) {
             (Some(burst), _) => burst.known,
             (None, Algorithm::LeakyBucket) => Some(1),
@@ -116,10 +112,7 @@ impl Algorithm {
             Some(meant) => format!("did you mean `\"{meant}\"`?"),
             None => format!("the algorithms are {}", quoted(names)),
         };
-        Err(syn::Error::new(
-            text.span(),
-            format!("unknown algorithm `{word}`: {hint}"),
-        ))
+        Err(syn::Error::new(text.span(), format!("unknown algorithm `{word}`: {hint}")))
     }
 }
 
@@ -161,9 +154,7 @@ impl<'a> Draft<'a> {
             args,
             period: args.required("period", no_period, Constant::period),
             threshold: args.required("threshold", no_threshold, threshold),
-            algorithm: args
-                .optional("algo", Algorithm::read)
-                .unwrap_or(Ok(Algorithm::Sliding)),
+            algorithm: args.optional("algo", Algorithm::read).unwrap_or(Ok(Algorithm::Sliding)),
             burst: args.optional("burst", burst),
             align: args.optional("align", Offset::read),
             name: args.optional("name", read_name),
@@ -234,9 +225,7 @@ impl<'a> Draft<'a> {
     /// Points at the whole argument, if it is there.
     fn reject(&self, argument: &str, message: &str) {
         if let Some(argument) = self.args.get(argument) {
-            self.args
-                .errors
-                .report(syn::Error::new_spanned(argument, message));
+            self.args.errors.report(syn::Error::new_spanned(argument, message));
         }
     }
 }
@@ -279,9 +268,7 @@ mod tests {
         assert_eq!(parse_offset("+00:00"), Some(0));
         assert_eq!(parse_offset("+08:00"), Some(480));
         assert_eq!(parse_offset("-03:30"), Some(-210));
-        for wrong in [
-            "", "UTC", "08:00", "+8", "+8:00", "+0800", "+08:60", "+-8:00", "−03:30",
-        ] {
+        for wrong in ["", "UTC", "08:00", "+8", "+8:00", "+0800", "+08:60", "+-8:00", "−03:30"] {
             assert_eq!(parse_offset(wrong), None, "{wrong}");
         }
     }

@@ -18,10 +18,7 @@ impl Constant<u32> {
                 format!("`{argument}` is a whole number such as `100`, or the path of a `const`");
             return Err(syn::Error::new_spanned(expr, message));
         }
-        Ok(Constant {
-            expr: expr.clone(),
-            known,
-        })
+        Ok(Constant { expr: expr.clone(), known })
     }
 }
 
@@ -35,10 +32,7 @@ pub(crate) fn whole_number(argument: &str, zero: &str, expr: &Expr) -> syn::Resu
             Err(problem) => problem,
         },
         Some((Sign::Plus, Lit::Str(text))) if text.value().parse::<u32>().is_ok() => {
-            format!(
-                "`{argument}` is a number: write `{}`, without quotes",
-                text.value()
-            )
+            format!("`{argument}` is a number: write `{}`, without quotes", text.value())
         }
         Some((Sign::Plus, _)) => format!("`{argument}` is a whole number such as `100`"),
         None => return Ok(None),
@@ -67,11 +61,7 @@ pub(crate) enum Sign {
 pub(crate) fn as_literal(expr: &Expr) -> Option<(Sign, &Lit)> {
     match peel(expr) {
         Expr::Lit(ExprLit { lit, .. }) => Some((Sign::Plus, lit)),
-        Expr::Unary(ExprUnary {
-            op: UnOp::Neg(_),
-            expr,
-            ..
-        }) => match peel(expr) {
+        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => match peel(expr) {
             Expr::Lit(ExprLit { lit, .. }) => Some((Sign::Minus, lit)),
             _ => None,
         },
@@ -101,8 +91,6 @@ fn parse_u32(argument: &str, int: &LitInt) -> Result<u32, String> {
         "" | "u32" => digits
             .parse()
             .map_err(|_| format!("`{argument}` is at most {}, the largest `u32`", u32::MAX)),
-        suffix => Err(format!(
-            "`{argument}` is a `u32`: write `{digits}`, without `{suffix}`"
-        )),
+        suffix => Err(format!("`{argument}` is a `u32`: write `{digits}`, without `{suffix}`")),
     }
 }

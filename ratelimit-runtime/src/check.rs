@@ -39,10 +39,7 @@ where
 {
     type Output = Result<T, StoreError>;
 
-    #[cfg_attr(
-        not(feature = "redis"),
-        allow(unused_variables, reason = "nothing is waited for")
-    )]
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables, reason = "nothing is waited for"))]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Inner::Ready(answer) => Poll::Ready(answer.take().expect("polled after it was ready")),
@@ -66,11 +63,7 @@ pub struct Check(State);
 #[derive(Debug)]
 enum State {
     Refused(Option<Rejection>),
-    Asked {
-        op: Op,
-        name: &'static str,
-        answer: Answer<Decision>,
-    },
+    Asked { op: Op, name: &'static str, answer: Answer<Decision> },
 }
 
 impl Check {

@@ -105,9 +105,7 @@ impl Default for VirtualClock {
 
 fn wall() -> u64 {
     // A clock before 1970 counts as 1970: there is no earlier time to fall back to.
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, micros)
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
 }
 
 fn steady() -> u64 {

@@ -44,10 +44,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Timeout { deadline } => {
-                write!(
-                    f,
-                    "no answer from Redis within the deadline of {deadline:?}"
-                )
+                write!(f, "no answer from Redis within the deadline of {deadline:?}")
             }
             Self::Connection { message } => write!(f, "no connection to Redis: {message}"),
             Self::ForeignKey { key } => write!(

@@ -90,9 +90,7 @@ impl RateLimiter {
         let url = match std::env::var(URL_VARIABLE) {
             Ok(url) if !url.is_empty() => url,
             Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(BuildError::InvalidUrl {
-                    message: "it is not UTF-8".into(),
-                });
+                return Err(BuildError::InvalidUrl { message: "it is not UTF-8".into() });
             }
             _ => return Ok(Self::embedded()),
         };

@@ -77,9 +77,7 @@ impl Align {
             minutes >= -14 * 60 && minutes <= 14 * 60,
             "the offset of `align` must lie between -14:00 and +14:00"
         );
-        Self {
-            offset_minutes: minutes,
-        }
+        Self { offset_minutes: minutes }
     }
 }
 
@@ -185,28 +183,20 @@ impl Limit {
         period: Duration,
     ) -> Result<Self, InvalidLimit> {
         if name.is_empty() {
-            return Err(InvalidLimit(
-                "the name of a limit must not be empty: it is its identity",
-            ));
+            return Err(InvalidLimit("the name of a limit must not be empty: it is its identity"));
         }
         if threshold == 0 {
-            return Err(InvalidLimit(
-                "`threshold` must be at least 1: 0 would refuse every call",
-            ));
+            return Err(InvalidLimit("`threshold` must be at least 1: 0 would refuse every call"));
         }
         if !period.subsec_nanos().is_multiple_of(1000) {
-            return Err(InvalidLimit(
-                "`period` must be a whole number of microseconds",
-            ));
+            return Err(InvalidLimit("`period` must be a whole number of microseconds"));
         }
         let period_us = period.as_micros();
         if period_us == 0 {
             return Err(InvalidLimit("`period` must be at least one microsecond"));
         }
         if period_us > MAX_US as u128 {
-            return Err(InvalidLimit(
-                "`period` must be at most 100 years (36,525 days)",
-            ));
+            return Err(InvalidLimit("`period` must be at most 100 years (36,525 days)"));
         }
         let period_us = period_us as u64;
         let burst = match algorithm {
@@ -240,9 +230,7 @@ impl Limit {
             ));
         }
         if burst == 0 {
-            return Err(InvalidLimit(
-                "`burst` must be at least 1: 0 would refuse every call",
-            ));
+            return Err(InvalidLimit("`burst` must be at least 1: 0 would refuse every call"));
         }
         match Rate::new(self.threshold, self.period_us, burst) {
             Some(rate) => {
@@ -262,9 +250,7 @@ impl Limit {
     /// On a limit that is not fixed; on a period that neither divides a day nor is whole days.
     pub const fn try_align(mut self, align: Align) -> Result<Self, InvalidLimit> {
         if !matches!(self.algorithm, Algorithm::Fixed) {
-            return Err(InvalidLimit(
-                "`align` places fixed windows: use it with fixed",
-            ));
+            return Err(InvalidLimit("`align` places fixed windows: use it with fixed"));
         }
         if !DAY_US.is_multiple_of(self.period_us) && !self.period_us.is_multiple_of(DAY_US) {
             return Err(InvalidLimit(
@@ -345,11 +331,7 @@ impl Limit {
             Some(align) => {
                 let offset = align.offset_minutes as i64 * 60_000_000;
                 // The epoch was a Thursday; weeks begin on Monday.
-                let week = if self.period_us == 7 * DAY_US {
-                    3 * DAY_US
-                } else {
-                    0
-                };
+                let week = if self.period_us == 7 * DAY_US { 3 * DAY_US } else { 0 };
                 let shift = offset + week as i64;
                 Some(shift.rem_euclid(self.period_us as i64) as u64)
             }

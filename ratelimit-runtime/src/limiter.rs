@@ -51,9 +51,7 @@ impl RateLimiter {
     }
 
     pub(crate) fn on(store: impl Store + 'static) -> Self {
-        Self {
-            store: Arc::new(store),
-        }
+        Self { store: Arc::new(store) }
     }
 
     /// Where this limiter decides.
@@ -112,11 +110,7 @@ impl RateLimiter {
     fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let (name, capacity) = (limit.name(), limit.capacity());
         if cost > capacity {
-            return Check::refused(Rejection::CostExceedsCapacity {
-                name,
-                cost,
-                capacity,
-            });
+            return Check::refused(Rejection::CostExceedsCapacity { name, cost, capacity });
         }
         Check::asked(op, name, self.store.apply(op, limit, key, cost))
     }
@@ -124,8 +118,6 @@ impl RateLimiter {
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter")
-            .field("store", &self.store.source())
-            .finish_non_exhaustive()
+        f.debug_struct("RateLimiter").field("store", &self.store.source()).finish_non_exhaustive()
     }
 }

@@ -160,14 +160,8 @@ mod tests {
                 reset_after: Duration::ZERO,
                 source: Source::Embedded,
             };
-            let text = Rejection::Limited {
-                name: "n",
-                decision,
-            }
-            .to_string();
-            text.strip_prefix("too many requests, try again in ")
-                .expect("prefix")
-                .to_owned()
+            let text = Rejection::Limited { name: "n", decision }.to_string();
+            text.strip_prefix("too many requests, try again in ").expect("prefix").to_owned()
         };
         assert_eq!(says(1), "1 millisecond");
         assert_eq!(says(250_000), "250 milliseconds");

@@ -56,9 +56,6 @@ async fn run() {
 async fn runs() {
     // An hour that no calendar boundary interrupts.
     let clock = VirtualClock::new();
-    let limiter = RateLimiter::builder()
-        .clock(Clock::Virtual(clock))
-        .build()
-        .unwrap();
+    let limiter = RateLimiter::builder().clock(Clock::Virtual(clock)).build().unwrap();
     limiter.scope(run()).await;
 }

@@ -53,10 +53,7 @@ fn assert_send<T: Send>(value: T) -> T {
 }
 
 async fn run() {
-    let mut memory = Memory {
-        name: "m".to_owned(),
-        texts: Vec::new(),
-    };
+    let mut memory = Memory { name: "m".to_owned(), texts: Vec::new() };
     assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
     assert_eq!(memory.load(101).await.unwrap(), "none");
     assert_eq!(memory.exists(1).await, Some(true));

@@ -22,10 +22,7 @@ async fn run() {
     assert!(batch(vec![0; 5]).await.is_err());
     assert!(batch(vec![0; 4]).await.is_ok());
     assert!(batch(vec![]).await.is_ok(), "nothing is always admitted");
-    assert!(matches!(
-        batch(vec![0; 11]).await,
-        Err(Rejection::CostExceedsCapacity { .. })
-    ));
+    assert!(matches!(batch(vec![0; 11]).await, Err(Rejection::CostExceedsCapacity { .. })));
 
     assert!(fixed().await.is_ok());
     assert!(fixed().await.is_ok());

@@ -8,11 +8,7 @@ struct User {
     tenant: (String, u8),
 }
 
-#[rate_limit(
-    period = "1h",
-    threshold = 1,
-    key = "user:{user.id}@{user.tenant.0}.{user.tenant.1}"
-)]
+#[rate_limit(period = "1h", threshold = 1, key = "user:{user.id}@{user.tenant.0}.{user.tenant.1}")]
 async fn fields(user: User) -> Option<User> {
     Some(user)
 }
@@ -38,10 +34,7 @@ async fn constant(id: u64) -> Option<u64> {
 }
 
 async fn run() {
-    let user = User {
-        id: 1,
-        tenant: ("t".to_owned(), 2),
-    };
+    let user = User { id: 1, tenant: ("t".to_owned(), 2) };
     assert!(fields(user.clone()).await.is_some());
     assert!(fields(user.clone()).await.is_none());
     assert!(fields(User { id: 2, ..user }).await.is_some());

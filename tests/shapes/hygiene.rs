@@ -1,10 +1,6 @@
 //! Whatever the user's code calls its own, it neither disturbs the guard nor is disturbed by it.
 
-#![allow(
-    unused,
-    nonstandard_style,
-    reason = "the names of others, not ours to choose"
-)]
+#![allow(unused, nonstandard_style, reason = "the names of others, not ours to choose")]
 #![no_implicit_prelude]
 
 use ::std::{assert, assert_eq};
@@ -76,8 +72,6 @@ async fn run() {
 #[test]
 fn runs() {
     let limited = ::ratelimit_runtime::RateLimiter::embedded().scope(run());
-    let runtime = ::tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
+    let runtime = ::tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(limited);
 }

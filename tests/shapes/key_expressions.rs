@@ -80,10 +80,7 @@ async fn run() {
     assert!(tuple(a.clone(), b.clone()).await.is_err());
     assert!(tuple(ab, String::new()).await.is_ok());
 
-    let user = || User {
-        id: 1,
-        tenant: "t".to_owned(),
-    };
+    let user = || User { id: 1, tenant: "t".to_owned() };
     assert_eq!(nested(user(), &a).await.unwrap().tenant, "t");
     assert!(nested(user(), &a).await.is_err());
     assert!(nested(user(), &b).await.is_ok());
@@ -104,12 +101,7 @@ async fn run() {
     assert!(condition(true, b.clone()).await.is_err());
     assert!(condition(false, b).await.is_ok());
 
-    assert!(
-        fallible("x")
-            .await
-            .unwrap_err()
-            .is::<std::num::ParseIntError>()
-    );
+    assert!(fallible("x").await.unwrap_err().is::<std::num::ParseIntError>());
     assert!(fallible("1").await.is_ok());
     assert!(fallible("01").await.is_err());
 

@@ -12,10 +12,7 @@ struct Tenant {
 
 impl Tenant {
     fn new(name: &str) -> Self {
-        Tenant {
-            name: name.to_owned(),
-            calls: 0,
-        }
+        Tenant { name: name.to_owned(), calls: 0 }
     }
 
     #[rate_limit(period = "1h", threshold = 1, key = self.name)]

@@ -51,10 +51,7 @@ async fn run() {
     assert!(tuple_struct(Path(1)).await.is_err());
     assert!(tuple_struct(Path(2)).await.is_ok());
 
-    let user = || User {
-        id: 1,
-        tenant: "t".to_owned(),
-    };
+    let user = || User { id: 1, tenant: "t".to_owned() };
     assert_eq!(fields(user()).await.unwrap(), "1t");
     assert!(fields(user()).await.is_err());
 
@@ -72,13 +69,7 @@ async fn run() {
     assert!(mutable(2, "a".to_owned(), 0).await.is_ok());
 
     assert_eq!(r#match("abc").await.unwrap(), 3);
-    assert!(
-        r#match("abc")
-            .await
-            .unwrap_err()
-            .name()
-            .ends_with("::match")
-    );
+    assert!(r#match("abc").await.unwrap_err().name().ends_with("::match"));
 }
 
 #[tokio::test]

@@ -18,10 +18,7 @@ impl Respond for String {
 
 impl<T: Respond> Respond for Result<T, Rejection> {
     fn respond(self) -> String {
-        self.map_or_else(
-            |rejection| format!("refused by {}", rejection.name()),
-            Respond::respond,
-        )
+        self.map_or_else(|rejection| format!("refused by {}", rejection.name()), Respond::respond)
     }
 }
 
@@ -64,14 +61,9 @@ async fn answered() -> impl Respond {
 async fn run() {
     assert_eq!(page("a".to_owned(), false).await.respond(), "a!");
     assert_eq!(page("a".to_owned(), true).await.respond(), "early");
-    assert_eq!(
-        page("a".to_owned(), false).await.respond(),
-        "refused by page"
-    );
+    assert_eq!(page("a".to_owned(), false).await.respond(), "refused by page");
 
-    let site = Site {
-        name: "s".to_owned(),
-    };
+    let site = Site { name: "s".to_owned() };
     assert_eq!(site.render("ab").await.respond(), "s/ab/2");
     assert_eq!(site.render("ab").await.respond(), "refused by site");
     assert_eq!(format!("{:?}", site.consume().await), r#"Ok("s")"#);

@@ -72,22 +72,13 @@ async fn own_type() -> Reply {
 async fn run() {
     assert_eq!(own("1").await.unwrap(), 1);
     assert!(matches!(own("x").await, Err(AppError::Parse(_))));
-    assert!(matches!(
-        own("1").await,
-        Err(AppError::Busy(Rejection::Limited { .. }))
-    ));
+    assert!(matches!(own("1").await, Err(AppError::Busy(Rejection::Limited { .. }))));
 
     assert!(alias().await.is_ok());
     assert!(matches!(alias().await, Err(AppError::Busy(_))));
 
     assert!(anyhow().await.is_ok());
-    assert!(
-        anyhow()
-            .await
-            .unwrap_err()
-            .downcast_ref::<Rejection>()
-            .is_some()
-    );
+    assert!(anyhow().await.unwrap_err().downcast_ref::<Rejection>().is_some());
 
     assert_eq!(boxed().await.unwrap(), 1);
     assert!(boxed().await.unwrap_err().is::<Rejection>());

@@ -14,29 +14,20 @@ fn eight_threads_admit_exactly_the_threshold() {
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
     ] {
-        let mut limit = Limit::new(
-            "threads",
-            algorithm,
-            10_000,
-            Duration::from_secs(86_400 * 365),
-        )
-        .expect("valid");
+        let mut limit = Limit::new("threads", algorithm, 10_000, Duration::from_secs(86_400 * 365))
+            .expect("valid");
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(10_000);
         }
         // In the middle of a window of the counter, and standing still.
         let clock = VirtualClock::at(Duration::from_secs(86_400 * 365 * 60 + 43_200));
-        let limiter = RateLimiter::builder()
-            .clock(Clock::Virtual(clock))
-            .build()
-            .expect("valid");
+        let limiter = RateLimiter::builder().clock(Clock::Virtual(clock)).build().expect("valid");
         let admitted = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .build()
-                        .expect("a runtime");
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
                     runtime.block_on(async {
                         for _ in 0..5_000 {
                             if limiter.check(&limit, "one key", 1).await.is_ok() {
@@ -56,11 +47,8 @@ async fn a_full_store_forgets_what_is_soonest_to_be_reset() {
     const SHORT: Limit = Limit::fixed("short", 1, Duration::from_secs(10));
     const LONG: Limit = Limit::fixed("long", 1, Duration::from_secs(1_000_000));
     let clock = VirtualClock::new();
-    let limiter = RateLimiter::builder()
-        .max_keys(6_400)
-        .clock(Clock::Virtual(clock))
-        .build()
-        .expect("valid");
+    let limiter =
+        RateLimiter::builder().max_keys(6_400).clock(Clock::Virtual(clock)).build().expect("valid");
     for key in 0..640 {
         limiter.check(&LONG, key, 1).await.expect("a new key");
     }
@@ -71,10 +59,7 @@ async fn a_full_store_forgets_what_is_soonest_to_be_reset() {
     for key in 0..640 {
         kept += u32::from(limiter.check(&LONG, key, 1).await.is_err());
     }
-    assert!(
-        kept >= 600,
-        "only {kept} of 640 long windows outlived a flood of short ones"
-    );
+    assert!(kept >= 600, "only {kept} of 640 long windows outlived a flood of short ones");
 }
 
 #[tokio::test]
@@ -90,17 +75,11 @@ async fn keys_that_were_reset_make_room() {
     // in the fifth round, and evict keys in use.
     for round in 0..20_u32 {
         for key in 0..3_000_u32 {
-            limiter
-                .check(&LIMIT, (round, key), 1)
-                .await
-                .expect("a new key");
+            limiter.check(&LIMIT, (round, key), 1).await.expect("a new key");
         }
         for key in 0..3_000_u32 {
             let again = limiter.check(&LIMIT, (round, key), 1).await;
-            assert!(
-                again.is_err(),
-                "round {round}: key {key} was forgotten while in use"
-            );
+            assert!(again.is_err(), "round {round}: key {key} was forgotten while in use");
         }
         clock.advance(Duration::from_secs(10));
     }

@@ -24,10 +24,7 @@ async fn a_flush_of_the_scripts_between_calls_is_not_noticed() {
     for left in (495..500).rev() {
         let decision = limiter.check(&DAILY, (), 1).await.expect("admitted");
         assert_eq!(decision.remaining, left);
-        redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .exec(&mut connection)
-            .expect("SCRIPT FLUSH");
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
     }
 }
 
@@ -41,10 +38,7 @@ fn flushes_of_the_scripts_during_calls_charge_nothing_twice() {
         let flusher = scope.spawn(|| {
             let mut flushes = 0;
             while !done.load(Ordering::Relaxed) {
-                redis::cmd("SCRIPT")
-                    .arg("FLUSH")
-                    .exec(&mut connection)
-                    .expect("SCRIPT FLUSH");
+                redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
                 flushes += 1;
             }
             flushes
@@ -85,17 +79,8 @@ async fn a_deleted_key_starts_anew() {
         let limit = Limit::new("deleted", algorithm, 10, week).expect("valid");
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        let _: () = connection
-            .del(format!("ratelimit:{algorithm}:deleted(1)"))
-            .expect("DEL");
-        assert_eq!(
-            limiter
-                .check(&limit, 1, 1)
-                .await
-                .expect("admitted")
-                .remaining,
-            9
-        );
+        let _: () = connection.del(format!("ratelimit:{algorithm}:deleted(1)")).expect("DEL");
+        assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
 
@@ -133,27 +118,16 @@ async fn a_foreign_key_is_left_alone_and_named() {
 #[tokio::test]
 async fn silence_costs_the_deadline_and_no_more() {
     let server = Server::start();
-    let limiter = server
-        .builder()
-        .deadline(Duration::from_millis(80))
-        .build()
-        .expect("valid");
+    let limiter = server.builder().deadline(Duration::from_millis(80)).build().expect("valid");
     // The first call makes the connection, which a busy machine may take longer for.
     while limiter.check(&DAILY, (), 1).await.is_err() {}
     let mut connection = server.connection();
-    redis::cmd("CLIENT")
-        .arg("PAUSE")
-        .arg(2_000)
-        .exec(&mut connection)
-        .expect("CLIENT PAUSE");
+    redis::cmd("CLIENT").arg("PAUSE").arg(2_000).exec(&mut connection).expect("CLIENT PAUSE");
     let start = Instant::now();
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     assert!(start.elapsed() >= Duration::from_millis(80));
-    redis::cmd("CLIENT")
-        .arg("UNPAUSE")
-        .exec(&mut connection)
-        .expect("CLIENT UNPAUSE");
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
     while limiter.check(&DAILY, (), 1).await.is_err() {}
 }
 
@@ -169,14 +143,7 @@ async fn a_server_that_comes_back_is_found_again() {
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Connection { .. }), "{error:?}");
     let _back = Server::start_on(port);
-    assert_eq!(
-        limiter
-            .check(&DAILY, (), 1)
-            .await
-            .expect("admitted")
-            .remaining,
-        499
-    );
+    assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
 }
 
 /// Connections belong to runtimes; a limiter does not.
@@ -186,9 +153,7 @@ fn a_limiter_outlives_runtimes() {
     let limiter = server.builder().build().expect("valid");
     for left in (480..500).rev() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let decision = runtime
-            .block_on(limiter.check(&DAILY, (), 1))
-            .expect("admitted");
+        let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
         assert_eq!(decision.remaining, left);
     }
 }
@@ -198,22 +163,13 @@ async fn a_refused_user_is_told_what_to_allow() {
     let server = Server::start();
     let mut connection = server.connection();
     redis::cmd("ACL")
-        .arg(&[
-            "SETUSER",
-            "poor",
-            "on",
-            ">secret-word",
-            "~ratelimit:*",
-            "+ping",
-        ])
+        .arg(&["SETUSER", "poor", "on", ">secret-word", "~ratelimit:*", "+ping"])
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://poor:secret-word@");
     let limiter = RateLimiter::builder().redis(url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
-    let StoreError::Server { code, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let StoreError::Server { code, .. } = &error else { panic!("{error:?}") };
     assert_eq!(&**code, "NOPERM");
     assert!(error.to_string().contains("EVALSHA"), "{error}");
 
@@ -221,11 +177,7 @@ async fn a_refused_user_is_told_what_to_allow() {
     let limiter = RateLimiter::builder().redis(url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
-    for text in [
-        format!("{error:?}"),
-        error.to_string(),
-        format!("{limiter:?}"),
-    ] {
+    for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
         assert!(!text.contains("-word"), "{text}");
     }
 }
@@ -238,17 +190,11 @@ fn bad_settings_are_named() {
             panic!("{url}: {:?}", build(url))
         };
         assert!(error.to_string().contains("redis://"), "{error}");
-        assert!(
-            !format!("{error}{error:?}").contains("hunter2"),
-            "{error:?}"
-        );
+        assert!(!format!("{error}{error:?}").contains("hunter2"), "{error:?}");
     }
     let builder = RateLimiter::builder().redis("redis://u:hunter2@localhost");
     assert!(!format!("{builder:?}").contains("hunter2"));
     let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
     assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
-    assert_eq!(
-        RateLimiter::builder().max_keys(0).build().err(),
-        Some(BuildError::ZeroKeys)
-    );
+    assert_eq!(RateLimiter::builder().max_keys(0).build().err(), Some(BuildError::ZeroKeys));
 }

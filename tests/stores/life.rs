@@ -11,10 +11,7 @@ use crate::decision;
 const ALGORITHMS: [(Algorithm, &str); 5] = [
     (Algorithm::Sliding, "ratelimit:sliding:life(key)"),
     (Algorithm::Fixed, "ratelimit:fixed:life(key)"),
-    (
-        Algorithm::SlidingCounter,
-        "ratelimit:sliding_counter:life(key)",
-    ),
+    (Algorithm::SlidingCounter, "ratelimit:sliding_counter:life(key)"),
     (Algorithm::TokenBucket, "ratelimit:token_bucket:life(key)"),
     (Algorithm::LeakyBucket, "ratelimit:leaky_bucket:life(key)"),
 ];
@@ -38,14 +35,8 @@ async fn a_key_lives_as_long_as_it_is_of_use() {
             let decided = decision(limiter.check(&limit, "key", 1).await);
             let use_ms = decided.reset_after.as_micros().div_ceil(1000) as i64;
             let life: i64 = connection.pttl(key).expect("PTTL");
-            assert!(
-                life >= use_ms - 1_000,
-                "{key} dies {life} ms after, in use for {use_ms}"
-            );
-            assert!(
-                life <= use_ms + use_ms / 8 + 1_000,
-                "{key}: {life} ms, in use for {use_ms}"
-            );
+            assert!(life >= use_ms - 1_000, "{key} dies {life} ms after, in use for {use_ms}");
+            assert!(life <= use_ms + use_ms / 8 + 1_000, "{key}: {life} ms, in use for {use_ms}");
         }
     }
     assert_eq!(server.lives().len(), ALGORITHMS.len());
@@ -94,12 +85,7 @@ async fn short_lives_end_by_themselves() {
         assert!(limiter.check(&limit, "key", 1).await.is_ok());
     }
     // The longest of them: two periods and an eighth. Redis itself tells when the last one is gone.
-    let wait = server
-        .lives()
-        .into_iter()
-        .map(|(_, life)| life)
-        .max()
-        .unwrap_or(0);
+    let wait = server.lives().into_iter().map(|(_, life)| life).max().unwrap_or(0);
     assert!(wait <= 46, "{wait} ms");
     tokio::time::sleep(Duration::from_millis(wait as u64 + 2)).await;
     assert_eq!(server.lives(), []);

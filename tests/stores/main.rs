@@ -1,9 +1,6 @@
 //! What the stores promise: the embedded one, Redis, and the two against each other.
 
-#![allow(
-    clippy::unchecked_time_subtraction,
-    reason = "a negative time fails the test"
-)]
+#![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
 mod bounds;
 mod faults;
@@ -36,11 +33,8 @@ impl Timed {
 
     fn redis(server: &Server) -> Self {
         let clock = VirtualClock::new();
-        let limiter = server
-            .builder()
-            .clock(Clock::Virtual(clock.clone()))
-            .build()
-            .expect("valid settings");
+        let limiter =
+            server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
         Self { limiter, clock }
     }
 

@@ -99,11 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Nothing in a trace depends on another part of it, so that a failing one is shrunk part by part.
 fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     let align = prop_oneof![Just(None), (-14_i32 * 60..=14 * 60).prop_map(Some)];
-    let days = prop_oneof![
-        Just(900_000_000_u64),
-        Just(86_400_000_000),
-        Just(7 * 86_400_000_000)
-    ];
+    let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
     let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..50)), 3);
     let steps = prop::collection::vec(step(), STEPS);
     (period(), days, align, sizes, steps).prop_map(move |(period, days, align, sizes, steps)| {
@@ -113,11 +109,7 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             .into_iter()
             .map(|(threshold, burst)| limit(algorithm, threshold, period, align, burst))
             .collect();
-        Trace {
-            limits,
-            align: align.map(i64::from),
-            steps,
-        }
+        Trace { limits, align: align.map(i64::from), steps }
     })
 }
 
@@ -127,16 +119,9 @@ impl fmt::Debug for Trace {
         for limit in &self.limits {
             let (threshold, period, capacity) =
                 (limit.threshold(), limit.period(), limit.capacity());
-            writeln!(
-                f,
-                "{threshold} per {period:?}, capacity {capacity}, align {:?}",
-                self.align
-            )?;
+            writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {:?}", self.align)?;
         }
-        self.steps
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
+        self.steps.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
     }
 }
 
@@ -147,13 +132,8 @@ fn limit(
     align: Option<i32>,
     burst: Option<u32>,
 ) -> Limit {
-    let mut limit = Limit::new(
-        "parity",
-        algorithm,
-        threshold,
-        Duration::from_micros(period),
-    )
-    .expect("valid");
+    let mut limit =
+        Limit::new("parity", algorithm, threshold, Duration::from_micros(period)).expect("valid");
     if let Some(minutes) = align {
         limit = limit.align(Align::offset_minutes(minutes));
     }
@@ -178,21 +158,12 @@ impl Parity {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
         let shared = || Clock::Virtual(clock.clone());
-        let embedded = || {
-            RateLimiter::builder()
-                .clock(shared())
-                .build()
-                .expect("valid settings")
-        };
+        let embedded = || RateLimiter::builder().clock(shared()).build().expect("valid settings");
         let name = |_| format!("{}", NEXT.fetch_add(1, Ordering::Relaxed));
         Self {
             models: vec![Model::new(trace.limits[0], trace.align); KEYS],
             embedded: (0..KEYS).map(|_| embedded()).collect(),
-            redis: server
-                .builder()
-                .clock(shared())
-                .build()
-                .expect("valid settings"),
+            redis: server.builder().clock(shared()).build().expect("valid settings"),
             names: (0..KEYS).map(name).collect(),
             clock,
         }
@@ -218,16 +189,10 @@ impl Parity {
                     let Some((key, cost, wait)) = retry.take() else {
                         continue;
                     };
-                    self.clock
-                        .advance(wait - Duration::from_micros(early.into()));
+                    self.clock.advance(wait - Duration::from_micros(early.into()));
                     let (model, store, redis) = self.check(&limit, key, cost).await;
                     compare(index, step, model, store, redis)?;
-                    prop_assert_eq!(
-                        model.allowed,
-                        !early,
-                        "step {}: the wait is not tight",
-                        index
-                    );
+                    prop_assert_eq!(model.allowed, !early, "step {}: the wait is not tight", index);
                     decisions += 1;
                 }
                 Step::Change(index) => {
@@ -236,14 +201,8 @@ impl Parity {
                 }
                 Step::Reset { key } => {
                     self.models[key].reset();
-                    self.embedded[key]
-                        .reset(&limit, &self.names[key])
-                        .await
-                        .expect("embedded");
-                    self.redis
-                        .reset(&limit, &self.names[key])
-                        .await
-                        .expect("Redis");
+                    self.embedded[key].reset(&limit, &self.names[key]).await.expect("embedded");
+                    self.redis.reset(&limit, &self.names[key]).await.expect("Redis");
                     retry = None;
                 }
                 Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
@@ -270,13 +229,7 @@ impl Parity {
                     let model = self.models[key].refund(limit, clock, cost);
                     let store = self.embedded[key].refund(&limit, name, cost).await;
                     let redis = self.redis.refund(&limit, name, cost).await;
-                    compare(
-                        index,
-                        step,
-                        model,
-                        store.expect("embedded"),
-                        redis.expect("Redis"),
-                    )?;
+                    compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
                     retry = None;
                     decisions += 1;
                 }
@@ -287,9 +240,7 @@ impl Parity {
 
     fn travel(&self, clock: u64, micros: i64) {
         // Between 1970 and about 2160: times stay below 2^53 microseconds.
-        let moved = clock
-            .saturating_add_signed(micros)
-            .min(6_000_000_000_000_000);
+        let moved = clock.saturating_add_signed(micros).min(6_000_000_000_000_000);
         self.clock.set(Duration::from_micros(moved));
     }
 
@@ -322,13 +273,7 @@ fn compare(
         retry_after: decision.retry_after,
         reset_after: decision.reset_after,
     };
-    prop_assert_eq!(
-        model,
-        expected(embedded),
-        "embedded, step {}: {:?}",
-        index,
-        step
-    );
+    prop_assert_eq!(model, expected(embedded), "embedded, step {}: {:?}", index, step);
     prop_assert_eq!(model, expected(redis), "Redis, step {}: {:?}", index, step);
     Ok(())
 }
@@ -353,10 +298,7 @@ fn traces_agree(algorithm: Algorithm) {
     }
     let decisions = decisions.into_inner();
     println!("{algorithm}: {decisions} decisions by three deciders");
-    assert!(
-        decisions >= u64::from(TRACES) * 100,
-        "only {decisions} decisions were compared"
-    );
+    assert!(decisions >= u64::from(TRACES) * 100, "only {decisions} decisions were compared");
     for (key, life) in server.lives() {
         assert!(life > 0, "{key} has no TTL");
     }

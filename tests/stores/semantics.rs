@@ -20,13 +20,7 @@ const ALGORITHMS: [Algorithm; 5] = [
 ];
 
 fn limit(algorithm: Algorithm, threshold: u32, period: u64) -> Limit {
-    Limit::new(
-        "semantics",
-        algorithm,
-        threshold,
-        Duration::from_micros(period),
-    )
-    .expect("valid")
+    Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
 }
 
 /// Runs a test body on the embedded store, then on Redis.

@@ -2,5 +2,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod http;
 pub mod model;
 pub mod server;

@@ -50,11 +50,7 @@ impl Model {
             Algorithm::SlidingCounter => State::SlidingCounter(0, 0, 0),
             _ => State::Bucket(0, 0, 1),
         };
-        Self {
-            limit,
-            align,
-            state,
-        }
+        Self { limit, align, state }
     }
 
     /// Admits and charges, or refuses.
@@ -74,20 +70,14 @@ impl Model {
                 *level += u128::from(cost) * self.limit.period().as_micros();
             }
         }
-        Expected {
-            allowed: true,
-            retry_after: Duration::ZERO,
-            ..self.peek(limit, clock, 0)
-        }
+        Expected { allowed: true, retry_after: Duration::ZERO, ..self.peek(limit, clock, 0) }
     }
 
     /// What `check` would say.
     pub fn peek(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
         self.limit = limit;
         let allowed = self.admits(clock, cost);
-        let remaining = last(limit.capacity().into(), |cost| {
-            self.admits(clock, cost as u32)
-        });
+        let remaining = last(limit.capacity().into(), |cost| self.admits(clock, cost as u32));
         Expected {
             allowed,
             remaining: remaining as u32,
@@ -129,10 +119,7 @@ impl Model {
                 self.state = Self::new(limit, self.align).state;
             }
         }
-        Expected {
-            allowed: true,
-            ..self.peek(limit, clock, 0)
-        }
+        Expected { allowed: true, ..self.peek(limit, clock, 0) }
     }
 
     /// Forgets the key.
@@ -155,12 +142,9 @@ impl Model {
         let period = self.limit.period().as_micros() as u64;
         let threshold = u64::from(self.limit.threshold());
         match &self.state {
-            State::Sliding(log) => State::Sliding(
-                log.iter()
-                    .copied()
-                    .filter(|(at, _)| at + period > now)
-                    .collect(),
-            ),
+            State::Sliding(log) => {
+                State::Sliding(log.iter().copied().filter(|(at, _)| at + period > now).collect())
+            }
             State::Fixed(start, count) => {
                 let boundary = self.align.map(|minutes| calendar(now, period, minutes));
                 match boundary {
@@ -195,10 +179,8 @@ impl Model {
 
     fn admits(&self, clock: u64, cost: u32) -> bool {
         let period = self.limit.period().as_micros();
-        let (threshold, capacity) = (
-            u64::from(self.limit.threshold()),
-            u128::from(self.limit.capacity()),
-        );
+        let (threshold, capacity) =
+            (u64::from(self.limit.threshold()), u128::from(self.limit.capacity()));
         let now = self.now(clock);
         let cost = u64::from(cost);
         cost == 0
@@ -232,11 +214,7 @@ impl Model {
 /// weeks, from 1970-01-01 local time otherwise.
 fn calendar(now: u64, period: u64, minutes: i64) -> u64 {
     let week = 7 * 86_400_000_000;
-    let origin = if period == week {
-        -3 * 86_400_000_000_i64
-    } else {
-        0
-    } - minutes * 60_000_000;
+    let origin = if period == week { -3 * 86_400_000_000_i64 } else { 0 } - minutes * 60_000_000;
     let mut start = origin;
     start += (now as i64 - origin).div_euclid(period as i64) * period as i64;
     start as u64
@@ -263,11 +241,7 @@ fn first(holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0_u64, 1 << 52);
     while low < high {
         let middle = low.midpoint(high);
-        (low, high) = if holds(middle) {
-            (low, middle)
-        } else {
-            (middle + 1, high)
-        };
+        (low, high) = if holds(middle) { (low, middle) } else { (middle + 1, high) };
     }
     low
 }

@@ -45,9 +45,7 @@ impl Server {
     /// Never: test servers listen on TCP.
     #[must_use]
     pub fn port(&self) -> u16 {
-        let redis::ConnectionAddr::Tcp(_, port) = &self.inner.addr else {
-            unreachable!()
-        };
+        let redis::ConnectionAddr::Tcp(_, port) = &self.inner.addr else { unreachable!() };
         *port
     }
 
@@ -64,17 +62,12 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!(
-            "redis-server did not answer: {:?}",
-            server.inner.log_file_contents()
-        );
+        panic!("redis-server did not answer: {:?}", server.inner.log_file_contents());
     }
 
     /// A builder for limiters on this server, with a deadline that a busy test machine keeps.
     pub fn builder(&self) -> Builder {
-        RateLimiter::builder()
-            .redis(&*self.url)
-            .deadline(Duration::from_secs(30))
+        RateLimiter::builder().redis(&*self.url).deadline(Duration::from_secs(30))
     }
 
     /// A connection for looking behind the limiter's back.
@@ -84,9 +77,7 @@ impl Server {
     /// When the server is gone.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        self.client()
-            .get_connection()
-            .expect("the test server answers")
+        self.client().get_connection().expect("the test server answers")
     }
 
     /// Every key with its remaining life in milliseconds, -1 for none.

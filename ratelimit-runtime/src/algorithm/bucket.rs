@@ -39,10 +39,7 @@ impl Rate {
         }
         let coarse = drain as u128 * max_token as u128 / token as u128;
         let token = (token as u128 * coarse).div_ceil(drain as u128);
-        Some(Self {
-            token: token as u64,
-            drain: coarse as u64,
-        })
+        Some(Self { token: token as u64, drain: coarse as u64 })
     }
 }
 
@@ -73,27 +70,12 @@ impl Bucket {
         let mut level = self.level_at(now, limit.rate, capacity);
 
         let allowed = op == Op::Refund || cost == 0 || level + charge <= capacity;
-        let retry = if allowed {
-            0
-        } else {
-            (level + charge - capacity).div_ceil(drain).min(full) + lag
-        };
+        let retry =
+            if allowed { 0 } else { (level + charge - capacity).div_ceil(drain).min(full) + lag };
         if cost > 0 && allowed && op != Op::Peek {
-            level = if op == Op::Refund {
-                level.saturating_sub(charge)
-            } else {
-                level + charge
-            };
-            *self = if level == 0 {
-                Self::default()
-            } else {
-                Self {
-                    at: now,
-                    level,
-                    token,
-                    drain,
-                }
-            };
+            level = if op == Op::Refund { level.saturating_sub(charge) } else { level + charge };
+            *self =
+                if level == 0 { Self::default() } else { Self { at: now, level, token, drain } };
             full = self.full_in(now);
         }
 
@@ -101,11 +83,7 @@ impl Bucket {
             allowed,
             remaining: ((capacity - level) / token) as u32,
             retry_us: retry,
-            reset_us: if level == 0 {
-                0
-            } else {
-                level.div_ceil(drain).min(full) + lag
-            },
+            reset_us: if level == 0 { 0 } else { level.div_ceil(drain).min(full) + lag },
         }
     }
 
@@ -127,8 +105,6 @@ impl Bucket {
             // The one place where a fraction occurs: the same tokens in the units of another rate.
             (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
         };
-        level
-            .min(capacity)
-            .saturating_sub((now - self.at).saturating_mul(rate.drain))
+        level.min(capacity).saturating_sub((now - self.at).saturating_mul(rate.drain))
     }
 }

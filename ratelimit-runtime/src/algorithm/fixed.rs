@@ -29,16 +29,8 @@ impl Window {
             || cost == 0
             || u64::from(count) + u64::from(cost) <= u64::from(threshold);
         if cost > 0 && allowed && op != Op::Peek {
-            count = if op == Op::Refund {
-                count.saturating_sub(cost)
-            } else {
-                count + cost
-            };
-            *self = if count == 0 {
-                Self::default()
-            } else {
-                Self { start, count }
-            };
+            count = if op == Op::Refund { count.saturating_sub(cost) } else { count + cost };
+            *self = if count == 0 { Self::default() } else { Self { start, count } };
         }
 
         Outcome {

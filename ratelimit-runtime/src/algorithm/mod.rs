@@ -73,11 +73,7 @@ impl State {
             Self::Bucket(bucket) => bucket.apply(op, limit, clock, cost),
         };
         let changed = cost > 0 && outcome.allowed && op != Op::Peek;
-        let expires = if outcome.reset_us == 0 {
-            0
-        } else {
-            clock + outcome.reset_us
-        };
+        let expires = if outcome.reset_us == 0 { 0 } else { clock + outcome.reset_us };
         (outcome, changed.then_some(expires))
     }
 }

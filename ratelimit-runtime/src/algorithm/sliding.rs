@@ -28,24 +28,17 @@ impl Log {
     pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
         let cost = u64::from(cost);
-        let last = self.entries.back().copied().unwrap_or(Entry {
-            at: 0,
-            total: self.base,
-        });
+        let last = self.entries.back().copied().unwrap_or(Entry { at: 0, total: self.base });
         let now = clock.max(last.at);
 
         // Entries at `now - period` and before have left the window.
         let first = match self.entries.front() {
-            Some(oldest) if oldest.at + period <= now => self
-                .entries
-                .partition_point(|entry| entry.at + period <= now),
+            Some(oldest) if oldest.at + period <= now => {
+                self.entries.partition_point(|entry| entry.at + period <= now)
+            }
             _ => 0,
         };
-        let base = if first == 0 {
-            self.base
-        } else {
-            self.entries[first - 1].total
-        };
+        let base = if first == 0 { self.base } else { self.entries[first - 1].total };
         let mut used = last.total - base;
         let mut newest = last.at;
 
@@ -54,16 +47,11 @@ impl Log {
         if !allowed {
             // The call fits once all that is too much has left.
             let excess = used + cost - threshold;
-            let blocker = self
-                .entries
-                .partition_point(|entry| entry.total < base + excess);
+            let blocker = self.entries.partition_point(|entry| entry.total < base + excess);
             retry = self.entries[blocker].at + period - clock;
         } else if cost > 0 && op == Op::Decide {
             self.forget(first, base);
-            self.entries.push_back(Entry {
-                at: now,
-                total: last.total + cost,
-            });
+            self.entries.push_back(Entry { at: now, total: last.total + cost });
             used += cost;
             newest = now;
         } else if cost > 0 && op == Op::Refund {
@@ -76,11 +64,7 @@ impl Log {
             allowed,
             remaining: threshold.saturating_sub(used) as u32,
             retry_us: retry,
-            reset_us: if used == 0 {
-                0
-            } else {
-                newest + period - clock
-            },
+            reset_us: if used == 0 { 0 } else { newest + period - clock },
         }
     }
 

@@ -25,10 +25,7 @@ impl Grain {
         // The span is rounded up by less than one, that is `threshold` of the product.
         let room = (1u128 << 52) - threshold as u128;
         let grain = product.div_ceil(room) as u64;
-        Self {
-            grain,
-            span: period_us.div_ceil(grain),
-        }
+        Self { grain, span: period_us.div_ceil(grain) }
     }
 
     /// How far into a window a `count` weighs no more than `room`, capped at the whole `period`.
@@ -64,9 +61,7 @@ impl Counts {
         // estimate = previous × (1 − elapsed / period) + current, times `span` to stay whole.
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
         let room = |taken: u32| u128::from(threshold - taken) * u128::from(scale.span);
-        let taken = current
-            .checked_add(cost)
-            .filter(|taken| *taken <= threshold);
+        let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
 
         let fits = taken.is_some_and(|taken| weight <= room(taken));
         let allowed = op == Op::Refund || cost == 0 || fits;
@@ -88,11 +83,7 @@ impl Counts {
             }
             *self = match (previous, current) {
                 (0, 0) => Self::default(),
-                _ => Self {
-                    start,
-                    previous,
-                    current,
-                },
+                _ => Self { start, previous, current },
             };
         }
 

@@ -44,16 +44,8 @@ mod tests {
         };
         let [ab, a, b, c, bc] = ["a-b", "a", "b", "c", "b-c"];
         let dash = Piece::Text("-");
-        let one = text(&[
-            Piece::Arg(format_args!("{ab}")),
-            dash,
-            Piece::Arg(format_args!("{c}")),
-        ]);
-        let two = text(&[
-            Piece::Arg(format_args!("{a}")),
-            dash,
-            Piece::Arg(format_args!("{bc}")),
-        ]);
+        let one = text(&[Piece::Arg(format_args!("{ab}")), dash, Piece::Arg(format_args!("{c}"))]);
+        let two = text(&[Piece::Arg(format_args!("{a}")), dash, Piece::Arg(format_args!("{bc}"))]);
         assert_eq!(one, "(a-b)-(c)");
         assert_ne!(one, two);
 

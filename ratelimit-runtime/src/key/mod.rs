@@ -125,9 +125,7 @@ macro_rules! integers {
     )*};
 }
 
-integers!(
-    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
-);
+integers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
 macro_rules! displayed {
     ($($(#[$attribute:meta])* $type:ty),*) => {$(

@@ -30,11 +30,7 @@ pub struct KeyWriter<'a> {
 impl KeyWriter<'_> {
     /// Runs `write` and hands the text on to `sink`, without an allocation of its own.
     pub(crate) fn stream(mut sink: impl FnMut(&[u8]), write: impl FnOnce(&mut KeyWriter<'_>)) {
-        let mut writer = KeyWriter {
-            chunk: [0; CHUNK],
-            length: 0,
-            sink: &mut sink,
-        };
+        let mut writer = KeyWriter { chunk: [0; CHUNK], length: 0, sink: &mut sink };
         write(&mut writer);
         writer.flush();
     }

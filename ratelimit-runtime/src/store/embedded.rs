@@ -73,10 +73,7 @@ impl Embedded {
         // The table inside a shard uses the low bits.
         let shard = &self.shards[(fingerprint >> 122) as usize % SHARDS];
         // A panic cannot leave a shard half changed: nothing in here calls foreign code.
-        act(
-            &mut shard.lock().unwrap_or_else(PoisonError::into_inner),
-            fingerprint,
-        )
+        act(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), fingerprint)
     }
 }
 

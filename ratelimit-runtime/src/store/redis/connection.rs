@@ -30,11 +30,7 @@ struct Link {
 
 impl Connection {
     pub(super) fn new(client: Client) -> Self {
-        Self {
-            client,
-            links: Mutex::default(),
-            connecting: tokio::sync::Mutex::default(),
-        }
+        Self { client, links: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
     /// Sends one command, once.
@@ -44,16 +40,9 @@ impl Connection {
             Some(link) => link,
             None => self.connect(runtime).await?,
         };
-        let reply = connection
-            .send_packed_command(command)
-            .await
-            .and_then(Value::extract_error);
-        if reply
-            .as_ref()
-            .is_err_and(RedisError::is_unrecoverable_error)
-        {
-            self.links()
-                .retain(|link| (link.runtime, link.generation) != (runtime, generation));
+        let reply = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
+            self.links().retain(|link| (link.runtime, link.generation) != (runtime, generation));
         }
         reply
     }
@@ -64,20 +53,12 @@ impl Connection {
             return Ok(link);
         }
         // The deadline of the decision covers connecting and the answer; no second one here.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let mut links = self.links();
         let generation = links.iter().map(|link| link.generation).max().unwrap_or(0) + 1;
-        links.push(Link {
-            runtime,
-            generation,
-            connection: connection.clone(),
-        });
+        links.push(Link { runtime, generation, connection: connection.clone() });
         if links.len() > RUNTIMES {
             links.remove(0);
         }

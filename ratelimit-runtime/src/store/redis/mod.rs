@@ -34,9 +34,8 @@ impl Redis {
         deadline: Duration,
         clock: Clock,
     ) -> Result<Self, BuildError> {
-        let client = ::redis::Client::open(url).map_err(|error| BuildError::InvalidUrl {
-            message: error.detail().unwrap_or(error.category()).into(),
-        })?;
+        let client = ::redis::Client::open(url)
+            .map_err(|error| BuildError::InvalidUrl { message: error.to_string().into() })?;
         Ok(Self {
             connection: Arc::new(Connection::new(client)),
             prefix: prefix.into(),
@@ -49,10 +48,7 @@ impl Redis {
         let mut name = Vec::with_capacity(self.prefix.len() + limit.name().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
-        KeyWriter::stream(
-            |chunk| name.extend_from_slice(chunk),
-            |out| out.identity(limit, key),
-        );
+        KeyWriter::stream(|chunk| name.extend_from_slice(chunk), |out| out.identity(limit, key));
         name
     }
 
@@ -117,10 +113,7 @@ impl Store for Redis {
 }
 
 fn unexpected(message: &str) -> StoreError {
-    StoreError::Server {
-        code: "ERR".into(),
-        message: message.into(),
-    }
+    StoreError::Server { code: "ERR".into(), message: message.into() }
 }
 
 /// What an error of the client library means here. A server before Redis 7 wraps the error of a
@@ -129,21 +122,15 @@ fn store_error(error: &RedisError, key: &[u8]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     let code = error.code().unwrap_or("ERR");
     if code == "BADSTATE" || code == "WRONGTYPE" || message.contains("WRONGTYPE") {
-        return StoreError::ForeignKey {
-            key: String::from_utf8_lossy(key).into(),
-        };
+        return StoreError::ForeignKey { key: String::from_utf8_lossy(key).into() };
     }
     match error.kind() {
-        ::redis::ErrorKind::AuthenticationFailed => StoreError::Server {
-            code: "NOAUTH".into(),
-            message: message.into(),
-        },
-        ::redis::ErrorKind::Server(_) | ::redis::ErrorKind::Extension => StoreError::Server {
-            code: code.into(),
-            message: message.into(),
-        },
-        _ => StoreError::Connection {
-            message: error.to_string().into(),
-        },
+        ::redis::ErrorKind::AuthenticationFailed => {
+            StoreError::Server { code: "NOAUTH".into(), message: message.into() }
+        }
+        ::redis::ErrorKind::Server(_) | ::redis::ErrorKind::Extension => {
+            StoreError::Server { code: code.into(), message: message.into() }
+        }
+        _ => StoreError::Connection { message: error.to_string().into() },
     }
 }

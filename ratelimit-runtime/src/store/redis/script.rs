@@ -20,10 +20,7 @@ macro_rules! script {
                 include_str!(concat!("../../../lua/", $file)),
                 include_str!("../../../lua/epilogue.lua"),
             );
-            Script {
-                text,
-                hash: redis::Script::new(text).get_hash().to_owned(),
-            }
+            Script { text, hash: redis::Script::new(text).get_hash().to_owned() }
         })
     };
 }
@@ -111,7 +108,5 @@ fn put_7(out: &mut Vec<u8>, number: u64) {
 }
 
 fn get_7(bytes: [u8; 7]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

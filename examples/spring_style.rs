@@ -1,0 +1,59 @@
+//! The greeting of the Java tutorials: at most two calls per 30 seconds, then a polite refusal.
+//!
+//! ```sh
+//! cargo run --example spring_style
+//! ```
+//!
+//! In Spring it is an annotation on a bean, an aspect around it, and a Lua script or a sorted set in
+//! Redis that everybody copies:
+//!
+//! ```java
+//! @RateLimit(period = 30, count = 2, key = "#userId")
+//! public String sayHi(Long userId) { ... }
+//! ```
+//!
+//! Here it is the attribute. A misspelled argument, a period of zero or a key that does not exist
+//! do not compile. Expect two greetings for each user, and a refusal for the third call.
+
+use ratelimit_runtime::{Rejection, rate_limit};
+
+struct Greeter {
+    greeting: &'static str,
+}
+
+impl Greeter {
+    /// Each user separately; a refusal is an answer, too.
+    #[rate_limit(
+        period = 30,
+        threshold = 2,
+        key = "user:{user_id}",
+        on_limited = |rejection| format!("not so fast: {rejection}")
+    )]
+    async fn say_hi(&self, user_id: u64) -> String {
+        format!("{}, user {user_id}!", self.greeting)
+    }
+
+    /// All users together; whoever calls handles the refusal.
+    #[rate_limit(period = 30, threshold = 3, algo = "fixed", name = "greeter.broadcast")]
+    async fn broadcast(&self) -> Result<String, Rejection> {
+        Ok(format!("{}, everybody!", self.greeting))
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let greeter = Greeter { greeting: "Hi" };
+    for user_id in [1, 1, 1, 2, 2, 2] {
+        println!("say_hi({user_id}): {}", greeter.say_hi(user_id).await);
+    }
+    for _ in 0..4 {
+        match greeter.broadcast().await {
+            Ok(text) => println!("broadcast(): {text}"),
+            Err(Rejection::Limited { name, decision, .. }) => println!(
+                "broadcast(): `{name}` admits {} per 30 s, the next in {:.1?}",
+                decision.limit, decision.retry_after
+            ),
+            Err(other) => println!("broadcast(): {other}"),
+        }
+    }
+}

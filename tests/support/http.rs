@@ -1,0 +1,52 @@
+//! The least that is needed to see the bytes of an HTTP answer: one request a connection.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// An answer as it came.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// What follows the headers.
+    pub body: String,
+}
+
+impl Answer {
+    /// The value of a header, if it is there once.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(given, _)| given == name);
+        let value = values.next().map(|(_, value)| value.as_str());
+        value.filter(|_| values.next().is_none())
+    }
+}
+
+/// Sends a GET with the given header lines and reads the answer to its end.
+///
+/// # Panics
+///
+/// When the server does not answer in HTTP.
+#[must_use]
+pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Answer {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).expect("the request is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1));
+    Answer {
+        status: status.and_then(|code| code.parse().ok()).expect("a status"),
+        headers: lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect(),
+        body: body.to_owned(),
+    }
+}

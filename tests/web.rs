@@ -1,0 +1,76 @@
+//! Rejections as axum responses, over a real socket.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::response::IntoResponse;
+use axum::routing::get as route;
+use ratelimit_runtime::{RateLimiter, Rejection, rate_limit, set_global};
+use support::http::get;
+use support::server::Server;
+
+#[rate_limit(period = "1h", threshold = 2, key = id)]
+async fn limited(Path(id): Path<u64>) -> Result<String, Rejection> {
+    Ok(format!("{id}"))
+}
+
+#[rate_limit(period = "300ms", threshold = 1, key = "{id}")]
+async fn hidden(Path(id): Path<u64>) -> impl IntoResponse {
+    format!("{id}")
+}
+
+#[rate_limit(period = 1, threshold = 5, cost = cost)]
+async fn costly(Path(cost): Path<u32>) -> Result<String, Rejection> {
+    Ok(format!("{cost}"))
+}
+
+async fn serve() -> SocketAddr {
+    let router = Router::new()
+        .route("/limited/{id}", route(limited))
+        .route("/hidden/{id}", route(hidden))
+        .route("/costly/{cost}", route(costly));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// The limiter of this process is one, so this is one test.
+#[test]
+fn a_real_server_refuses_in_http() {
+    let redis = Server::start();
+    let limiter = redis.builder().deadline(Duration::from_secs(5)).build().expect("valid");
+    set_global(limiter).expect("the first");
+    let again = set_global(RateLimiter::embedded()).expect_err("the second");
+    assert!(again.to_string().contains("already set"), "{again}");
+
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let address = runtime.block_on(serve());
+
+    for _ in 0..2 {
+        assert_eq!(get(address, "/limited/1", &[]).status, 200);
+    }
+    let refused = get(address, "/limited/1", &[]);
+    assert_eq!(refused.status, 429);
+    let wait: u32 = refused.header("retry-after").expect("a wait").parse().expect("seconds");
+    assert!((3590..=3600).contains(&wait), "{wait}");
+    assert_eq!(refused.header("cache-control"), Some("no-store"));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(get(address, "/limited/2", &[]).status, 200);
+
+    // A wait below a second is still a second: 0 would invite a retry at once.
+    let refused = (0..100).map(|_| get(address, "/hidden/1", &[])).find(|it| it.status == 429);
+    let refused = refused.expect("several requests in one window of 300 ms");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+
+    let never = get(address, "/costly/6", &[]);
+    assert_eq!((never.status, never.header("retry-after")), (413, None));
+    assert_eq!(get(address, "/costly/5", &[]).status, 200);
+
+    drop(redis);
+    let undecided = get(address, "/limited/3", &[]);
+    assert_eq!((undecided.status, undecided.header("retry-after")), (503, None));
+    assert!(!undecided.body.contains("Redis"), "no matter of the client's: {}", undecided.body);
+}
