@@ -49,7 +49,8 @@ impl Clock {
 /// use std::time::Duration;
 /// use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
 ///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// const HOURLY: Limit = Limit::fixed("hourly", 1, Duration::from_secs(3600));
 ///
 /// let clock = VirtualClock::new();
@@ -58,7 +59,8 @@ impl Clock {
 /// assert!(limiter.check(&HOURLY, "alice", 1).await.is_err());
 /// clock.advance(Duration::from_secs(3600));
 /// assert!(limiter.check(&HOURLY, "alice", 1).await.is_ok());
-/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct VirtualClock(Arc<AtomicU64>);

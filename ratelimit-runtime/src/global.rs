@@ -69,12 +69,13 @@ impl RateLimiter {
     ///     Ok(())
     /// }
     ///
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
     /// for _ in 0..3 {
     ///     // Each round counts for itself.
     ///     assert!(RateLimiter::embedded().scope(report()).await.is_ok());
     /// }
-    /// # });
+    /// # }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         SCOPED.scope(self.clone(), future)

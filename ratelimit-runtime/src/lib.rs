@@ -9,12 +9,13 @@
 //!     Ok(format!("hi {user_id}"))
 //! }
 //!
-//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
 //! assert!(say_hi(1).await.is_ok());
 //! assert!(say_hi(1).await.is_ok());
 //! assert!(say_hi(1).await.is_err()); // the third call by one user within 30 seconds
 //! assert!(say_hi(2).await.is_ok());
-//! # });
+//! # }
 //! ```
 //!
 //! - [`rate_limit`](macro@rate_limit) is the attribute; wrong arguments are compile errors.
@@ -34,6 +35,11 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+/// The code in the README compiles and runs.
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 mod algorithm;
 #[cfg(feature = "axum")]

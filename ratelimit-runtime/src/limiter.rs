@@ -23,7 +23,8 @@ use crate::store::Store;
 ///
 /// const LOGIN: Limit = Limit::sliding("login", 2, Duration::from_secs(60));
 ///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
 /// let limiter = RateLimiter::embedded();
 /// assert_eq!(limiter.check(&LOGIN, "alice", 1).await.unwrap().remaining, 1);
 /// assert_eq!(limiter.check(&LOGIN, "alice", 1).await.unwrap().remaining, 0);
@@ -31,7 +32,7 @@ use crate::store::Store;
 /// let rejection = limiter.check(&LOGIN, "alice", 1).await.unwrap_err();
 /// assert!(rejection.retry_after().unwrap() <= Duration::from_secs(60));
 /// assert!(limiter.check(&LOGIN, "bob", 1).await.is_ok());
-/// # });
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct RateLimiter {
