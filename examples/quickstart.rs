@@ -10,6 +10,7 @@
 //! admitted again. It takes about five seconds.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -78,7 +79,10 @@ async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
     let key = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
 
     println!("\nFive algorithms, 5 calls per 5 seconds each, one stream of calls:\n");
-    let seconds: String = (0..CALLS.len() / 4).map(|second| format!("{second:<4}")).collect();
+    let mut seconds = String::new();
+    for second in 0..CALLS.len() / 4 {
+        write!(seconds, "{second:<4}")?;
+    }
     println!("  seconds    {seconds}");
     println!("  calls      {}", CALLS.replace('x', "▪").replace('.', " "));
     for (limit, comment) in ALGORITHMS {

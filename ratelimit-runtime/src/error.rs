@@ -36,6 +36,8 @@ pub enum StoreError {
         /// What Redis said.
         message: Arc<str>,
     },
+    /// The future was polled outside a tokio runtime, which the connection to Redis needs.
+    NoRuntime,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -62,6 +64,10 @@ impl fmt::Display for StoreError {
                     _ => Ok(()),
                 }
             }
+            Self::NoRuntime => f.write_str(
+                "Redis is reached through tokio: await this in a tokio runtime with I/O and time \
+                 enabled, as `#[tokio::main]` makes it",
+            ),
             Self::Configuration(error) => error.fmt(f),
         }
     }

@@ -1,11 +1,15 @@
 //! What Redis does to a limiter: flushed scripts, lost keys, foreign keys, silence, absence.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Algorithm, BuildError, Limit, RateLimiter, Rejection, StoreError};
 use redis::Commands;
 use support::server::Server;
+use tokio::net::{TcpListener, TcpStream};
 
 const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
 
@@ -146,6 +150,49 @@ async fn a_server_that_comes_back_is_found_again() {
     assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
 }
 
+/// A connection that takes longer than a decision is made all the same, and serves a later one.
+#[tokio::test]
+async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
+    let server = Server::start();
+    let slow = SlowProxy::start(server.port(), Duration::from_millis(300));
+    let url = format!("redis://127.0.0.1:{}", slow.port);
+    let deadline = Duration::from_millis(150);
+    let limiter = RateLimiter::builder().redis(url).deadline(deadline).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    // Were it begun anew by each call, none would ever last long enough.
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    assert_eq!(slow.connections.load(Ordering::Relaxed), 1);
+}
+
+/// Stands before a server and keeps the first bytes of each connection back for a while.
+struct SlowProxy {
+    port: u16,
+    connections: Arc<AtomicU32>,
+}
+
+impl SlowProxy {
+    fn start(server: u16, delay: Duration) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let connections = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&connections);
+        tokio::spawn(async move {
+            listener.set_nonblocking(true).expect("a socket");
+            let listener = TcpListener::from_std(listener).expect("a socket");
+            while let Ok((mut client, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let mut server = TcpStream::connect(("127.0.0.1", server)).await?;
+                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Self { port, connections }
+    }
+}
+
 /// Connections belong to runtimes; a limiter does not.
 #[test]
 fn a_limiter_outlives_runtimes() {
@@ -156,6 +203,17 @@ fn a_limiter_outlives_runtimes() {
         let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
         assert_eq!(decision.remaining, left);
     }
+}
+
+#[test]
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut check = pin!(limiter.check(&DAILY, (), 1));
+    let Poll::Ready(answer) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("nothing to wait for")
+    };
+    assert_eq!(store_error(answer), StoreError::NoRuntime);
 }
 
 #[tokio::test]

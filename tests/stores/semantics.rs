@@ -34,6 +34,9 @@ macro_rules! on_both_stores {
                 println!("{:?}", $timed.limiter);
                 $body
             }
+            for (key, life) in server.lives() {
+                assert!(life > 0, "{key} has no TTL");
+            }
         }
     )*};
 }
@@ -259,6 +262,24 @@ on_both_stores! {
             timed.limiter.reset(&limit, "key").await.expect("answers");
             assert!(timed.allows(&limit, capacity).await, "{algorithm}");
         }
+    }
+
+    async fn a_large_cost_is_one_entry_of_the_log(timed: Timed) {
+        let limit = limit(Algorithm::Sliding, 4_000_000_000, HOUR);
+        for _ in 0..10_000 {
+            assert!(timed.allows(&limit, 1).await);
+            timed.advance(1);
+        }
+        assert!(timed.allows(&limit, 10_000).await);
+        assert!(timed.allows(&limit, 3_999_970_000).await);
+        let refused = timed.decide(&limit, 20_000).await;
+        assert_eq!((refused.allowed, refused.remaining), (false, 10_000));
+        // It fits when the first 10,000, which came a microsecond apart, have left.
+        assert_eq!(refused.retry_after, Duration::from_micros(HOUR - 1));
+        let after = timed.limiter.refund(&limit, "key", 3_999_985_000).await.expect("answers");
+        assert_eq!(after.remaining, 3_999_995_000);
+        timed.advance(HOUR);
+        assert_eq!(timed.decide(&limit, 10_000).await.remaining, 3_999_990_000);
     }
 
     async fn no_cost_is_always_admitted_and_too_much_never(timed: Timed) {

@@ -32,7 +32,7 @@ impl Answer {
 #[must_use]
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Answer {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
     let request =
         format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).expect("the request is sent");

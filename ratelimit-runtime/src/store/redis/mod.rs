@@ -61,6 +61,10 @@ impl Redis {
         let deadline = self.deadline;
         let work = work(Arc::clone(&self.connection));
         Answer::later(async move {
+            // Timers and sockets belong to a runtime, and panic without one.
+            if tokio::runtime::Handle::try_current().is_err() {
+                return Err(StoreError::NoRuntime);
+            }
             tokio::time::timeout(deadline, work)
                 .await
                 .unwrap_or(Err(StoreError::Timeout { deadline }))

@@ -1,0 +1,71 @@
+//! A decision on the embedded store about a key that it holds allocates nothing.
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv6Addr};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ratelimit_runtime::{Key, Limit, RateLimiter, Rejection, rate_limit};
+
+const LIMITS: [Limit; 5] = [
+    Limit::sliding("allocations", 3, Duration::from_secs(3600)),
+    Limit::fixed("allocations", 3, Duration::from_secs(3600)),
+    Limit::sliding_counter("allocations", 3, Duration::from_secs(3600)),
+    Limit::token_bucket("allocations", 3, Duration::from_secs(3600)),
+    Limit::leaky_bucket("allocations", 3, Duration::from_secs(3600)),
+];
+
+#[rate_limit(period = "1h", threshold = 3, algo = "fixed", key = "{tenant}:{user}")]
+async fn annotated(tenant: &str, user: u64) -> Result<(), Rejection> {
+    black_box((tenant, user));
+    Ok(())
+}
+
+/// The answer of a future that is ready at once, without a runtime that might allocate.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("the embedded store is waited for"),
+    }
+}
+
+fn allocates_nothing(limiter: &RateLimiter, key: impl Key + Copy) {
+    for limit in LIMITS {
+        now(limiter.check(&limit, key, 1)).expect("the first call");
+        // Some of these are admitted, the rest are refused.
+        let allocations = allocation_counter::measure(|| {
+            for _ in 0..6 {
+                let _ = black_box(now(limiter.check(&limit, key, 1)));
+            }
+        });
+        assert_eq!(allocations.count_total, 0, "{}", limit.algorithm());
+    }
+}
+
+#[test]
+fn keys_on_their_way_to_the_embedded_store() {
+    let limiter = RateLimiter::embedded();
+    let long = "long ".repeat(1_000);
+    allocates_nothing(&limiter, "alice");
+    allocates_nothing(&limiter, &*long);
+    allocates_nothing(&limiter, &String::from("bob"));
+    allocates_nothing(&limiter, 42_u64);
+    allocates_nothing(&limiter, -1_i128);
+    allocates_nothing(&limiter, IpAddr::V6(Ipv6Addr::LOCALHOST));
+    allocates_nothing(&limiter, uuid::Uuid::nil());
+    allocates_nothing(&limiter, ("tenant", 7, (true, 'x')));
+    allocates_nothing(&limiter, ());
+}
+
+#[test]
+fn an_annotated_call() {
+    let limiter = RateLimiter::embedded();
+    now(limiter.scope(annotated("shop", 7))).expect("the first call");
+    let allocations = allocation_counter::measure(|| {
+        for _ in 0..6 {
+            let _ = black_box(now(limiter.scope(annotated("shop", 7))));
+        }
+    });
+    assert_eq!(allocations.count_total, 0);
+}
