@@ -23,9 +23,9 @@ impl Rate {
     /// `threshold` per `period_us` into a bucket of `burst`; `None` if it takes over 100 years to
     /// fill.
     ///
-    /// The rate is exact when `burst × period / gcd(period, threshold)` is at most 2⁵² µs, which a
-    /// limit must be odd in every sense to exceed (1,000,001 per day does). Beyond, it is the next
-    /// slower rate that can be counted: never faster, and slower by less than one part in 2²⁰.
+    /// The rate is exact when `burst × period / gcd(period, threshold)` is at most 2⁵² µs, as it is
+    /// for any burst up to 52,000 in a day. Beyond, it is the next slower rate that can be counted:
+    /// never faster, and slower by less than `burst` parts in 2⁵¹.
     pub(crate) const fn new(threshold: u32, period_us: u64, burst: u32) -> Option<Self> {
         let (threshold, burst) = (threshold as u64, burst as u64);
         if burst as u128 * period_us as u128 > InvalidLimit::MAX_US as u128 * threshold as u128 {
