@@ -26,11 +26,24 @@ pub(crate) struct Argument {
 }
 
 /// Every argument there is, in the order they are documented.
-const NAMES: [&str; 10] =
-    ["period", "threshold", "algo", "burst", "align", "key", "cost", "name", "on_limited", "crate"];
+const NAMES: [&str; 13] = [
+    "period",
+    "threshold",
+    "algo",
+    "burst",
+    "align",
+    "key",
+    "cost",
+    "name",
+    "scope",
+    "on_error",
+    "shadow",
+    "on_limited",
+    "crate",
+];
 
 /// What other limiters call the same thing.
-const SYNONYMS: [(&str, &str); 12] = [
+const SYNONYMS: [(&str, &str); 13] = [
     ("window", "period"),
     ("interval", "period"),
     ("per", "period"),
@@ -42,7 +55,8 @@ const SYNONYMS: [(&str, &str); 12] = [
     ("timezone", "align"),
     ("by", "key"),
     ("weight", "cost"),
-    ("fallback", "on_limited"),
+    ("fallback", "on_error"),
+    ("dry_run", "shadow"),
 ];
 
 impl<'e> Args<'e> {

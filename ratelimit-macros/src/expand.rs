@@ -15,6 +15,7 @@ use crate::function::{Body, Function};
 use crate::guard::Guard;
 use crate::key::{Key, Piece};
 use crate::limit::{Limit, Offset};
+use crate::policy::Policy;
 use crate::values::{Constant, peel};
 
 struct Expansion<'a> {
@@ -110,6 +111,18 @@ impl Expansion<'_> {
             limit = self.shown_at_constant(quote_spanned! {hygienic()=>
                 #rt::Limit::align(#limit, #rt::Align::offset_minutes(#minutes))
             });
+        }
+        let Policy { scope, on_error, shadow } = &self.guard.policy;
+        let variant = |name: &str| Ident::new(name, hygienic());
+        if let Some(scope) = scope.map(variant) {
+            limit = quote_spanned!(hygienic()=> #rt::Limit::scope(#limit, #rt::Scope::#scope));
+        }
+        if let Some(policy) = on_error.map(variant) {
+            limit =
+                quote_spanned!(hygienic()=> #rt::Limit::on_error(#limit, #rt::OnError::#policy));
+        }
+        if let Some(shadow) = shadow {
+            limit = quote_spanned!(hygienic()=> #rt::Limit::shadow(#limit, #shadow));
         }
         limit
     }

@@ -7,10 +7,12 @@ use crate::diagnostics::Reported;
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::Limit;
+use crate::policy::Policy;
 use crate::values::{as_literal, as_path, peel, whole_number};
 
 pub(crate) struct Guard {
     pub(crate) limit: Limit,
+    pub(crate) policy: Policy,
     pub(crate) key: Key,
     /// `None`: one unit.
     pub(crate) cost: Option<Expr>,
@@ -24,6 +26,7 @@ impl Guard {
     /// Without a function, what depends on it goes unchecked, and the rest is still reported.
     pub(crate) fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
         let limit = Limit::validate(args);
+        let policy = Policy::validate(args);
         let key = args.optional("key", |expr| Key::read(expr, function));
         let capacity = limit.as_ref().ok().and_then(Limit::capacity);
         let cost = args.optional("cost", |expr| read_cost(expr, capacity));
@@ -31,6 +34,7 @@ impl Guard {
         let runtime = args.optional("crate", read_runtime);
         Ok(Guard {
             limit: limit?,
+            policy: policy?,
             key: key.unwrap_or(Ok(Key::None))?,
             cost: cost.transpose()?,
             on_limited: on_limited.transpose()?,

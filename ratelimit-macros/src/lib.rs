@@ -14,6 +14,7 @@ mod function;
 mod guard;
 mod key;
 mod limit;
+mod policy;
 mod values;
 
 use quote::quote;
@@ -46,6 +47,9 @@ use crate::guard::Guard;
 /// | `key` | an expression, or a format string | what is counted separately; default: all calls together |
 /// | `cost` | an expression of type `u32` | what one call takes; default 1 |
 /// | `name` | a string literal | the identity of the limit; default `module::path::function` |
+/// | `scope` | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
+/// | `on_error` | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
+/// | `shadow` | `true` | decide and count, and never refuse |
 /// | `on_limited` | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
 /// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
 ///

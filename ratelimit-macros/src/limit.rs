@@ -6,7 +6,7 @@
 use syn::{Expr, LitStr};
 
 use crate::args::Args;
-use crate::diagnostics::{Reported, closest, quoted};
+use crate::diagnostics::Reported;
 use crate::duration::{DAY_US, LONGEST_US};
 use crate::values::{self, Constant};
 
@@ -102,17 +102,7 @@ impl Algorithm {
     }
 
     fn read(expr: &Expr) -> syn::Result<Self> {
-        let text = values::text("algo", "sliding", expr)?;
-        let word = text.value();
-        if let Some(algorithm) = Self::ALL.into_iter().find(|it| it.name() == word) {
-            return Ok(algorithm);
-        }
-        let names = Self::ALL.map(Self::name);
-        let hint = match closest(&word.replace(['-', ' '], "_"), names) {
-            Some(meant) => format!("did you mean `\"{meant}\"`?"),
-            None => format!("the algorithms are {}", quoted(names)),
-        };
-        Err(syn::Error::new(text.span(), format!("unknown algorithm `{word}`: {hint}")))
+        values::choice("algo", "algorithm", Self::ALL.map(|it| (it.name(), it)), expr)
     }
 }
 

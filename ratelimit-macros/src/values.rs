@@ -2,6 +2,8 @@
 
 use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 
+use crate::diagnostics::{closest, quoted};
+
 /// A value the macro knows, or a path to a constant that the compiler evaluates later.
 pub(crate) struct Constant<T> {
     /// What to write in the expansion: the user's own tokens.
@@ -50,6 +52,35 @@ pub(crate) fn text<'a>(argument: &str, example: &str, expr: &'a Expr) -> syn::Re
         Some(word) => format!("`{argument}` is a string literal: write `\"{word}\"`, with quotes"),
         None => format!("`{argument}` is a string literal such as `\"{example}\"`"),
     };
+    Err(syn::Error::new_spanned(expr, message))
+}
+
+/// One of a few words in quotes; gives what stands beside it. `kind` is what the words are.
+pub(crate) fn choice<T: Copy, const N: usize>(
+    argument: &str,
+    kind: &str,
+    words: [(&'static str, T); N],
+    expr: &Expr,
+) -> syn::Result<T> {
+    let text = text(argument, words[0].0, expr)?;
+    let word = text.value();
+    if let Some((_, meaning)) = words.into_iter().find(|(name, _)| *name == word) {
+        return Ok(meaning);
+    }
+    let names = words.map(|(name, _)| name);
+    let hint = match closest(&word.replace(['-', ' '], "_"), names) {
+        Some(meant) => format!("did you mean `\"{meant}\"`?"),
+        None => format!("`{argument}` is one of {}", quoted(names)),
+    };
+    Err(syn::Error::new(text.span(), format!("unknown {kind} `{word}`: {hint}")))
+}
+
+/// `true` or `false`.
+pub(crate) fn flag(argument: &str, expr: &Expr) -> syn::Result<bool> {
+    if let Some((Sign::Plus, Lit::Bool(flag))) = as_literal(expr) {
+        return Ok(flag.value);
+    }
+    let message = format!("`{argument}` is `true` or `false`, without quotes");
     Err(syn::Error::new_spanned(expr, message))
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::BuildError;
+use crate::limit::OnError;
 use crate::limiter::RateLimiter;
+use crate::store::Store;
 use crate::store::embedded::Embedded;
 
 /// Sets up a [`RateLimiter`]. Without [`redis`](Self::redis), counts are held in this process.
@@ -30,6 +32,7 @@ pub struct Builder {
     deadline: Duration,
     max_keys: usize,
     clock: Clock,
+    on_error: OnError,
 }
 
 impl Builder {
@@ -66,6 +69,13 @@ impl Builder {
         self
     }
 
+    /// What becomes of a call when Redis cannot decide and its limit does not say;
+    /// [`OnError::Local`] unless set.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
     /// Whose time limits are decided by; the store's own unless set.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -86,18 +96,19 @@ impl Builder {
         }
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
-            return Ok(RateLimiter::on(crate::store::redis::Redis::new(
-                url,
-                &self.key_prefix,
-                self.deadline,
-                self.clock,
-            )?));
+            use crate::store::redis::Redis;
+            let shared = Redis::new(url, &self.key_prefix, self.deadline, self.clock.clone())?;
+            return Ok(self.build_on(Some(Box::new(shared))));
         }
         Ok(self.build_embedded())
     }
 
     pub(crate) fn build_embedded(self) -> RateLimiter {
-        RateLimiter::on(Embedded::new(self.max_keys, self.clock))
+        self.build_on(None)
+    }
+
+    fn build_on(self, shared: Option<Box<dyn Store>>) -> RateLimiter {
+        RateLimiter::new(Embedded::new(self.max_keys, self.clock), shared, self.on_error)
     }
 }
 
@@ -110,6 +121,7 @@ impl Default for Builder {
             deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
             clock: Clock::Store,
+            on_error: OnError::Local,
         }
     }
 }
@@ -122,6 +134,7 @@ impl fmt::Debug for Builder {
             .field("deadline", &self.deadline)
             .field("max_keys", &self.max_keys)
             .field("clock", &self.clock)
+            .field("on_error", &self.on_error)
             .finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use crate::algorithm::Op;
 use crate::decision::Decision;
 use crate::error::StoreError;
+use crate::limit::Limit;
 use crate::rejection::Rejection;
 
 /// The answer of a store, now or later: `Result<T, StoreError>`.
@@ -16,7 +17,6 @@ pub struct Answer<T>(Inner<T>);
 
 enum Inner<T> {
     Ready(Option<Result<T, StoreError>>),
-    #[cfg(feature = "redis")]
     Later(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
@@ -25,7 +25,6 @@ impl<T> Answer<T> {
         Self(Inner::Ready(Some(answer)))
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn later(
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Self {
@@ -39,11 +38,9 @@ where
 {
     type Output = Result<T, StoreError>;
 
-    #[cfg_attr(not(feature = "redis"), allow(unused_variables, reason = "nothing is waited for"))]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Inner::Ready(answer) => Poll::Ready(answer.take().expect("polled after it was ready")),
-            #[cfg(feature = "redis")]
             Inner::Later(answer) => answer.as_mut().poll(context),
         }
     }
@@ -62,17 +59,25 @@ pub struct Check(State);
 
 #[derive(Debug)]
 enum State {
-    Refused(Option<Rejection>),
-    Asked { op: Op, name: &'static str, answer: Answer<Decision> },
+    Known(Option<Result<Decision, Rejection>>),
+    Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Decision> },
 }
 
 impl Check {
-    pub(crate) fn refused(rejection: Rejection) -> Self {
-        Self(State::Refused(Some(rejection)))
+    /// The answer of a store, as the limit has it understood.
+    pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Decision>) -> Self {
+        let (name, capacity, shadow) = (limit.name(), limit.capacity(), limit.is_shadow());
+        Self(State::Asked { op, name, capacity, shadow, answer })
     }
 
-    pub(crate) fn asked(op: Op, name: &'static str, answer: Answer<Decision>) -> Self {
-        Self(State::Asked { op, name, answer })
+    /// The answer to a cost that is above the capacity.
+    pub(crate) fn never(limit: &Limit, cost: u32) -> Self {
+        let (name, capacity) = (limit.name(), limit.capacity());
+        Self(State::Known(Some(if limit.is_shadow() {
+            Ok(Decision::never(capacity))
+        } else {
+            Err(Rejection::CostExceedsCapacity { name, cost, capacity })
+        })))
     }
 }
 
@@ -81,12 +86,15 @@ impl Future for Check {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match &mut self.0 {
-            State::Refused(rejection) => Err(rejection.take().expect("polled after it was ready")),
-            State::Asked { op, name, answer } => match ready!(Pin::new(answer).poll(context)) {
-                Ok(decision) if decision.allowed || *op == Op::Peek => Ok(decision),
-                Ok(decision) => Err(Rejection::Limited { name, decision }),
-                Err(error) => Err(Rejection::Unavailable { name, error }),
-            },
+            State::Known(answer) => answer.take().expect("polled after it was ready"),
+            State::Asked { op, name, capacity, shadow, answer } => {
+                match ready!(Pin::new(answer).poll(context)) {
+                    Ok(decision) if decision.allowed || *shadow || *op == Op::Peek => Ok(decision),
+                    Ok(decision) => Err(Rejection::Limited { name, decision }),
+                    Err(_) if *shadow && *op == Op::Decide => Ok(Decision::undecided(*capacity)),
+                    Err(error) => Err(Rejection::Unavailable { name, error }),
+                }
+            }
         })
     }
 }

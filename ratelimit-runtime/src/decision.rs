@@ -35,6 +35,23 @@ impl Decision {
             source,
         }
     }
+
+    /// What is said of a call that goes on undecided.
+    pub(crate) fn undecided(capacity: u32) -> Self {
+        Self { allowed: true, source: Source::Fallback, ..Self::never(capacity) }
+    }
+
+    /// What is said of a cost above the capacity: no wait helps.
+    pub(crate) fn never(capacity: u32) -> Self {
+        Self {
+            allowed: false,
+            limit: capacity,
+            remaining: 0,
+            retry_after: Duration::MAX,
+            reset_after: Duration::ZERO,
+            source: Source::Embedded,
+        }
+    }
 }
 
 /// Where a decision was made.
@@ -45,4 +62,6 @@ pub enum Source {
     Embedded,
     /// By a script in Redis.
     Redis,
+    /// By what [`OnError`](crate::OnError) says, because Redis did not answer.
+    Fallback,
 }

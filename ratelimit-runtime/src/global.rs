@@ -4,6 +4,7 @@ use std::fmt;
 
 use once_cell::sync::OnceCell;
 
+use crate::decision::Source;
 use crate::error::BuildError;
 use crate::limiter::RateLimiter;
 
@@ -112,8 +113,8 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
             store = ?limiter.source(),
             "rate limits are counted {}",
             match limiter.source() {
-                crate::Source::Embedded => "in this process: RATELIMIT_REDIS_URL is not set",
-                crate::Source::Redis => "in the Redis at RATELIMIT_REDIS_URL",
+                Source::Redis => "in the Redis at RATELIMIT_REDIS_URL",
+                _ => "in this process: RATELIMIT_REDIS_URL is not set",
             }
         ),
         Err(error) => tracing::error!(%error, "no rate limit can be decided"),

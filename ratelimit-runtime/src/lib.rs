@@ -69,6 +69,6 @@ pub use crate::decision::{Decision, Source};
 pub use crate::error::{BuildError, StoreError};
 pub use crate::global::{SetGlobalError, current, set_global};
 pub use crate::key::{Key, KeyWriter};
-pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit};
+pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
 pub use crate::limiter::RateLimiter;
 pub use crate::rejection::{FromRejection, Rejection};

@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::algorithm::Op;
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
 use crate::decision::{Decision, Source};
+use crate::error::StoreError;
 use crate::key::Key;
-use crate::limit::Limit;
-use crate::rejection::Rejection;
+use crate::limit::{Limit, OnError};
 use crate::store::Store;
+use crate::store::embedded::Embedded;
 
 /// Decides calls by limits. A cheap handle: clones share one store.
 ///
@@ -36,7 +38,17 @@ use crate::store::Store;
 /// ```
 #[derive(Clone)]
 pub struct RateLimiter {
-    store: Arc<dyn Store>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Counts in this process: all of them, or those of [`Scope::Process`](crate::Scope::Process)
+    /// and those of times when the shared store does not decide.
+    local: Embedded,
+    shared: Option<Box<dyn Store>>,
+    on_error: OnError,
+    /// Whether the shared store failed to answer last time.
+    failing: AtomicBool,
 }
 
 impl RateLimiter {
@@ -51,14 +63,14 @@ impl RateLimiter {
         Builder::default()
     }
 
-    pub(crate) fn on(store: impl Store + 'static) -> Self {
-        Self { store: Arc::new(store) }
+    pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
+        Self { inner: Arc::new(Inner { local, shared, on_error, failing: AtomicBool::new(false) }) }
     }
 
-    /// Where this limiter decides.
+    /// Where this limiter decides, unless a limit or a failure says otherwise.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.store.source()
+        self.inner.shared.as_ref().map_or(Source::Embedded, |store| store.source())
     }
 
     /// Admits and charges the call, or refuses it and changes nothing.
@@ -71,7 +83,7 @@ impl RateLimiter {
     ///
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
-    /// decide.
+    /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.ask(Op::Decide, limit, &key, cost)
     }
@@ -95,7 +107,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the units may have been
     /// given back.
     pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
-        self.store.apply(Op::Refund, limit, &key, cost)
+        self.decide(Op::Refund, limit, &key, cost)
     }
 
     /// Forgets `key`: the next call finds it unused.
@@ -105,20 +117,71 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the key may have been
     /// forgotten.
     pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<()> {
-        self.store.reset(limit, &key)
+        let local = self.inner.local.reset(limit, &key);
+        match self.shared(limit) {
+            // What was counted here while Redis was away is forgotten with the rest.
+            Some(shared) => shared.reset(limit, &key),
+            None => local,
+        }
     }
 
     fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
-        let (name, capacity) = (limit.name(), limit.capacity());
-        if cost > capacity {
-            return Check::refused(Rejection::CostExceedsCapacity { name, cost, capacity });
+        if cost > limit.capacity() {
+            return Check::never(limit, cost);
         }
-        Check::asked(op, name, self.store.apply(op, limit, key, cost))
+        Check::new(op, limit, self.decide(op, limit, key, cost))
+    }
+
+    /// Asks the store of the limit; where that is the shared one and it fails, does what the limit
+    /// says about that.
+    fn decide(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+        let Some(shared) = self.shared(limit) else {
+            return self.inner.local.apply(op, limit, key, cost);
+        };
+        let answer = shared.apply(op, limit, key, cost);
+        let place = self.inner.local.place(limit, key);
+        let (limiter, limit) = (self.clone(), *limit);
+        Answer::later(async move {
+            let answer = answer.await;
+            limiter.inner.note(&answer);
+            answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
+                OnError::Local => {
+                    let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
+                    Ok(Decision::new(&limit, outcome, Source::Fallback))
+                }
+                OnError::Allow if op != Op::Refund => Ok(Decision::undecided(limit.capacity())),
+                _ => Err(error),
+            })
+        })
+    }
+
+    fn shared(&self, limit: &Limit) -> Option<&dyn Store> {
+        self.inner.shared.as_deref().filter(|_| !limit.counts_in_process())
+    }
+}
+
+impl Inner {
+    /// Says once when the shared store begins to fail, and once when it decides again.
+    fn note(&self, answer: &Result<Decision, StoreError>) {
+        match answer {
+            Err(error) => {
+                if !self.failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, on_error = ?self.on_error, "Redis does not decide");
+                }
+            }
+            Ok(_) => {
+                if self.failing.load(Ordering::Relaxed)
+                    && self.failing.swap(false, Ordering::Relaxed)
+                {
+                    tracing::info!("Redis decides again");
+                }
+            }
+        }
     }
 }
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("store", &self.store.source()).finish_non_exhaustive()
+        f.debug_struct("RateLimiter").field("source", &self.source()).finish_non_exhaustive()
     }
 }

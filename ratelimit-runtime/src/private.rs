@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::check::Check;
+use crate::algorithm::Op;
+use crate::check::{Answer, Check};
 use crate::error::StoreError;
 use crate::global;
 use crate::limit::Limit;
@@ -16,10 +17,7 @@ pub use crate::rejection::FromRejection;
 /// key lives across the `await`.
 pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
     global::with_current(|limiter| limiter.check(limit, key, cost)).unwrap_or_else(|error| {
-        Check::refused(Rejection::Unavailable {
-            name: limit.name(),
-            error: StoreError::Configuration(error),
-        })
+        Check::new(Op::Decide, limit, Answer::ready(Err(StoreError::Configuration(error))))
     })
 }
 

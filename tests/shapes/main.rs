@@ -26,6 +26,7 @@ mod methods;
 mod nested_functions;
 mod on_limited;
 mod patterns;
+mod policies;
 mod return_impl_trait;
 mod return_types;
 mod send;

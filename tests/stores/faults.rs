@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Algorithm, BuildError, Limit, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{
+    Algorithm, BuildError, Builder, Limit, OnError, RateLimiter, Rejection, StoreError,
+};
 use redis::Commands;
 use support::server::Server;
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +20,11 @@ fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
         Err(Rejection::Unavailable { error, .. }) => error,
         other => panic!("expected no decision, got {other:?}"),
     }
+}
+
+/// A limiter whose errors are seen.
+fn denying(url: &str) -> Builder {
+    RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }
 
 #[tokio::test]
@@ -157,7 +164,7 @@ async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
     let slow = SlowProxy::start(server.port(), Duration::from_millis(300));
     let url = format!("redis://127.0.0.1:{}", slow.port);
     let deadline = Duration::from_millis(150);
-    let limiter = RateLimiter::builder().redis(url).deadline(deadline).build().expect("valid");
+    let limiter = denying(&url).deadline(deadline).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     // Were it begun anew by each call, none would ever last long enough.
@@ -225,14 +232,14 @@ async fn a_refused_user_is_told_what_to_allow() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://poor:secret-word@");
-    let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+    let limiter = denying(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     let StoreError::Server { code, .. } = &error else { panic!("{error:?}") };
     assert_eq!(&**code, "NOPERM");
     assert!(error.to_string().contains("EVALSHA"), "{error}");
 
     let url = server.url.replace("redis://", "redis://poor:wrong-word@");
-    let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+    let limiter = denying(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
     for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {

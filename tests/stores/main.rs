@@ -6,6 +6,7 @@ mod bounds;
 mod faults;
 mod life;
 mod parity;
+mod policies;
 mod semantics;
 
 use std::time::Duration;

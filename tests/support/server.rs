@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Builder, RateLimiter};
+use ratelimit_runtime::{Builder, OnError, RateLimiter};
 use redis::{Client, Commands, Connection};
 use redis_test::server::RedisServer;
 
@@ -65,9 +65,13 @@ impl Server {
         panic!("redis-server did not answer: {:?}", server.inner.log_file_contents());
     }
 
-    /// A builder for limiters on this server, with a deadline that a busy test machine keeps.
+    /// A builder for limiters on this server, with a deadline that a busy test machine keeps, and
+    /// errors that are seen.
     pub fn builder(&self) -> Builder {
-        RateLimiter::builder().redis(&*self.url).deadline(Duration::from_secs(30))
+        RateLimiter::builder()
+            .redis(&*self.url)
+            .deadline(Duration::from_secs(30))
+            .on_error(OnError::Deny)
     }
 
     /// A connection for looking behind the limiter's back.

@@ -4,13 +4,13 @@
 //! costs the same, and nobody can find two keys that meet without knowing the secret.
 
 use std::hash::{BuildHasherDefault, Hasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Store;
-use crate::algorithm::{Op, State};
+use crate::algorithm::{Op, Outcome, State};
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
@@ -60,47 +60,49 @@ impl Embedded {
         }
     }
 
-    /// Runs `act` on the shard of `key`, whose lock is held for the arithmetic only.
-    fn with_shard<R>(
-        &self,
-        limit: &Limit,
-        key: &dyn Key,
-        act: impl FnOnce(&mut Shard, u128) -> R,
-    ) -> R {
+    /// Where the count of `key` is: its fingerprint.
+    pub(crate) fn place(&self, limit: &Limit, key: &dyn Key) -> u128 {
         let mut hasher = self.secret;
         KeyWriter::stream(|chunk| hasher.write(chunk), |out| out.identity(limit, key));
-        let fingerprint = hasher.finish128().as_u128();
+        hasher.finish128().as_u128()
+    }
+
+    /// Answers `op` about the key at `place`.
+    pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
+        let clock = self.clock.local();
+        let mut shard = self.shard(place);
+        if let Some(entry) = shard.entries.get_mut(&place) {
+            let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
+            entry.expires = expires.unwrap_or(entry.expires);
+            return outcome;
+        }
+        let mut state = State::new(limit);
+        let (outcome, expires) = state.apply(op, limit, clock, cost);
+        if let Some(expires) = expires.filter(|expires| *expires > 0) {
+            shard.make_room(self.shard_capacity, clock, place as usize);
+            shard.entries.insert(place, Entry { state, expires });
+        }
+        outcome
+    }
+
+    /// The shard of a key; held for the arithmetic only.
+    fn shard(&self, place: u128) -> MutexGuard<'_, Shard> {
         // The table inside a shard uses the low bits.
-        let shard = &self.shards[(fingerprint >> 122) as usize % SHARDS];
-        // A panic cannot leave a shard half changed: nothing in here calls foreign code.
-        act(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), fingerprint)
+        let shard = &self.shards[(place >> 122) as usize % SHARDS];
+        // A panic cannot leave a shard half changed: nothing under the lock calls foreign code.
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for Embedded {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
-        let clock = self.clock.local();
-        let outcome = self.with_shard(limit, key, |shard, fingerprint| {
-            if let Some(entry) = shard.entries.get_mut(&fingerprint) {
-                let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
-                entry.expires = expires.unwrap_or(entry.expires);
-                return outcome;
-            }
-            let mut state = State::new(limit);
-            let (outcome, expires) = state.apply(op, limit, clock, cost);
-            if let Some(expires) = expires.filter(|expires| *expires > 0) {
-                shard.make_room(self.shard_capacity, clock, fingerprint as usize);
-                shard.entries.insert(fingerprint, Entry { state, expires });
-            }
-            outcome
-        });
+        let outcome = self.apply_at(self.place(limit, key), op, limit, cost);
         Answer::ready(Ok(Decision::new(limit, outcome, self.source())))
     }
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
-        self.with_shard(limit, key, |shard, fingerprint| {
-            shard.entries.swap_remove(&fingerprint);
-        });
+        let place = self.place(limit, key);
+        self.shard(place).entries.swap_remove(&place);
         Answer::ready(Ok(()))
     }
 

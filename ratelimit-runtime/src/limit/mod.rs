@@ -1,85 +1,18 @@
 //! What a limit says: algorithm, threshold, period, burst, alignment. Everything that can be wrong
 //! with it is found here, at compile time when the limit is a `const`.
 
-use std::fmt;
+mod invalid;
+mod terms;
+
 use std::time::Duration;
+
+pub use self::invalid::InvalidLimit;
+pub use self::terms::{Algorithm, Align, OnError, Scope};
 
 use crate::algorithm::bucket::Rate;
 use crate::algorithm::sliding_counter::Grain;
 
 const DAY_US: u64 = 86_400_000_000;
-
-/// The longest period and the longest time a bucket may take to fill: 100 years.
-///
-/// Times are microseconds in `f64`-exact integers (Lua has no others); this keeps a time plus two
-/// periods below 2⁵³.
-const MAX_US: u64 = 36_525 * DAY_US;
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// The exact log of the calls admitted in the last period.
-    Sliding,
-    /// A count that starts anew with each window.
-    Fixed,
-    /// Two counts and an estimate: the sliding window at the memory of a fixed one.
-    SlidingCounter,
-    /// Tokens that refill continuously, up to a burst.
-    TokenBucket,
-    /// Calls spaced evenly; a token bucket whose burst is 1 unless said otherwise.
-    LeakyBucket,
-}
-
-impl Algorithm {
-    /// The word for this algorithm in the attribute and in Redis keys.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sliding => "sliding",
-            Self::Fixed => "fixed",
-            Self::SlidingCounter => "sliding_counter",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-        }
-    }
-
-    const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Where the windows of an aligned [`Limit::fixed`] begin: at calendar boundaries of one UTC offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Align {
-    offset_minutes: i32,
-}
-
-impl Align {
-    /// Windows begin at calendar boundaries of UTC.
-    pub const UTC: Self = Self::offset_minutes(0);
-
-    /// Windows begin at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
-    ///
-    /// # Panics
-    ///
-    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
-    #[must_use]
-    #[track_caller]
-    pub const fn offset_minutes(minutes: i32) -> Self {
-        assert!(
-            minutes >= -14 * 60 && minutes <= 14 * 60,
-            "the offset of `align` must lie between -14:00 and +14:00"
-        );
-        Self { offset_minutes: minutes }
-    }
-}
 
 /// A limit: what is counted under which name, and how much of it is admitted.
 ///
@@ -107,6 +40,9 @@ pub struct Limit {
     period_us: u64,
     burst: u32,
     align: Option<Align>,
+    scope: Scope,
+    on_error: Option<OnError>,
+    shadow: bool,
     pub(crate) rate: Rate,
     pub(crate) grain: Grain,
 }
@@ -195,7 +131,7 @@ impl Limit {
         if period_us == 0 {
             return Err(InvalidLimit("`period` must be at least one microsecond"));
         }
-        if period_us > MAX_US as u128 {
+        if period_us > InvalidLimit::MAX_US as u128 {
             return Err(InvalidLimit("`period` must be at most 100 years (36,525 days)"));
         }
         let period_us = period_us as u64;
@@ -211,6 +147,9 @@ impl Limit {
                 period_us,
                 burst,
                 align: None,
+                scope: Scope::Global,
+                on_error: None,
+                shadow: false,
                 rate,
                 grain: Grain::new(threshold, period_us),
             }),
@@ -289,6 +228,30 @@ impl Limit {
         }
     }
 
+    /// Says who counts together; [`Scope::Global`] unless set.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Says what becomes of a call when Redis cannot decide; what the limiter was
+    /// [built with](crate::Builder::on_error) unless set.
+    #[must_use]
+    pub const fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = Some(on_error);
+        self
+    }
+
+    /// Lets every call go on, for trying a limit out. Calls are decided, counted and reported as
+    /// ever, but [`check`](crate::RateLimiter::check) is `Ok` also where the
+    /// [`Decision`](crate::Decision) says that the call was not `allowed`.
+    #[must_use]
+    pub const fn shadow(mut self, shadow: bool) -> Self {
+        self.shadow = shadow;
+        self
+    }
+
     /// The identity of this limit: limits of one name and algorithm share their counts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -317,6 +280,18 @@ impl Limit {
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.burst
+    }
+
+    pub(crate) const fn counts_in_process(&self) -> bool {
+        matches!(self.scope, Scope::Process)
+    }
+
+    pub(crate) const fn policy(&self) -> Option<OnError> {
+        self.on_error
+    }
+
+    pub(crate) const fn is_shadow(&self) -> bool {
+        self.shadow
     }
 
     pub(crate) const fn period_us(&self) -> u64 {
@@ -351,23 +326,3 @@ impl Limit {
         }
     }
 }
-
-/// Why a [`Limit`] cannot exist: what was wrong, and what to write instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidLimit(&'static str);
-
-impl InvalidLimit {
-    const SLOW_FILL: Self = Self(
-        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
-    );
-
-    pub(crate) const MAX_US: u64 = MAX_US;
-}
-
-impl fmt::Display for InvalidLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for InvalidLimit {}

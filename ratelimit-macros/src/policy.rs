@@ -1,0 +1,44 @@
+//! What an attribute says beyond the limit itself: who counts together, what to do when Redis
+//! cannot decide, and whether to refuse at all.
+
+use syn::Expr;
+
+use crate::args::Args;
+use crate::diagnostics::Reported;
+use crate::values;
+
+/// `None` is what the runtime does by itself.
+pub(crate) struct Policy {
+    /// The variant of `Scope`.
+    pub(crate) scope: Option<&'static str>,
+    /// The variant of `OnError`.
+    pub(crate) on_error: Option<&'static str>,
+    pub(crate) shadow: Option<bool>,
+}
+
+impl Policy {
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, Reported> {
+        let scope = args.optional("scope", read_scope);
+        let on_error = args.optional("on_error", read_on_error);
+        let shadow = args.optional("shadow", |expr| values::flag("shadow", expr));
+        if let (Some(Ok("Process")), Some(on_error)) = (&scope, args.get("on_error")) {
+            let message = "`on_error` is about Redis, and `scope = \"process\"` never asks it: \
+                           remove one of the two";
+            args.errors.report(syn::Error::new_spanned(on_error, message));
+        }
+        Ok(Policy {
+            scope: scope.transpose()?,
+            on_error: on_error.transpose()?,
+            shadow: shadow.transpose()?,
+        })
+    }
+}
+
+fn read_scope(expr: &Expr) -> syn::Result<&'static str> {
+    values::choice("scope", "scope", [("global", "Global"), ("process", "Process")], expr)
+}
+
+fn read_on_error(expr: &Expr) -> syn::Result<&'static str> {
+    let policies = [("local", "Local"), ("allow", "Allow"), ("deny", "Deny")];
+    values::choice("on_error", "policy", policies, expr)
+}

@@ -1,0 +1,27 @@
+//! Why a limit cannot exist.
+
+use std::fmt;
+
+/// Why a [`Limit`] cannot exist: what was wrong, and what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidLimit(pub(super) &'static str);
+
+impl InvalidLimit {
+    pub(super) const SLOW_FILL: Self = Self(
+        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
+    );
+
+    /// The longest period and the longest time a bucket may take to fill: 100 years.
+    ///
+    /// Times are microseconds in `f64`-exact integers (Lua has no others); this keeps a time plus
+    /// two periods below 2⁵³.
+    pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
+}
+
+impl fmt::Display for InvalidLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for InvalidLimit {}

@@ -1,0 +1,73 @@
+//! `scope`, `on_error` and `shadow` reach the limit.
+
+use ratelimit_runtime::{OnError, RateLimiter, Rejection, StoreError, rate_limit};
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+async fn process() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "global", on_error = "local")]
+async fn local() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, on_error = "allow")]
+async fn allow() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, on_error = "deny")]
+async fn deny() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1)]
+async fn unsaid() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, shadow = true, cost = cost, on_error = "deny")]
+async fn shadow(cost: u32) -> Result<u32, Rejection> {
+    Ok(cost)
+}
+
+#[rate_limit(period = "1h", threshold = 1, shadow = false)]
+async fn no_shadow() -> Option<()> {
+    Some(())
+}
+
+async fn twice<T>(call: impl AsyncFn() -> Result<T, Rejection>) -> [bool; 2] {
+    [call().await.is_ok(), call().await.is_ok()]
+}
+
+async fn run() {
+    assert_eq!(twice(process).await, [true, false]);
+    assert_eq!(twice(local).await, [true, false]);
+    assert_eq!(twice(allow).await, [true, true]);
+    assert_eq!(twice(deny).await, [false, false]);
+    assert_eq!(twice(unsaid).await, [false, false]);
+    assert_eq!(twice(async || shadow(1).await).await, [true, true]);
+    assert_eq!(shadow(2).await.unwrap(), 2);
+    assert!(matches!(
+        deny().await,
+        Err(Rejection::Unavailable { error: StoreError::Connection { .. }, .. })
+    ));
+}
+
+/// Nothing listens on port 1.
+#[tokio::test]
+async fn without_redis() {
+    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    limiter.build().unwrap().scope(run()).await;
+}
+
+#[tokio::test]
+async fn with_a_store() {
+    let limiter = RateLimiter::embedded();
+    assert_eq!(limiter.scope(twice(deny)).await, [true, false]);
+    assert_eq!(limiter.scope(twice(allow)).await, [true, false]);
+    assert_eq!(limiter.scope(twice(async || shadow(1).await)).await, [true, true]);
+    assert!(limiter.scope(no_shadow()).await.is_some());
+    assert!(limiter.scope(no_shadow()).await.is_none());
+}
