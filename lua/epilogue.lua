@@ -8,7 +8,8 @@ elseif changed or not allowed then
   -- Reading a TTL costs less than setting it, so it is set an eighth longer than needed, and set
   -- again when it no longer suffices; a refused call only mends one that somebody removed. A clock
   -- that is not this server's gets a minute of drift.
-  local need = math.ceil(reset / 1000) + given * 60000
+  local need = math.ceil(reset / 1000)
+  if given == 1 then need = need + 60000 end
   local ttl = call('PTTL', key)
   if ttl < 0 or (changed and ttl < need) then
     call('PEXPIRE', key, need + math.floor(need / 8) + 1)

@@ -3,7 +3,7 @@
 -- KEYS[1]  the key
 -- ARGV[1]  one packed string, big-endian (one unpack costs less than six `tonumber`):
 --            1 byte   op: 0 decide, 1 peek, 2 refund
---            1 byte   1 when the clock is in the arguments, 0 to ask this server
+--            1 byte   whose clock: 0 to ask this server, 1 the caller's, 2 this server's, asked before
 --            7 bytes  clock, microseconds since the epoch
 --            4 bytes  cost
 --            4 bytes  threshold

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::algorithm::Op;
-use crate::decision::Decision;
+use crate::decision::{Decision, Verdict};
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::rejection::Rejection;
@@ -61,6 +61,7 @@ pub struct Check(State);
 enum State {
     Known(Option<Result<Decision, Rejection>>),
     Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Decision> },
+    AskedAll { capacity: u32, shadow: bool, name: &'static str, answer: Answer<Verdict> },
 }
 
 impl Check {
@@ -68,6 +69,18 @@ impl Check {
     pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Decision>) -> Self {
         let (name, capacity, shadow) = (limit.name(), limit.capacity(), limit.is_shadow());
         Self(State::Asked { op, name, capacity, shadow, answer })
+    }
+
+    /// The answer of a store about several limits, of which `first` says how it is understood.
+    pub(crate) fn all(first: &Limit, answer: Answer<Verdict>) -> Self {
+        let (name, capacity, shadow) = (first.name(), first.capacity(), first.is_shadow());
+        Self(State::AskedAll { capacity, shadow, name, answer })
+    }
+
+    /// The answer to a call that was checked against nothing.
+    pub(crate) fn no_limits() -> Self {
+        let (name, error) = ("", StoreError::NoLimits);
+        Self(State::Known(Some(Err(Rejection::Unavailable { name, error }))))
     }
 
     /// The answer to a cost that is above the capacity.
@@ -85,16 +98,28 @@ impl Future for Check {
     type Output = Result<Decision, Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match &mut self.0 {
-            State::Known(answer) => answer.take().expect("polled after it was ready"),
+        let (name, refuses, undecided, answer) = match &mut self.0 {
+            State::Known(answer) => {
+                return Poll::Ready(answer.take().expect("polled after it was ready"));
+            }
             State::Asked { op, name, capacity, shadow, answer } => {
+                let answer = ready!(Pin::new(answer).poll(context));
+                let refuses = *op == Op::Decide && !*shadow;
+                let undecided = (*op == Op::Decide && *shadow).then_some(*capacity);
+                (*name, refuses, undecided, answer)
+            }
+            State::AskedAll { name, capacity, shadow, answer } => {
                 match ready!(Pin::new(answer).poll(context)) {
-                    Ok(decision) if decision.allowed || *shadow || *op == Op::Peek => Ok(decision),
-                    Ok(decision) => Err(Rejection::Limited { name, decision }),
-                    Err(_) if *shadow && *op == Op::Decide => Ok(Decision::undecided(*capacity)),
-                    Err(error) => Err(Rejection::Unavailable { name, error }),
+                    Ok(Verdict { name, decision }) => (name, !*shadow, None, Ok(decision)),
+                    Err(error) => (*name, true, shadow.then_some(*capacity), Err(error)),
                 }
             }
+        };
+        Poll::Ready(match (answer, undecided) {
+            (Ok(decision), _) if decision.allowed || !refuses => Ok(decision),
+            (Ok(decision), _) => Err(Rejection::Limited { name, decision }),
+            (Err(_), Some(capacity)) => Ok(Decision::undecided(capacity)),
+            (Err(error), None) => Err(Rejection::Unavailable { name, error }),
         })
     }
 }

@@ -54,6 +54,25 @@ impl Decision {
     }
 }
 
+/// The decision that speaks for several limits, and the name of its limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) name: &'static str,
+    pub(crate) decision: Decision,
+}
+
+impl Verdict {
+    /// The one that is harder on the caller: a refusal before an admission, the longer wait of two
+    /// refusals, the smaller rest of two admissions; the first of equals.
+    pub(crate) fn harder(self, other: Self) -> Self {
+        let hardness = |it: &Self| {
+            let Decision { allowed, retry_after, remaining, .. } = it.decision;
+            (!allowed, retry_after, if allowed { u32::MAX - remaining } else { 0 })
+        };
+        if hardness(&other) > hardness(&self) { other } else { self }
+    }
+}
+
 /// Where a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -38,6 +38,8 @@ pub enum StoreError {
     },
     /// The future was polled outside a tokio runtime, which the connection to Redis needs.
     NoRuntime,
+    /// A call was checked against no limits at all.
+    NoLimits,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -68,6 +70,9 @@ impl fmt::Display for StoreError {
                 "Redis is reached through tokio: await this in a tokio runtime with I/O and time \
                  enabled, as `#[tokio::main]` makes it",
             ),
+            Self::NoLimits => {
+                f.write_str("`check_all` was called with no limits: give it at least one")
+            }
             Self::Configuration(error) => error.fmt(f),
         }
     }

@@ -53,6 +53,7 @@ mod global;
 mod key;
 mod limit;
 mod limiter;
+mod part;
 mod rejection;
 mod store;
 
@@ -71,4 +72,5 @@ pub use crate::global::{SetGlobalError, current, set_global};
 pub use crate::key::{Key, KeyWriter};
 pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
 pub use crate::limiter::RateLimiter;
+pub use crate::part::Part;
 pub use crate::rejection::{FromRejection, Rejection};

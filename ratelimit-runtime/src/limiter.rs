@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::algorithm::Op;
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::limit::{Limit, OnError};
+use crate::part::Part;
 use crate::store::Store;
 use crate::store::embedded::Embedded;
 
@@ -99,6 +100,64 @@ impl RateLimiter {
         self.ask(Op::Peek, limit, &key, cost)
     }
 
+    /// Checks a call against several limits in one decision: all admit it and are charged, or none
+    /// is. On Redis that is one script, atomic over all of their keys.
+    ///
+    /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
+    /// one with the longest wait, which the rejection names; else the one with the least left.
+    /// [`Scope`](crate::Scope), [`OnError`] and `shadow` are those of the first limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Part, RateLimiter};
+    ///
+    /// const BY_USER: Limit = Limit::sliding("login.user", 5, Duration::from_secs(60));
+    /// const BY_ADDRESS: Limit = Limit::token_bucket("login.address", 20, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let (user, address) = ("alice", std::net::Ipv4Addr::LOCALHOST);
+    /// let parts = [Part::new(&BY_USER, &user, 1), Part::new(&BY_ADDRESS, &address, 1)];
+    /// let decision = RateLimiter::embedded().check_all(&parts).await.unwrap();
+    /// assert_eq!((decision.limit, decision.remaining), (5, 4));
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check).
+    pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return Check::no_limits();
+        };
+        if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
+            return Check::never(part.limit, part.cost);
+        }
+        let Some(shared) = self.shared(first) else {
+            return Check::all(first, self.inner.local.apply_all(parts));
+        };
+        let answer = shared.apply_all(parts);
+        let asks = self.inner.local.asks(parts);
+        let (limiter, limit) = (self.clone(), *first);
+        Check::all(
+            first,
+            Answer::later(async move {
+                let answer = answer.await;
+                limiter.inner.note(&answer);
+                answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
+                    OnError::Local => {
+                        limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
+                    }
+                    OnError::Allow => Ok(Verdict {
+                        name: limit.name(),
+                        decision: Decision::undecided(limit.capacity()),
+                    }),
+                    OnError::Deny => Err(error),
+                })
+            }),
+        )
+    }
+
     /// Gives back `cost` units that were charged, the newest first, and never more than are
     /// charged; for calls that turned out not to count.
     ///
@@ -162,7 +221,7 @@ impl RateLimiter {
 
 impl Inner {
     /// Says once when the shared store begins to fail, and once when it decides again.
-    fn note(&self, answer: &Result<Decision, StoreError>) {
+    fn note<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Err(error) => {
                 if !self.failing.swap(true, Ordering::Relaxed) {

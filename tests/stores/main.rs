@@ -8,6 +8,7 @@ mod life;
 mod parity;
 mod policies;
 mod semantics;
+mod together;
 
 use std::time::Duration;
 

@@ -13,9 +13,11 @@ use super::Store;
 use crate::algorithm::{Op, Outcome, State};
 use crate::check::Answer;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, Source, Verdict};
+use crate::error::StoreError;
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
+use crate::part::Part;
 
 /// Enough that threads rarely meet; a power of two.
 const SHARDS: usize = 64;
@@ -29,14 +31,14 @@ const SAMPLE: usize = 5;
 
 pub(crate) struct Embedded {
     shards: Box<[Mutex<Shard>]>,
-    shard_capacity: usize,
     secret: SipHasher13,
     clock: Clock,
 }
 
-#[derive(Default)]
 struct Shard {
     entries: IndexMap<u128, Entry, BuildHasherDefault<AlreadyHashed>>,
+    /// How many entries it holds at most.
+    capacity: usize,
     /// Where the next sweep goes on.
     hand: usize,
 }
@@ -53,8 +55,9 @@ impl Embedded {
         let random = RandomState::new();
         let word = |salt: u8| std::hash::BuildHasher::hash_one(&random, salt);
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_capacity: max_keys.div_ceil(SHARDS),
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))
+                .collect(),
             secret: SipHasher13::new_with_keys(word(0), word(1)),
             clock,
         }
@@ -67,31 +70,72 @@ impl Embedded {
         hasher.finish128().as_u128()
     }
 
+    /// The parts of a call, with their keys looked up.
+    pub(crate) fn asks(&self, parts: &[Part<'_>]) -> Vec<Ask> {
+        let ask = |part: &Part<'_>| {
+            let place = self.place(part.limit, part.key);
+            Ask { limit: *part.limit, place, cost: part.cost }
+        };
+        parts.iter().map(ask).collect()
+    }
+
     /// Answers `op` about the key at `place`.
     pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
         let clock = self.clock.local();
-        let mut shard = self.shard(place);
-        if let Some(entry) = shard.entries.get_mut(&place) {
-            let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
-            entry.expires = expires.unwrap_or(entry.expires);
-            return outcome;
-        }
-        let mut state = State::new(limit);
-        let (outcome, expires) = state.apply(op, limit, clock, cost);
-        if let Some(expires) = expires.filter(|expires| *expires > 0) {
-            shard.make_room(self.shard_capacity, clock, place as usize);
-            shard.entries.insert(place, Entry { state, expires });
-        }
-        outcome
+        self.shard(shard_of(place)).apply(place, op, limit, clock, cost)
     }
 
-    /// The shard of a key; held for the arithmetic only.
-    fn shard(&self, place: u128) -> MutexGuard<'_, Shard> {
-        // The table inside a shard uses the low bits.
-        let shard = &self.shards[(place >> 122) as usize % SHARDS];
-        // A panic cannot leave a shard half changed: nothing under the lock calls foreign code.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Answers several limits together. Twin of `lua/all.lua`.
+    pub(crate) fn apply_all_at(&self, asks: &[Ask], source: Source) -> Option<Verdict> {
+        let clock = self.clock.local();
+        // In ascending order, as everybody locks them, so that nobody waits for another in turn.
+        let mut indices: Vec<_> = asks.iter().map(|ask| shard_of(ask.place)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let mut held: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
+        let mut answer = |op, ask: &Ask| {
+            let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
+            let outcome = held[at].apply(ask.place, op, &ask.limit, clock, ask.cost);
+            let decision = Decision::new(&ask.limit, outcome, source);
+            Verdict { name: ask.limit.name(), decision }
+        };
+
+        let verdict = asks.iter().map(|ask| answer(Op::Peek, ask)).reduce(Verdict::harder)?;
+        if !verdict.decision.allowed {
+            return Some(verdict);
+        }
+        let mut charged: Option<Verdict> = None;
+        for (index, ask) in asks.iter().enumerate() {
+            let verdict = answer(Op::Decide, ask);
+            if !verdict.decision.allowed {
+                // Its key is also that of an earlier limit, which took what was left.
+                for earlier in &asks[..index] {
+                    answer(Op::Refund, earlier);
+                }
+                return Some(verdict);
+            }
+            charged = Some(charged.map_or(verdict, |hardest| hardest.harder(verdict)));
+        }
+        charged
     }
+
+    /// A shard; held for the arithmetic only.
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
+        // A panic cannot leave a shard half changed: nothing under the lock calls foreign code.
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The shard of a key. The table inside uses the low bits.
+fn shard_of(place: u128) -> usize {
+    (place >> 122) as usize % SHARDS
+}
+
+/// One limit among several, with the key already looked up; see [`Part`].
+pub(crate) struct Ask {
+    pub(crate) limit: Limit,
+    pub(crate) place: u128,
+    pub(crate) cost: u32,
 }
 
 impl Store for Embedded {
@@ -100,9 +144,14 @@ impl Store for Embedded {
         Answer::ready(Ok(Decision::new(limit, outcome, self.source())))
     }
 
+    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {
+        let asks = self.asks(parts);
+        Answer::ready(self.apply_all_at(&asks, self.source()).ok_or(StoreError::NoLimits))
+    }
+
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let place = self.place(limit, key);
-        self.shard(place).entries.swap_remove(&place);
+        self.shard(shard_of(place)).entries.swap_remove(&place);
         Answer::ready(Ok(()))
     }
 
@@ -112,9 +161,28 @@ impl Store for Embedded {
 }
 
 impl Shard {
+    fn new(capacity: usize) -> Self {
+        Self { entries: IndexMap::default(), capacity, hand: 0 }
+    }
+
+    fn apply(&mut self, place: u128, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        if let Some(entry) = self.entries.get_mut(&place) {
+            let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
+            entry.expires = expires.unwrap_or(entry.expires);
+            return outcome;
+        }
+        let mut state = State::new(limit);
+        let (outcome, expires) = state.apply(op, limit, clock, cost);
+        if let Some(expires) = expires.filter(|expires| *expires > 0) {
+            self.make_room(clock, place as usize);
+            self.entries.insert(place, Entry { state, expires });
+        }
+        outcome
+    }
+
     /// Reclaims a few entries that have become useless, and if the shard is full all the same,
     /// evicts one. `spread` is any number that differs from call to call.
-    fn make_room(&mut self, capacity: usize, now: u64, spread: usize) {
+    fn make_room(&mut self, now: u64, spread: usize) {
         for _ in 0..SWEEP {
             if self.hand >= self.entries.len() {
                 self.hand = 0;
@@ -127,7 +195,7 @@ impl Shard {
             }
         }
         let held = self.entries.len();
-        if held >= capacity {
+        if held >= self.capacity {
             // The one of a sample that would have become useless first; taken from all over the
             // shard, since neighbours came together and may be of one limit.
             let sample = (0..SAMPLE).map(|part| (spread % held + part * held / SAMPLE) % held);

@@ -7,15 +7,19 @@ pub(crate) mod redis;
 
 use crate::algorithm::Op;
 use crate::check::Answer;
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, Source, Verdict};
 use crate::key::Key;
 use crate::limit::Limit;
+use crate::part::Part;
 
 /// A store of counts.
 pub(crate) trait Store: Send + Sync {
     /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
     /// refund, which may be of any size.
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision>;
+
+    /// Answers all `parts` together, atomically: all admit the call and are charged, or none is.
+    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict>;
 
     /// Forgets `key`.
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;

@@ -9,15 +9,16 @@ use std::time::Duration;
 use ::redis::{Cmd, RedisError, ServerErrorKind, Value};
 
 use self::connection::Connection;
-use self::script::{Script, decode_reply};
+use self::script::{REPLY, Script, decode_reply, named_arguments};
 use super::Store;
 use crate::algorithm::Op;
 use crate::check::Answer;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source};
+use crate::decision::{Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
+use crate::part::Part;
 
 pub(crate) struct Redis {
     connection: Arc<Connection>,
@@ -75,27 +76,30 @@ impl Redis {
 impl Store for Redis {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
         let script = Script::of(limit.algorithm());
-        let arguments = script::arguments(op, limit, self.clock.sent(), cost);
-        let key = self.key(limit, key);
+        let arguments = [script::arguments(op, limit, self.clock.sent(), cost)];
+        let keys = [self.key(limit, key)];
         let limit = *limit;
         self.answer(|connection| async move {
-            // Both commands are about the same key and of the same effect: the second is sent only
-            // when the first has certainly not been executed.
-            let mut reply = connection.send(&script.by_hash(&key, &arguments)).await;
-            if reply.as_ref().is_err_and(|error| {
-                error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript)
-            }) {
-                reply = connection.send(&script.by_text(&key, &arguments)).await;
-            }
-            match reply {
-                Ok(Value::BulkString(reply)) => {
-                    let outcome = decode_reply(&reply)
-                        .ok_or_else(|| unexpected("a reply of another length"))?;
-                    Ok(Decision::new(&limit, outcome, Source::Redis))
-                }
-                Ok(_) => Err(unexpected("a reply of another type")),
-                Err(error) => Err(store_error(&error, &key)),
-            }
+            let reply = run(&connection, script, &keys, &arguments).await?;
+            Ok(Decision::new(&limit, decode_reply(&reply).ok_or_else(unexpected)?, Source::Redis))
+        })
+    }
+
+    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {
+        let clock = self.clock.sent();
+        let keys: Vec<_> = parts.iter().map(|part| self.key(part.limit, part.key)).collect();
+        let arguments = parts.iter().map(|part| named_arguments(part.limit, clock, part.cost));
+        let arguments: Vec<_> = arguments.collect();
+        let limits: Vec<_> = parts.iter().map(|part| *part.limit).collect();
+        self.answer(|connection| async move {
+            let reply = run(&connection, Script::all(), &keys, &arguments).await?;
+            let replies = limits.iter().zip(reply.chunks(REPLY));
+            let verdicts = replies.map(|(limit, reply)| {
+                let decision = Decision::new(limit, decode_reply(reply)?, Source::Redis);
+                Some(Verdict { name: limit.name(), decision })
+            });
+            let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();
+            hardest.filter(|_| reply.len() == limits.len() * REPLY).ok_or_else(unexpected)
         })
     }
 
@@ -106,7 +110,7 @@ impl Store for Redis {
             unlink.arg("UNLINK").arg(&key);
             match connection.send(&unlink).await {
                 Ok(_) => Ok(()),
-                Err(error) => Err(store_error(&error, &key)),
+                Err(error) => Err(store_error(&error, &[key])),
             }
         })
     }
@@ -116,17 +120,38 @@ impl Store for Redis {
     }
 }
 
-fn unexpected(message: &str) -> StoreError {
-    StoreError::Server { code: "ERR".into(), message: message.into() }
+/// Runs a script once, whether the server knows it or not.
+async fn run(
+    connection: &Arc<Connection>,
+    script: &Script,
+    keys: &[Vec<u8>],
+    arguments: &[Vec<u8>],
+) -> Result<Vec<u8>, StoreError> {
+    let mut reply = connection.send(&script.by_hash(keys, arguments)).await;
+    let unknown = ::redis::ErrorKind::Server(ServerErrorKind::NoScript);
+    if reply.as_ref().is_err_and(|error| error.kind() == unknown) {
+        // Certainly not executed, so this is the only charge.
+        reply = connection.send(&script.by_text(keys, arguments)).await;
+    }
+    match reply {
+        Ok(Value::BulkString(reply)) => Ok(reply),
+        Ok(_) => Err(unexpected()),
+        Err(error) => Err(store_error(&error, keys)),
+    }
+}
+
+fn unexpected() -> StoreError {
+    StoreError::Server { code: "ERR".into(), message: "the script gave another reply".into() }
 }
 
 /// What an error of the client library means here. A server before Redis 7 wraps the error of a
 /// command in a script's, so its text is searched and not its code alone.
-fn store_error(error: &RedisError, key: &[u8]) -> StoreError {
+fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     let code = error.code().unwrap_or("ERR");
     if code == "BADSTATE" || code == "WRONGTYPE" || message.contains("WRONGTYPE") {
-        return StoreError::ForeignKey { key: String::from_utf8_lossy(key).into() };
+        let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
+        return StoreError::ForeignKey { key: keys.join("` or `").into() };
     }
     match error.kind() {
         ::redis::ErrorKind::AuthenticationFailed => {

@@ -6,54 +6,79 @@ use redis::Cmd;
 use crate::algorithm::{Op, Outcome};
 use crate::limit::{Algorithm, Limit};
 
-/// A script, with the prelude in front of it and the epilogue behind.
+/// A script, as the server gets it.
 pub(super) struct Script {
-    text: &'static str,
+    text: String,
     hash: String,
 }
 
-macro_rules! script {
-    ($file:literal) => {
-        Lazy::new(|| {
-            let text = concat!(
-                include_str!("../../../lua/prelude.lua"),
-                include_str!(concat!("../../../lua/", $file)),
-                include_str!("../../../lua/epilogue.lua"),
-            );
-            Script { text, hash: redis::Script::new(text).get_hash().to_owned() }
-        })
-    };
+const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const EPILOGUE: &str = include_str!("../../../lua/epilogue.lua");
+
+/// In the order of the list in `lua/all.lua`.
+const BODIES: [(&str, &str); 4] = [
+    ("sliding", include_str!("../../../lua/sliding.lua")),
+    ("fixed", include_str!("../../../lua/fixed.lua")),
+    ("sliding_counter", include_str!("../../../lua/sliding_counter.lua")),
+    ("bucket", include_str!("../../../lua/bucket.lua")),
+];
+
+/// Where the script of an algorithm is in [`BODIES`].
+const fn index(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::Sliding => 0,
+        Algorithm::Fixed => 1,
+        Algorithm::SlidingCounter => 2,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
+    }
 }
 
 impl Script {
+    /// The script that decides one limit.
     pub(super) fn of(algorithm: Algorithm) -> &'static Self {
-        static SLIDING: Lazy<Script> = script!("sliding.lua");
-        static FIXED: Lazy<Script> = script!("fixed.lua");
-        static SLIDING_COUNTER: Lazy<Script> = script!("sliding_counter.lua");
-        static BUCKET: Lazy<Script> = script!("bucket.lua");
-        match algorithm {
-            Algorithm::Sliding => &SLIDING,
-            Algorithm::Fixed => &FIXED,
-            Algorithm::SlidingCounter => &SLIDING_COUNTER,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => &BUCKET,
-        }
+        static SCRIPTS: Lazy<[Script; 4]> =
+            Lazy::new(|| BODIES.map(|(_, body)| Script::new(format!("{PRELUDE}{body}{EPILOGUE}"))));
+        &SCRIPTS[index(algorithm)]
+    }
+
+    /// The script that decides several limits together.
+    pub(super) fn all() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| {
+            let functions = BODIES.map(|(name, body)| {
+                format!("local function {name}(KEYS, ARGV)\n{PRELUDE}{body}{EPILOGUE}\nend\n")
+            });
+            Script::new(functions.concat() + include_str!("../../../lua/all.lua"))
+        });
+        &SCRIPT
+    }
+
+    fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
     }
 
     /// The call that the server knows by hash, if it has seen the text.
-    pub(super) fn by_hash(&self, key: &[u8], arguments: &[u8]) -> Cmd {
-        command("EVALSHA", self.hash.as_bytes(), key, arguments)
+    pub(super) fn by_hash(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+        command("EVALSHA", &self.hash, keys, arguments)
     }
 
     /// The same call with the text, which the server then knows.
-    pub(super) fn by_text(&self, key: &[u8], arguments: &[u8]) -> Cmd {
-        command("EVAL", self.text.as_bytes(), key, arguments)
+    pub(super) fn by_text(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+        command("EVAL", &self.text, keys, arguments)
     }
 }
 
-fn command(name: &str, script: &[u8], key: &[u8], arguments: &[u8]) -> Cmd {
+fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
     let mut command = Cmd::new();
-    command.arg(name).arg(script).arg(1).arg(key).arg(arguments);
+    command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(arguments);
     command
+}
+
+/// The argument of `lua/all.lua`.
+pub(super) fn named_arguments(limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+    let mut out = vec![index(limit.algorithm()) as u8 + 1];
+    out.extend(arguments(Op::Decide, limit, clock, cost));
+    out
 }
 
 /// The packed argument that `lua/prelude.lua` and the script after it describe.
@@ -89,6 +114,9 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
     }
     out
 }
+
+/// How long the reply of one limit is.
+pub(super) const REPLY: usize = 19;
 
 /// The reply of `lua/epilogue.lua`; `None` if it is not one.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {

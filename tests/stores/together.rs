@@ -1,0 +1,246 @@
+//! Several limits in one decision: all or nothing, whatever their algorithms, periods, keys and
+//! costs, and the same from the model, the embedded store and Redis.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratelimit_runtime::{
+    Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source,
+    StoreError, VirtualClock,
+};
+use support::model::{Expected, Model};
+use support::server::Server;
+
+use crate::Timed;
+
+const NAMES: [&str; 5] = ["together.a", "together.b", "together.c", "together.d", "together.e"];
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Sliding,
+    Algorithm::Fixed,
+    Algorithm::SlidingCounter,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
+
+#[derive(Clone, Debug)]
+struct Call {
+    /// Which limits, each with a cost; one may come twice.
+    parts: Vec<(usize, u32)>,
+    /// Microseconds before the call.
+    wait: u64,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let wait = prop_oneof![4 => Just(0), 3 => 0_u64..200_000, 2 => 0_u64..20_000_000];
+    (prop::collection::vec((0_usize..5, 0_u32..4), 1..5), wait)
+        .prop_map(|(parts, wait)| Call { parts, wait })
+}
+
+fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    let limit = |algorithm: Algorithm, name: &'static str| {
+        (3_u32..12, 1_u64..100, 3_u32..6).prop_map(move |(threshold, tenths, burst)| {
+            let period = Duration::from_millis(tenths * 100);
+            let limit = Limit::new(name, algorithm, threshold, period).expect("valid");
+            if algorithm == Algorithm::LeakyBucket { limit.burst(burst) } else { limit }
+        })
+    };
+    ALGORITHMS
+        .into_iter()
+        .zip(NAMES)
+        .map(|(algorithm, name)| limit(algorithm, name))
+        .collect::<Vec<_>>()
+}
+
+/// Who spoke for a call, and what was said.
+type Said = (&'static str, Expected);
+
+fn said(call: &Call, limits: &[Limit], answer: Result<Decision, Rejection>) -> Said {
+    let (name, decision) = match answer {
+        Err(Rejection::Limited { name, decision, .. }) => (name, decision),
+        // An admission does not say which limit is the tightest, but shows its capacity.
+        Ok(decision) => {
+            let mut names = call.parts.iter().map(|(index, _)| &limits[*index]);
+            let limit = names.find(|limit| limit.capacity() == decision.limit);
+            (limit.expect("one of the limits").name(), decision)
+        }
+        Err(other) => panic!("the store did not decide: {other:?}"),
+    };
+    let Decision { allowed, remaining, retry_after, reset_after, .. } = decision;
+    (name, Expected { allowed, remaining, retry_after, reset_after })
+}
+
+/// The rule, as plainly as can be.
+fn expected(models: &mut [Model], call: &Call, limits: &[Limit], clock: u64) -> Said {
+    let hardest = |said: &[Said]| {
+        let refused = said.iter().filter(|(_, it)| !it.allowed);
+        let longest = refused.clone().map(|(_, it)| it.retry_after).max();
+        let least = said.iter().map(|(_, it)| it.remaining).min();
+        *match longest {
+            Some(longest) => refused.clone().find(|(_, it)| it.retry_after == longest),
+            None => said.iter().find(|(_, it)| Some(it.remaining) == least),
+        }
+        .expect("at least one limit")
+    };
+    let before = models.to_vec();
+    let ask = |index: usize| (limits[index].name(), limits[index]);
+    let peeks: Vec<Said> = call
+        .parts
+        .iter()
+        .map(|(index, cost)| {
+            let (name, limit) = ask(*index);
+            (name, models[*index].peek(limit, clock, *cost))
+        })
+        .collect();
+    if peeks.iter().any(|(_, it)| !it.allowed) {
+        return hardest(&peeks);
+    }
+    let mut charges = Vec::new();
+    for (index, cost) in &call.parts {
+        let (name, limit) = ask(*index);
+        let charge = models[*index].check(limit, clock, *cost);
+        if !charge.allowed {
+            models.clone_from_slice(&before);
+            return (name, charge);
+        }
+        charges.push((name, charge));
+    }
+    hardest(&charges)
+}
+
+#[test]
+fn traces_agree() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (traces, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let config = Config {
+        cases: 120,
+        max_shrink_iters: 5_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let calls = prop::collection::vec(call(), 1..150);
+    let outcome = TestRunner::new(config).run(&(limits(), calls), |(limits, calls)| {
+        let key = traces.fetch_add(1, Ordering::Relaxed);
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let shared = || Clock::Virtual(clock.clone());
+        let embedded = RateLimiter::builder().clock(shared()).build().expect("valid");
+        let redis = server.builder().clock(shared()).build().expect("valid");
+        let mut models: Vec<_> = limits.iter().map(|limit| Model::new(*limit, None)).collect();
+        for (index, call) in calls.iter().enumerate() {
+            clock.advance(Duration::from_micros(call.wait));
+            let parts: Vec<_> = call
+                .parts
+                .iter()
+                .map(|(index, cost)| Part::new(&limits[*index], &key, *cost))
+                .collect();
+            let now = clock.now().as_micros() as u64;
+            let (_, model) = expected(&mut models, call, &limits, now);
+            let (_, store) = said(call, &limits, runtime.block_on(embedded.check_all(&parts)));
+            let (_, script) = said(call, &limits, runtime.block_on(redis.check_all(&parts)));
+            prop_assert_eq!(model, store, "embedded, call {}", index);
+            prop_assert_eq!(model, script, "Redis, call {}", index);
+            refused.fetch_add(u64::from(!model.allowed), Ordering::Relaxed);
+        }
+        // Nothing is left of what was refused: one by one, the limits agree as well.
+        for (limit, model) in limits.iter().zip(&mut models) {
+            let now = clock.now().as_micros() as u64;
+            let model = model.peek(*limit, now, 1).remaining;
+            for limiter in [&embedded, &redis] {
+                let peek = runtime.block_on(limiter.peek(limit, key, 1)).expect("decided");
+                prop_assert_eq!(model, peek.remaining, "{} at the end", limit.name());
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    let refused = refused.into_inner();
+    assert!(refused > 1_000, "only {refused} calls were refused");
+    for (key, life) in server.lives() {
+        assert!(life > 0, "{key} has no TTL");
+    }
+}
+
+const BURST: Limit = Limit::token_bucket("burst", 10, Duration::from_secs(1));
+const DAILY: Limit = Limit::fixed("daily", 25, Duration::from_secs(86_400));
+
+#[tokio::test]
+async fn the_longest_wait_speaks() {
+    let server = Server::start();
+    for Timed { limiter, clock } in [Timed::embedded(), Timed::redis(&server)] {
+        let check = |cost: u32| {
+            let parts = [Part::new(&BURST, &"key", cost), Part::new(&DAILY, &"key", cost)];
+            limiter.check_all(&parts)
+        };
+        let first = check(10).await.expect("admitted");
+        assert_eq!((first.limit, first.remaining), (10, 0));
+        let Err(Rejection::Limited { name, decision, .. }) = check(5).await else {
+            panic!("the bucket is empty")
+        };
+        assert_eq!((name, decision.retry_after), ("burst", Duration::from_millis(500)));
+        clock.advance(Duration::from_secs(1));
+        assert!(check(10).await.is_ok());
+        // Now both refuse.
+        let refused = check(6).await.expect_err("the day is used up");
+        assert_eq!(
+            (refused.name(), refused.retry_after()),
+            ("daily", Some(Duration::from_secs(86_399)))
+        );
+        // And neither was charged for that.
+        clock.advance(Duration::from_secs(1));
+        let last = check(5).await.expect("admitted");
+        assert_eq!((last.limit, last.remaining), (25, 0));
+    }
+}
+
+#[tokio::test]
+async fn what_one_limit_says_goes_for_the_call() {
+    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
+    let both = |burst: Limit, cost: u32| {
+        let parts = [Part::new(&burst, &1, cost), Part::new(&DAILY, &1, cost)];
+        limiter.check_all(&parts)
+    };
+    assert_eq!(both(BURST, 10).await.expect("local").source, Source::Fallback);
+    assert_eq!(both(BURST, 10).await.expect_err("local").name(), "burst");
+    assert!(both(BURST.on_error(OnError::Allow), 10).await.is_ok());
+    assert!(both(BURST.shadow(true), 10).await.is_ok_and(|decision| !decision.allowed));
+    assert_eq!(both(BURST.scope(Scope::Process), 1).await.expect_err("counted").name(), "burst");
+    let denied = both(BURST.on_error(OnError::Deny), 10).await;
+    assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
+    let never = both(BURST, 11).await.expect_err("never");
+    assert!(matches!(never, Rejection::CostExceedsCapacity { name: "burst", .. }), "{never:?}");
+    let nothing = limiter.check_all(&[]).await;
+    assert!(matches!(nothing, Err(Rejection::Unavailable { error: StoreError::NoLimits, .. })));
+}
+
+/// Threads that lock the same shards in different orders do not wait for each other in turn, and
+/// the counts of two limits stay equal.
+#[test]
+fn threads_admit_all_or_nothing() {
+    const LIMIT: Limit = Limit::fixed("threads", 1_000, Duration::from_secs(86_400));
+    let limiter = RateLimiter::embedded();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let keys: Vec<u32> = (0..16).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (limiter, runtime, mut keys) = (&limiter, &runtime, keys.clone());
+            keys.rotate_left(thread * 2);
+            if thread % 2 == 1 {
+                keys.reverse();
+            }
+            scope.spawn(move || {
+                let parts: Vec<_> = keys.iter().map(|key| Part::new(&LIMIT, key, 1)).collect();
+                for _ in 0..200 {
+                    let _ = runtime.block_on(limiter.check_all(&parts));
+                }
+            });
+        }
+    });
+    for key in &keys {
+        let left = runtime.block_on(limiter.peek(&LIMIT, key, 0)).expect("decided").remaining;
+        assert_eq!(left, 0, "key {key}");
+    }
+}
