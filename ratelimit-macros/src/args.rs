@@ -3,7 +3,7 @@
 //! Nothing is interpreted here: a value is an expression. A mistake costs one argument, not the
 //! rest of the list, so the next mistake is found too.
 
-use proc_macro2::{Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
@@ -11,9 +11,14 @@ use syn::{Expr, Ident, Token};
 
 use crate::diagnostics::{Errors, Reported, closest, quoted};
 
-/// The arguments of one attribute, as written.
+/// The arguments of one attribute, or of one `limit(…)` in it, as written.
 pub(crate) struct Args<'e> {
+    names: &'static [&'static str],
+    /// What to point at when something is missing.
+    span: Span,
     given: Vec<Argument>,
+    /// The `limit(…)` groups.
+    pub(crate) groups: Vec<Args<'e>>,
     /// What the unknown arguments were probably meant to be: not missing, only misspelled.
     misspelled: Vec<(&'static str, Reported)>,
     pub(crate) errors: &'e Errors,
@@ -26,7 +31,7 @@ pub(crate) struct Argument {
 }
 
 /// Every argument there is, in the order they are documented.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "period",
     "threshold",
     "algo",
@@ -35,12 +40,17 @@ const NAMES: [&str; 13] = [
     "key",
     "cost",
     "name",
+    "limit",
     "scope",
     "on_error",
     "shadow",
     "on_limited",
     "crate",
 ];
+
+/// Those that a `limit(…)` has.
+const NAMES_OF_A_LIMIT: [&str; 8] =
+    ["period", "threshold", "algo", "burst", "align", "key", "cost", "name"];
 
 /// What other limiters call the same thing.
 const SYNONYMS: [(&str, &str); 13] = [
@@ -61,7 +71,17 @@ const SYNONYMS: [(&str, &str); 13] = [
 
 impl<'e> Args<'e> {
     pub(crate) fn parse(tokens: TokenStream, errors: &'e Errors) -> Self {
-        let mut args = Args { given: Vec::new(), misspelled: Vec::new(), errors };
+        Self::parse_with(&NAMES, Span::call_site(), tokens, errors)
+    }
+
+    fn parse_with(
+        names: &'static [&'static str],
+        span: Span,
+        tokens: TokenStream,
+        errors: &'e Errors,
+    ) -> Self {
+        let (given, groups, misspelled) = (Vec::new(), Vec::new(), Vec::new());
+        let mut args = Args { names, span, given, groups, misspelled, errors };
         let read_all = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 args.parse_one(input);
@@ -103,7 +123,7 @@ impl<'e> Args<'e> {
         self.optional(name, read).unwrap_or_else(|| {
             let misspelled = self.misspelled.iter().find(|(meant, _)| *meant == name);
             Err(misspelled.map_or_else(
-                || self.errors.report(syn::Error::new(Span::call_site(), missing)),
+                || self.errors.report(syn::Error::new(self.span, missing)),
                 |(_, reported)| *reported,
             ))
         })
@@ -115,9 +135,12 @@ impl<'e> Args<'e> {
             let message = "expected an argument with its name, such as `period = 30`";
             let reported = self.errors.report(input.error(message));
             // It may be any of those that would be missing now.
-            self.misspelled.extend(NAMES.map(|name| (name, reported)));
+            self.misspelled.extend(self.names.iter().map(|name| (*name, reported)));
             return skip_argument(input);
         };
+        if name == "limit" && self.names.contains(&"limit") {
+            return self.parse_group(&name, input);
+        }
         let accepted = self.accept(&name);
         let value = parse_value(&name, input);
         if value.is_err() {
@@ -139,6 +162,20 @@ impl<'e> Args<'e> {
         skip_argument(input);
     }
 
+    /// One `limit(…)` and the comma behind it.
+    fn parse_group(&mut self, name: &Ident, input: ParseStream<'_>) {
+        let group = input.parse::<Group>().ok();
+        if let Some(group) = group.filter(|group| group.delimiter() == Delimiter::Parenthesis) {
+            let (names, tokens) = (&NAMES_OF_A_LIMIT, group.stream());
+            self.groups.push(Args::parse_with(names, name.span(), tokens, self.errors));
+        } else {
+            let message = "`limit` is a group: write `limit(period = 1, threshold = 10)`";
+            let reported = self.errors.report(syn::Error::new(name.span(), message));
+            self.misspelled.extend(self.names.iter().map(|name| (*name, reported)));
+        }
+        skip_argument(input);
+    }
+
     /// Whether the argument exists and comes for the first time.
     fn accept(&mut self, name: &Ident) -> Result<(), Reported> {
         let word = name.to_string();
@@ -146,11 +183,17 @@ impl<'e> Args<'e> {
         if self.get(&word).is_some() {
             return error(format!("`{word}` is given twice: keep one of the two"));
         }
-        if NAMES.contains(&word.as_str()) {
+        let names = || self.names.iter().copied();
+        if self.names.contains(&word.as_str()) {
             return Ok(());
         }
-        let Some(meant) = synonym(&word).or_else(|| closest(&word, NAMES)) else {
-            let names = quoted(NAMES);
+        if NAMES.contains(&word.as_str()) {
+            return error(format!(
+                "`{word}` is said once for all limits: move it out of `limit(…)`"
+            ));
+        }
+        let Some(meant) = synonym(&word).or_else(|| closest(&word, names())) else {
+            let names = quoted(names());
             return error(format!("unknown argument `{word}`: the arguments are {names}"));
         };
         let accepted = error(format!("unknown argument `{word}`: did you mean `{meant}`?"));

@@ -9,10 +9,10 @@ use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprReference, ExprTuple, Token, parse_quote};
+use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
 
 use crate::function::{Body, Function};
-use crate::guard::Guard;
+use crate::guard::{Guard, Rule, Rules, Several};
 use crate::key::{Key, Piece};
 use crate::limit::{Limit, Offset};
 use crate::policy::Policy;
@@ -48,10 +48,7 @@ impl Expansion<'_> {
     /// The guard, and the body in a block of its own: its `use`s and items stay inside.
     fn guarded(&self, body: &TokenStream) -> TokenStream {
         let Expansion { function, rt, .. } = self;
-        let limit = self.limit();
-        let key = self.key();
-        let one = parse_quote!(1_u32);
-        let cost = self.guard.cost.as_ref().unwrap_or(&one);
+        let check = self.check();
         let refused = self.refused();
 
         let mut block = Group::new(Delimiter::Brace, body.clone());
@@ -69,7 +66,7 @@ impl Expansion<'_> {
         };
         quote_spanned! {hygienic()=>
             {
-                let pending = #rt::__private::check(const { &#limit }, #key, #cost);
+                let pending = #check;
                 if let ::core::result::Result::Err(rejection) = pending.await {
                     return #refused;
                 }
@@ -78,21 +75,75 @@ impl Expansion<'_> {
         }
     }
 
+    /// Begins the check; its value is the future of the answer.
+    fn check(&self) -> TokenStream {
+        let rt = &self.rt;
+        match &self.guard.rules {
+            Rules::One(rule) => {
+                let Rule { limit, charge } = &**rule;
+                let limit = self.limit(limit, &self.name(limit.name.as_ref()));
+                let (key, cost) = (self.key(charge.key.as_ref()), cost(charge.cost.as_ref()));
+                quote_spanned! {hygienic()=>
+                    #rt::__private::check(const { &#limit }, #key, #cost)
+                }
+            }
+            Rules::Several(several) => {
+                let Several { name, rules, default } = &**several;
+                let name = self.name(name.as_ref());
+                let parts = rules.iter().zip(1_usize..).map(|(rule, number)| {
+                    let Rule { limit, charge } = rule;
+                    let numbered = || {
+                        let number = format!("#{number}");
+                        quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
+                    };
+                    let own = limit.name.as_ref().map(ToTokens::to_token_stream);
+                    let limit = self.limit(limit, &own.unwrap_or_else(numbered));
+                    let variable = |name| Ident::new(name, hygienic()).into_token_stream();
+                    let key = charge.key.as_ref().map(|key| self.key(Some(key)));
+                    let key = key.unwrap_or_else(|| variable("key"));
+                    let cost = charge.cost.as_ref().map(ToTokens::to_token_stream);
+                    let cost = cost.unwrap_or_else(|| variable("cost"));
+                    quote_spanned! {hygienic()=>
+                        #rt::Part::new(const { &#limit }, &#key, #cost)
+                    }
+                });
+                let parts: Vec<_> = parts.collect();
+                let (key, cost) = (self.key(default.key.as_ref()), cost(default.cost.as_ref()));
+                // What several limits share is evaluated once. A `match` keeps the temporaries of
+                // the key for as long as they are borrowed.
+                quote_spanned! {hygienic()=>
+                    match (#key, #cost) {
+                        (key, cost) => {
+                            let _ = (&key, cost);
+                            #rt::__private::check_all(&[#(#parts),*])
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// `impl Trait` hides a type that cannot say how it is refused: `Result` speaks for it.
     fn wraps_output(&self) -> bool {
         self.guard.on_limited.is_none() && self.function.returns_impl_trait()
     }
 
-    fn limit(&self) -> TokenStream {
+    /// The name that was given, or the path of the function.
+    fn name(&self, given: Option<&LitStr>) -> TokenStream {
+        given.map_or_else(
+            || {
+                let function = self.function.sig.ident.unraw().to_string();
+                quote_spanned! {hygienic()=>
+                    ::core::concat!(::core::module_path!(), "::", #function)
+                }
+            },
+            ToTokens::to_token_stream,
+        )
+    }
+
+    fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
         let rt = &self.rt;
-        let Limit { name, algorithm, threshold, period, burst, align } = &self.guard.limit;
-        let path = || {
-            let function = self.function.sig.ident.unraw().to_string();
-            quote_spanned! {hygienic()=>
-                ::core::concat!(::core::module_path!(), "::", #function)
-            }
-        };
-        let name = name.as_ref().map_or_else(path, ToTokens::to_token_stream);
+        let Limit { algorithm, threshold, period, burst, align, .. } = limit;
         let constructor = Ident::new(algorithm.name(), hygienic());
         let threshold = &threshold.expr;
         let period = match period.known {
@@ -100,50 +151,39 @@ impl Expansion<'_> {
             None => period.expr.to_token_stream(),
         };
 
-        let mut limit = self.shown_at_constant(quote_spanned! {hygienic()=>
+        let mut tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
             #rt::Limit::#constructor(#name, #threshold, #period)
         });
         if let Some(Constant { expr, .. }) = burst {
-            let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#limit, #expr));
-            limit = shown_at(expr, call);
+            let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
+            tokens = shown_at(expr, call);
         }
         if let Some(Offset { minutes }) = align {
-            limit = self.shown_at_constant(quote_spanned! {hygienic()=>
-                #rt::Limit::align(#limit, #rt::Align::offset_minutes(#minutes))
+            tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
+                #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
         let Policy { scope, on_error, shadow } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());
         if let Some(scope) = scope.map(variant) {
-            limit = quote_spanned!(hygienic()=> #rt::Limit::scope(#limit, #rt::Scope::#scope));
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::scope(#tokens, #rt::Scope::#scope));
         }
         if let Some(policy) = on_error.map(variant) {
-            limit =
-                quote_spanned!(hygienic()=> #rt::Limit::on_error(#limit, #rt::OnError::#policy));
+            tokens =
+                quote_spanned!(hygienic()=> #rt::Limit::on_error(#tokens, #rt::OnError::#policy));
         }
         if let Some(shadow) = shadow {
-            limit = quote_spanned!(hygienic()=> #rt::Limit::shadow(#limit, #shadow));
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::shadow(#tokens, #shadow));
         }
-        limit
+        tokens
     }
 
-    /// A constant behind a path is checked by the call it is given to, so that call has to point at
-    /// it.
-    fn shown_at_constant(&self, call: TokenStream) -> TokenStream {
-        let Limit { threshold, period, .. } = &self.guard.limit;
-        match (threshold.known, period.known) {
-            (None, Some(_)) => shown_at(&threshold.expr, call),
-            (Some(_), None) => shown_at(&period.expr, call),
-            _ => call,
-        }
-    }
-
-    fn key(&self) -> TokenStream {
+    fn key(&self, key: Option<&Key>) -> TokenStream {
         let rt = &self.rt;
-        match &self.guard.key {
-            Key::None => quote_spanned!(hygienic()=> ()),
-            Key::Expr(expr) => borrow(expr).into_token_stream(),
-            Key::Format(pieces) => {
+        match key {
+            None => quote_spanned!(hygienic()=> ()),
+            Some(Key::Expr(expr)) => borrow(expr).into_token_stream(),
+            Some(Key::Format(pieces)) => {
                 let pieces = pieces.iter().map(|piece| match piece {
                     Piece::Text(text) => {
                         quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
@@ -178,6 +218,23 @@ impl Expansion<'_> {
             None => shown_at(&self.function.sig.ident, call),
         }
     }
+}
+
+impl Limit {
+    /// A constant behind a path is checked by the call it is given to, so that call has to point at
+    /// it.
+    fn shown_at_constant(&self, call: TokenStream) -> TokenStream {
+        let Limit { threshold, period, .. } = self;
+        match (threshold.known, period.known) {
+            (None, Some(_)) => shown_at(&threshold.expr, call),
+            (Some(_), None) => shown_at(&period.expr, call),
+            _ => call,
+        }
+    }
+}
+
+fn cost(given: Option<&Expr>) -> TokenStream {
+    given.map_or_else(|| quote_spanned!(hygienic()=> 1_u32), ToTokens::to_token_stream)
 }
 
 /// A reference to the value; to each element of a tuple, so that none is moved into a new tuple.

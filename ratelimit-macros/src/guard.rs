@@ -1,45 +1,114 @@
 //! What the attribute puts in front of a body, understood and free of contradictions.
 
-use syn::{Expr, Path};
+use syn::{Expr, LitStr, Path};
 
 use crate::args::Args;
 use crate::diagnostics::Reported;
 use crate::function::Function;
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{Limit, read_name};
 use crate::policy::Policy;
 use crate::values::{as_literal, as_path, peel, whole_number};
 
 pub(crate) struct Guard {
-    pub(crate) limit: Limit,
+    pub(crate) rules: Rules,
     pub(crate) policy: Policy,
-    pub(crate) key: Key,
-    /// `None`: one unit.
-    pub(crate) cost: Option<Expr>,
     /// Makes the return value of a refused call.
     pub(crate) on_limited: Option<Expr>,
     /// Where the runtime is, if not at `::ratelimit_runtime`.
     pub(crate) runtime: Option<Path>,
 }
 
+/// The limits, and what a call has there.
+pub(crate) enum Rules {
+    One(Box<Rule>),
+    Several(Box<Several>),
+}
+
+/// Limits that are decided together.
+pub(crate) struct Several {
+    pub(crate) name: Option<LitStr>,
+    pub(crate) rules: Vec<Rule>,
+    /// What goes for the rules that do not say it themselves.
+    pub(crate) default: Charge,
+}
+
+pub(crate) struct Rule {
+    pub(crate) limit: Limit,
+    pub(crate) charge: Charge,
+}
+
+/// The key that is charged, and the cost.
+pub(crate) struct Charge {
+    /// `None`: all calls together.
+    pub(crate) key: Option<Key>,
+    /// `None`: one unit.
+    pub(crate) cost: Option<Expr>,
+}
+
 impl Guard {
     /// Without a function, what depends on it goes unchecked, and the rest is still reported.
     pub(crate) fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
-        let limit = Limit::validate(args);
+        let rules = if args.groups.is_empty() {
+            Rule::validate(args, function).map(|rule| Rules::One(Box::new(rule)))
+        } else {
+            Several::validate(args, function).map(|several| Rules::Several(Box::new(several)))
+        };
         let policy = Policy::validate(args);
-        let key = args.optional("key", |expr| Key::read(expr, function));
-        let capacity = limit.as_ref().ok().and_then(Limit::capacity);
-        let cost = args.optional("cost", |expr| read_cost(expr, capacity));
         let on_limited = args.optional("on_limited", read_on_limited);
         let runtime = args.optional("crate", read_runtime);
         Ok(Guard {
-            limit: limit?,
+            rules: rules?,
             policy: policy?,
-            key: key.unwrap_or(Ok(Key::None))?,
-            cost: cost.transpose()?,
             on_limited: on_limited.transpose()?,
             runtime: runtime.transpose()?,
         })
+    }
+}
+
+impl Several {
+    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
+        let mut misplaced = Ok(());
+        for word in ["period", "threshold", "algo", "burst", "align"] {
+            if let Some(argument) = args.get(word) {
+                let message = format!("`{word}` belongs to one limit: move it into `limit(…)`");
+                misplaced = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
+            }
+        }
+        let name = args.optional("name", read_name).transpose();
+        // The smallest capacity that is known is the first that the common cost exceeds.
+        let rules: Vec<_> =
+            args.groups.iter().map(|group| Rule::validate(group, function)).collect();
+        let sharing = rules.iter().flatten().filter(|rule| rule.charge.cost.is_none());
+        let capacity = sharing.filter_map(|rule| rule.limit.capacity()).min();
+        let default = Charge::validate(args, function, capacity);
+        misplaced?;
+        Ok(Self {
+            name: name?,
+            rules: rules.into_iter().collect::<Result<_, _>>()?,
+            default: default?,
+        })
+    }
+}
+
+impl Rule {
+    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
+        let limit = Limit::validate(args);
+        let capacity = limit.as_ref().ok().and_then(Limit::capacity);
+        let charge = Charge::validate(args, function, capacity);
+        Ok(Self { limit: limit?, charge: charge? })
+    }
+}
+
+impl Charge {
+    fn validate(
+        args: &Args<'_>,
+        function: Option<&Function>,
+        capacity: Option<(u32, &str)>,
+    ) -> Result<Self, Reported> {
+        let key = args.optional("key", |expr| Key::read(expr, function));
+        let cost = args.optional("cost", |expr| read_cost(expr, capacity));
+        Ok(Self { key: key.transpose()?, cost: cost.transpose()? })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The key of a limit: nothing, an expression of the arguments, or a format string over them.
+//! The key of a limit: an expression of the arguments, or a format string over them.
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
@@ -10,8 +10,6 @@ use crate::function::Function;
 use crate::values::{Sign, as_literal, peel};
 
 pub(crate) enum Key {
-    /// One bucket for the whole function.
-    None,
     Expr(Expr),
     Format(Vec<Piece>),
 }

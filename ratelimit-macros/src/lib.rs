@@ -47,6 +47,7 @@ use crate::guard::Guard;
 /// | `key` | an expression, or a format string | what is counted separately; default: all calls together |
 /// | `cost` | an expression of type `u32` | what one call takes; default 1 |
 /// | `name` | a string literal | the identity of the limit; default `module::path::function` |
+/// | `limit(…)` | a group of `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`; any number of them | several limits decided together |
 /// | `scope` | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
 /// | `on_error` | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
 /// | `shadow` | `true` | decide and count, and never refuse |
@@ -72,6 +73,21 @@ use crate::guard::Guard;
 /// Functions whose limits have one name and one algorithm share their counts. The default name does
 /// not tell two types in one module apart: if both have a limited method `get`, give each a `name`.
 /// Give one as well if the counts are to survive that the function is moved or renamed.
+///
+/// # Several limits
+///
+/// ```text
+/// #[rate_limit(
+///     limit(period = "1s", threshold = 10, algo = "token_bucket", key = user),
+///     limit(period = "1d", threshold = 5_000, key = tenant),
+/// )]
+/// ```
+///
+/// admits a call if all limits do, and charges none if one refuses; that is one decision, atomic on
+/// Redis as well. The rejection is that of the limit with the longest wait. A `key` and a `cost`
+/// beside the groups go for the limits without their own, and are evaluated once. Each limit counts
+/// under the name of the function and its place in the list, `#1`, `#2` and so on: give them names
+/// if they may move.
 ///
 /// # What a refused call returns
 ///

@@ -220,7 +220,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn read_name(expr: &Expr) -> syn::Result<LitStr> {
+pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {
     let text = values::text("name", "login", expr)?;
     if text.value().trim().is_empty() {
         let message = "an empty `name` identifies nothing: remove it to use the function's path";

@@ -8,6 +8,7 @@ use crate::check::{Answer, Check};
 use crate::error::StoreError;
 use crate::global;
 use crate::limit::Limit;
+use crate::part::Part;
 use crate::rejection::Rejection;
 
 pub use crate::key::{Format, Key, Piece};
@@ -18,6 +19,16 @@ pub use crate::rejection::FromRejection;
 pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
     global::with_current(|limiter| limiter.check(limit, key, cost)).unwrap_or_else(|error| {
         Check::new(Op::Decide, limit, Answer::ready(Err(StoreError::Configuration(error))))
+    })
+}
+
+/// Begins the check of one call against several limits.
+pub fn check_all(parts: &[Part<'_>]) -> Check {
+    global::with_current(|limiter| limiter.check_all(parts)).unwrap_or_else(|error| {
+        let error = StoreError::Configuration(error);
+        parts
+            .first()
+            .map_or_else(Check::no_limits, |part| Check::all(part.limit, Answer::ready(Err(error))))
     })
 }
 

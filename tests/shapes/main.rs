@@ -30,4 +30,5 @@ mod policies;
 mod return_impl_trait;
 mod return_types;
 mod send;
+mod several_limits;
 mod traits;
