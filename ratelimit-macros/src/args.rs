@@ -31,7 +31,7 @@ pub(crate) struct Argument {
 }
 
 /// Every argument there is, in the order they are documented.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "period",
     "threshold",
     "algo",
@@ -44,6 +44,7 @@ const NAMES: [&str; 14] = [
     "scope",
     "on_error",
     "shadow",
+    "wait",
     "on_limited",
     "crate",
 ];
@@ -53,7 +54,7 @@ const NAMES_OF_A_LIMIT: [&str; 8] =
     ["period", "threshold", "algo", "burst", "align", "key", "cost", "name"];
 
 /// What other limiters call the same thing.
-const SYNONYMS: [(&str, &str); 13] = [
+const SYNONYMS: [(&str, &str); 14] = [
     ("window", "period"),
     ("interval", "period"),
     ("per", "period"),
@@ -67,6 +68,7 @@ const SYNONYMS: [(&str, &str); 13] = [
     ("weight", "cost"),
     ("fallback", "on_error"),
     ("dry_run", "shadow"),
+    ("timeout", "wait"),
 ];
 
 impl<'e> Args<'e> {

@@ -1,4 +1,4 @@
-//! Reads a period: `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration`.
+//! Reads a duration: `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration`.
 //!
 //! The runtime counts in whole microseconds, so a literal is scaled digit by digit, in integers,
 //! and whatever would have to be rounded is a mistake.
@@ -37,15 +37,16 @@ const FOREIGN_UNITS: [(&str, &str); 9] = [
 ];
 
 impl Constant<u64> {
-    /// A period in microseconds, if it is written as a literal.
-    pub(crate) fn period(expr: &Expr) -> syn::Result<Self> {
+    /// A duration in microseconds, if it is written as a literal.
+    pub(crate) fn duration(argument: &str, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
-            Some((Sign::Minus, _)) => Err("a period cannot be negative".to_owned()),
+            Some((Sign::Minus, _)) => Err("a duration cannot be negative".to_owned()),
             Some((Sign::Plus, lit)) => parse_literal(lit).map(Some),
             None if as_path(expr).is_some() => Ok(None),
-            None => Err("`period` is a number of seconds, text such as `\"30s\"`, or the path of \
-                         a `const` of type `Duration`"
-                .to_owned()),
+            None => Err(format!(
+                "`{argument}` is a number of seconds, text such as `\"30s\"`, or the path of a \
+                 `const` of type `Duration`"
+            )),
         };
         match known {
             Ok(known) => Ok(Constant { expr: expr.clone(), known }),
@@ -59,7 +60,7 @@ fn parse_literal(lit: &Lit) -> Result<u64, String> {
         Lit::Str(text) => parse_text(&text.value()),
         Lit::Int(int) => parse_seconds(int.base10_digits(), int.suffix()),
         Lit::Float(float) => parse_seconds(float.base10_digits(), float.suffix()),
-        _ => Err("a period is a number of seconds or text such as `\"30s\"`".to_owned()),
+        _ => Err("a duration is a number of seconds or text such as `\"30s\"`".to_owned()),
     }
 }
 
@@ -72,7 +73,7 @@ fn parse_seconds(digits: &str, suffix: &str) -> Result<u64, String> {
         return scale(digits, SECOND_US).and_then(in_range);
     }
     if unit(suffix).is_ok() {
-        Err(format!("a period with a unit is text: write `\"{digits}{suffix}\"`, with quotes"))
+        Err(format!("a duration with a unit is text: write `\"{digits}{suffix}\"`, with quotes"))
     } else {
         Err(format!("a bare number is seconds: write `{digits}`, without `{suffix}`"))
     }
@@ -84,10 +85,10 @@ fn parse_text(text: &str) -> Result<u64, String> {
     let mut total_us: u64 = 0;
     let mut shorter_than = u64::MAX;
     if rest.is_empty() {
-        return Err("a period needs a number and a unit, such as `\"30s\"`".to_owned());
+        return Err("a duration needs a number and a unit, such as `\"30s\"`".to_owned());
     }
     if rest.starts_with('-') {
-        return Err("a period cannot be negative".to_owned());
+        return Err("a duration cannot be negative".to_owned());
     }
     while !rest.is_empty() {
         let (number, after) = split_while(rest, |c| c.is_ascii_digit() || c == '.' || c == '_');
@@ -124,7 +125,7 @@ fn unit(name: &str) -> Result<u64, String> {
     })
 }
 
-/// `digits` × `unit_us`, which must be whole. Saturates far beyond the longest period.
+/// `digits` × `unit_us`, which must be whole. Saturates far beyond the longest duration.
 fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
     let plain = digits.replace('_', "");
     let (whole, fraction) = plain.split_once('.').unwrap_or((&plain, ""));
@@ -133,8 +134,9 @@ fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) {
         return Err(format!("`{digits}` is not a number"));
     }
-    let too_fine =
-        || format!("`{digits}` is not a whole number of microseconds, the resolution of a period");
+    let too_fine = || {
+        format!("`{digits}` is not a whole number of microseconds, the resolution of a duration")
+    };
     // A day is 2^13 × 3^3 × 5^8 µs, so that with more than 13 decimals nothing comes out whole.
     let decimals = u32::try_from(fraction.len()).ok().filter(|decimals| *decimals <= 13);
     let denominator = 10_u128.pow(decimals.ok_or_else(too_fine)?);
@@ -149,9 +151,9 @@ fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
 
 fn in_range(us: u64) -> Result<u64, String> {
     match us {
-        0 => Err("a period is longer than zero: the shortest is `\"1us\"`".to_owned()),
+        0 => Err("a duration is longer than zero: the shortest is `\"1us\"`".to_owned()),
         1..=LONGEST_US => Ok(us),
-        _ => Err("a period is at most 100 years, `\"36525d\"`".to_owned()),
+        _ => Err("a duration is at most 100 years, `\"36525d\"`".to_owned()),
     }
 }
 

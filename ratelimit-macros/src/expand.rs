@@ -128,6 +128,14 @@ impl Expansion<'_> {
         self.guard.on_limited.is_none() && self.function.returns_impl_trait()
     }
 
+    fn duration(&self, duration: &Constant<u64>) -> TokenStream {
+        let rt = &self.rt;
+        duration.known.map_or_else(
+            || duration.expr.to_token_stream(),
+            |us| quote_spanned!(hygienic()=> #rt::__private::micros(#us)),
+        )
+    }
+
     /// The name that was given, or the path of the function.
     fn name(&self, given: Option<&LitStr>) -> TokenStream {
         given.map_or_else(
@@ -146,13 +154,10 @@ impl Expansion<'_> {
         let Limit { algorithm, threshold, period, burst, align, .. } = limit;
         let constructor = Ident::new(algorithm.name(), hygienic());
         let threshold = &threshold.expr;
-        let period = match period.known {
-            Some(us) => quote_spanned!(hygienic()=> #rt::__private::micros(#us)),
-            None => period.expr.to_token_stream(),
-        };
+        let period_tokens = self.duration(period);
 
         let mut tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
-            #rt::Limit::#constructor(#name, #threshold, #period)
+            #rt::Limit::#constructor(#name, #threshold, #period_tokens)
         });
         if let Some(Constant { expr, .. }) = burst {
             let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
@@ -163,7 +168,7 @@ impl Expansion<'_> {
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
-        let Policy { scope, on_error, shadow } = &self.guard.policy;
+        let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());
         if let Some(scope) = scope.map(variant) {
             tokens = quote_spanned!(hygienic()=> #rt::Limit::scope(#tokens, #rt::Scope::#scope));
@@ -171,6 +176,10 @@ impl Expansion<'_> {
         if let Some(policy) = on_error.map(variant) {
             tokens =
                 quote_spanned!(hygienic()=> #rt::Limit::on_error(#tokens, #rt::OnError::#policy));
+        }
+        if let Some(wait) = wait {
+            let wait = self.duration(wait);
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::wait(#tokens, #wait));
         }
         if let Some(shadow) = shadow {
             tokens = quote_spanned!(hygienic()=> #rt::Limit::shadow(#tokens, #shadow));

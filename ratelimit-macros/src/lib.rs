@@ -51,6 +51,7 @@ use crate::guard::Guard;
 /// | `scope` | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
 /// | `on_error` | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
 /// | `shadow` | `true` | decide and count, and never refuse |
+/// | `wait` | like `period` | wait up to that long for the permit, first come first served in this process, instead of being refused at once |
 /// | `on_limited` | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
 /// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
 ///

@@ -142,7 +142,7 @@ impl<'a> Draft<'a> {
             "missing `threshold`: say how many calls one period admits, such as `threshold = 100`";
         Draft {
             args,
-            period: args.required("period", no_period, Constant::period),
+            period: args.required("period", no_period, |expr| Constant::duration("period", expr)),
             threshold: args.required("threshold", no_threshold, threshold),
             algorithm: args.optional("algo", Algorithm::read).unwrap_or(Ok(Algorithm::Sliding)),
             burst: args.optional("burst", burst),

@@ -1,11 +1,11 @@
 //! What an attribute says beyond the limit itself: who counts together, what to do when Redis
-//! cannot decide, and whether to refuse at all.
+//! cannot decide, whether to refuse at all, and whether to wait first.
 
 use syn::Expr;
 
 use crate::args::Args;
 use crate::diagnostics::Reported;
-use crate::values;
+use crate::values::{self, Constant};
 
 /// `None` is what the runtime does by itself.
 pub(crate) struct Policy {
@@ -14,6 +14,7 @@ pub(crate) struct Policy {
     /// The variant of `OnError`.
     pub(crate) on_error: Option<&'static str>,
     pub(crate) shadow: Option<bool>,
+    pub(crate) wait: Option<Constant<u64>>,
 }
 
 impl Policy {
@@ -26,10 +27,17 @@ impl Policy {
                            remove one of the two";
             args.errors.report(syn::Error::new_spanned(on_error, message));
         }
+        let wait = args.optional("wait", |expr| Constant::duration("wait", expr));
+        if let (Some(Ok(true)), Some(wait)) = (&shadow, args.get("wait")) {
+            let message = "`shadow = true` refuses nothing, so there is nothing to wait for: \
+                           remove one of the two";
+            args.errors.report(syn::Error::new_spanned(wait, message));
+        }
         Ok(Policy {
             scope: scope.transpose()?,
             on_error: on_error.transpose()?,
             shadow: shadow.transpose()?,
+            wait: wait.transpose()?,
         })
     }
 }

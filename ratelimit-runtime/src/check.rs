@@ -53,14 +53,13 @@ impl<T> fmt::Debug for Answer<T> {
 }
 
 /// A call being checked: `Result<Decision, Rejection>`.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Check(State);
 
-#[derive(Debug)]
 enum State {
     Known(Option<Result<Decision, Rejection>>),
     Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Decision> },
+    Waits(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
     AskedAll { capacity: u32, shadow: bool, name: &'static str, answer: Answer<Verdict> },
 }
 
@@ -75,6 +74,13 @@ impl Check {
     pub(crate) fn all(first: &Limit, answer: Answer<Verdict>) -> Self {
         let (name, capacity, shadow) = (first.name(), first.capacity(), first.is_shadow());
         Self(State::AskedAll { capacity, shadow, name, answer })
+    }
+
+    /// An answer that is waited for.
+    pub(crate) fn waits(
+        answer: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
+    ) -> Self {
+        Self(State::Waits(Box::pin(answer)))
     }
 
     /// The answer to a call that was checked against nothing.
@@ -102,6 +108,7 @@ impl Future for Check {
             State::Known(answer) => {
                 return Poll::Ready(answer.take().expect("polled after it was ready"));
             }
+            State::Waits(answer) => return answer.as_mut().poll(context),
             State::Asked { op, name, capacity, shadow, answer } => {
                 let answer = ready!(Pin::new(answer).poll(context));
                 let refuses = *op == Op::Decide && !*shadow;
@@ -121,5 +128,11 @@ impl Future for Check {
             (Err(_), Some(capacity)) => Ok(Decision::undecided(capacity)),
             (Err(error), None) => Err(Rejection::Unavailable { name, error }),
         })
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use once_cell::sync::Lazy;
+use tokio::sync::Notify;
 
 /// Whose time a limiter decides by.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,21 @@ impl Clock {
             Self::Client => Some(wall()),
             Self::Virtual(clock) => Some(clock.now_us()),
         }
+    }
+
+    /// Returns once [`local`](Self::local) is `at` or later. A virtual clock is waited for until it
+    /// is moved; for the others there must be a runtime, see [`can_sleep`](Self::can_sleep).
+    pub(crate) async fn sleep_until(&self, at: u64) {
+        match self {
+            Self::Store | Self::Client => {
+                tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.local()))).await;
+            }
+            Self::Virtual(clock) => clock.reaches(at).await,
+        }
+    }
+
+    pub(crate) fn can_sleep(&self) -> bool {
+        matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()
     }
 
     /// The time of a store that has no clock of its own.
@@ -63,29 +79,38 @@ impl Clock {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct VirtualClock(Arc<AtomicU64>);
+pub struct VirtualClock(Arc<Time>);
+
+#[derive(Debug)]
+struct Time {
+    now: AtomicU64,
+    moved: Notify,
+}
 
 impl VirtualClock {
     /// A clock at the present time.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(wall())))
+        Self::at(Duration::from_micros(wall()))
     }
 
     /// A clock at `since_epoch` after 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn at(since_epoch: Duration) -> Self {
-        Self(Arc::new(AtomicU64::new(micros(since_epoch))))
+        let now = AtomicU64::new(micros(since_epoch));
+        Self(Arc::new(Time { now, moved: Notify::new() }))
     }
 
-    /// Moves the clock forward.
+    /// Moves the clock forward, and wakes who waits for the time it reaches.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(micros(by), Ordering::SeqCst);
+        self.0.now.fetch_add(micros(by), Ordering::SeqCst);
+        self.0.moved.notify_waiters();
     }
 
     /// Sets the clock, backwards if need be.
     pub fn set(&self, since_epoch: Duration) {
-        self.0.store(micros(since_epoch), Ordering::SeqCst);
+        self.0.now.store(micros(since_epoch), Ordering::SeqCst);
+        self.0.moved.notify_waiters();
     }
 
     /// The time since 1970-01-01 00:00 UTC.
@@ -95,7 +120,17 @@ impl VirtualClock {
     }
 
     fn now_us(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.now.load(Ordering::SeqCst)
+    }
+
+    async fn reaches(&self, at: u64) {
+        loop {
+            let moved = self.0.moved.notified();
+            if self.now_us() >= at {
+                return;
+            }
+            moved.await;
+        }
     }
 }
 

@@ -56,6 +56,7 @@ mod limiter;
 mod part;
 mod rejection;
 mod store;
+mod waiting;
 
 #[doc(hidden)]
 #[path = "private.rs"]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::algorithm::Op;
 use crate::builder::Builder;
@@ -14,6 +15,7 @@ use crate::limit::{Limit, OnError};
 use crate::part::Part;
 use crate::store::Store;
 use crate::store::embedded::Embedded;
+use crate::waiting::{Lines, Wanted};
 
 /// Decides calls by limits. A cheap handle: clones share one store.
 ///
@@ -48,6 +50,7 @@ struct Inner {
     local: Embedded,
     shared: Option<Box<dyn Store>>,
     on_error: OnError,
+    lines: Lines,
     /// Whether the shared store failed to answer last time.
     failing: AtomicBool,
 }
@@ -65,7 +68,8 @@ impl RateLimiter {
     }
 
     pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
-        Self { inner: Arc::new(Inner { local, shared, on_error, failing: AtomicBool::new(false) }) }
+        let (lines, failing) = (Lines::default(), AtomicBool::new(false));
+        Self { inner: Arc::new(Inner { local, shared, on_error, lines, failing }) }
     }
 
     /// Where this limiter decides, unless a limit or a failure says otherwise.
@@ -86,7 +90,10 @@ impl RateLimiter {
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.ask(Op::Decide, limit, &key, cost)
+        match limit.patience() {
+            Some(wait) => self.wait_for(&[Part::new(limit, &key, cost)], wait),
+            None => self.ask(Op::Decide, limit, &key, cost),
+        }
     }
 
     /// Says what [`check`](Self::check) would, and changes nothing. A refusal is a decision that is
@@ -105,7 +112,7 @@ impl RateLimiter {
     ///
     /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
     /// one with the longest wait, which the rejection names; else the one with the least left.
-    /// [`Scope`](crate::Scope), [`OnError`] and `shadow` are those of the first limit.
+    /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait` are those of the first limit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -132,6 +139,9 @@ impl RateLimiter {
         };
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
             return Check::never(part.limit, part.cost);
+        }
+        if let Some(wait) = first.patience() {
+            return self.wait_for(parts, wait);
         }
         let Some(shared) = self.shared(first) else {
             return Check::all(first, self.inner.local.apply_all(parts));
@@ -182,6 +192,21 @@ impl RateLimiter {
             Some(shared) => shared.reset(limit, &key),
             None => local,
         }
+    }
+
+    fn wait_for(&self, parts: &[Part<'_>], wait: Duration) -> Check {
+        if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
+            return Check::never(part.limit, part.cost);
+        }
+        Check::waits(Wanted::new(self, parts, wait).admitted())
+    }
+
+    pub(crate) fn local(&self) -> &Embedded {
+        &self.inner.local
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.inner.lines
     }
 
     fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Check {

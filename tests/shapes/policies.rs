@@ -71,3 +71,30 @@ async fn with_a_store() {
     assert!(limiter.scope(no_shadow()).await.is_some());
     assert!(limiter.scope(no_shadow()).await.is_none());
 }
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+#[rate_limit(period = "100ms", threshold = 2, algo = "leaky_bucket", key = id, wait = PATIENCE)]
+async fn patient(id: u64) -> Result<u64, Rejection> {
+    Ok(id)
+}
+
+#[rate_limit(limit(period = "1h", threshold = 1), limit(period = "1d", threshold = 2), wait = "1s")]
+async fn in_vain() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn waits() {
+    let start = std::time::Instant::now();
+    RateLimiter::embedded()
+        .scope(async {
+            for _ in 0..4 {
+                assert_eq!(patient(1).await.unwrap(), 1);
+            }
+            assert!(start.elapsed() >= std::time::Duration::from_millis(150));
+            assert!(in_vain().await.is_ok());
+            assert!(in_vain().await.is_err());
+        })
+        .await;
+}

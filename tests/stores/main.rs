@@ -9,6 +9,7 @@ mod parity;
 mod policies;
 mod semantics;
 mod together;
+mod waiting;
 
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 pub use self::format::{Format, Piece};
 pub use self::writer::KeyWriter;
+pub(crate) use self::writer::Written;
 
 /// What a limit counts separately: a user, an address, a tenant, or a tuple of these.
 ///

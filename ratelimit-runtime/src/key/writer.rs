@@ -20,6 +20,16 @@ use crate::limit::Limit;
 /// Bytes gathered before they are handed on; most keys are shorter and are handed on once.
 const CHUNK: usize = 96;
 
+/// A key as its text, which outlives what it was made of.
+#[derive(Clone)]
+pub(crate) struct Written(Box<[u8]>);
+
+impl Key for Written {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.raw(&self.0);
+    }
+}
+
 /// Takes what a [`Key`] is made of. See [`Key`] for how to implement one.
 pub struct KeyWriter<'a> {
     chunk: [u8; CHUNK],
@@ -33,6 +43,13 @@ impl KeyWriter<'_> {
         let mut writer = KeyWriter { chunk: [0; CHUNK], length: 0, sink: &mut sink };
         write(&mut writer);
         writer.flush();
+    }
+
+    /// The text of `key`, to be written again.
+    pub(crate) fn written(key: &dyn Key) -> Written {
+        let mut text = Vec::new();
+        KeyWriter::stream(|chunk| text.extend_from_slice(chunk), |out| key.write(out));
+        Written(text.into())
     }
 
     /// Writes what a count belongs to: the algorithm, the name of the limit, the key.
@@ -137,9 +154,7 @@ mod tests {
     use super::*;
 
     fn bytes(key: &dyn Key) -> Vec<u8> {
-        let mut text = Vec::new();
-        KeyWriter::stream(|chunk| text.extend_from_slice(chunk), |out| key.write(out));
-        text
+        KeyWriter::written(key).0.into()
     }
 
     fn text(key: &dyn Key) -> String {

@@ -43,6 +43,7 @@ pub struct Limit {
     scope: Scope,
     on_error: Option<OnError>,
     shadow: bool,
+    wait: Option<Duration>,
     pub(crate) rate: Rate,
     pub(crate) grain: Grain,
 }
@@ -150,6 +151,7 @@ impl Limit {
                 scope: Scope::Global,
                 on_error: None,
                 shadow: false,
+                wait: None,
                 rate,
                 grain: Grain::new(threshold, period_us),
             }),
@@ -252,6 +254,16 @@ impl Limit {
         self
     }
 
+    /// Lets a call wait up to that long for its permit, instead of being refused at once.
+    ///
+    /// Within a process, calls that want the same key are admitted first come, first served. A call
+    /// that cannot be admitted in time is refused at once; one that gives up has taken nothing.
+    /// Waiting needs a tokio runtime with time enabled.
+    #[must_use]
+    pub const fn wait(self, wait: Duration) -> Self {
+        self.patient(Some(wait))
+    }
+
     /// The identity of this limit: limits of one name and algorithm share their counts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -292,6 +304,16 @@ impl Limit {
 
     pub(crate) const fn is_shadow(&self) -> bool {
         self.shadow
+    }
+
+    pub(crate) const fn patient(mut self, wait: Option<Duration>) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long a call may wait. A shadow refuses nothing, so there is nothing to wait for.
+    pub(crate) const fn patience(&self) -> Option<Duration> {
+        if self.shadow { None } else { self.wait }
     }
 
     pub(crate) const fn period_us(&self) -> u64 {

@@ -63,6 +63,10 @@ impl Embedded {
         }
     }
 
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Where the count of `key` is: its fingerprint.
     pub(crate) fn place(&self, limit: &Limit, key: &dyn Key) -> u128 {
         let mut hasher = self.secret;
