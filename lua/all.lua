@@ -4,13 +4,13 @@
 -- In front of this text stand the scripts of the algorithms, each as a function of its KEYS and
 -- ARGV: `sliding`, `fixed`, `sliding_counter`, `bucket`.
 --
--- KEYS[i]  the key of limit i; two limits may have one
+-- KEYS[i]  the key of limit i; all are different
 -- ARGV[i]  the name of the algorithm of limit i in front of its packed argument: 1 byte, the index
 --          in the list below
 -- Reply    the replies of the limits, one behind the other
 
 local algorithms = { sliding, fixed, sliding_counter, bucket }
-local DECIDE, PEEK, REFUND = 0, 1, 2
+local DECIDE, PEEK = 0, 1
 
 -- One time for all of them.
 local _, given, clock = struct.unpack('>I1I1I7', ARGV[1], 2)
@@ -34,14 +34,7 @@ for index = 1, #KEYS do
 end
 
 if admitted then
-  for index = 1, #KEYS do
-    replies[index] = ask(DECIDE, index)
-    if string.byte(replies[index]) == 0 then
-      -- Its key is also that of an earlier limit, which took what was left: give all back.
-      for earlier = 1, index - 1 do ask(REFUND, earlier) end
-      break
-    end
-  end
+  for index = 1, #KEYS do replies[index] = ask(DECIDE, index) end
 end
 
 return table.concat(replies)

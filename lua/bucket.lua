@@ -1,7 +1,7 @@
 -- Token bucket and leaky bucket: what was taken drains at a steady rate.
 -- Twin of ratelimit-runtime/src/algorithm/bucket.rs, where the units are explained.
 --
--- State    string of 25 bytes: at (7), level (7), token (7), drain (4)
+-- State    string of 26 bytes: version (1), at (7), level (7), token (7), drain (4)
 -- ARGV[1]  after the prelude's: burst (4), token (7): units of one token,
 --          drain (4): units that refill each microsecond
 
@@ -11,8 +11,8 @@ local capacity, charge = burst * token, cost * token
 local state = call('GET', key)
 local at, level, old_token, old_drain = 0, 0, token, drain
 if state then
-  if #state ~= 25 then return redis.error_reply('BADSTATE not the state of a rate limit') end
-  at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state)
+  if #state ~= 26 or string.byte(state) ~= VERSION then return foreign end
+  at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state, 2)
 end
 local now = clock < at and at or clock
 local lag = now - clock
@@ -37,7 +37,7 @@ if not allowed then
 elseif cost > 0 and op ~= PEEK then
   level = op == REFUND and math.max(level - charge, 0) or level + charge
   full = math.ceil(level / drain)
-  changed = struct.pack('>I7I7I7I4', now, level, token, drain)
+  changed = struct.pack('>I1I7I7I7I4', VERSION, now, level, token, drain)
 end
 
 remaining = math.floor((capacity - level) / token)

@@ -1,7 +1,7 @@
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
--- State    string of 11 bytes: start (7), count (4)
+-- State    string of 12 bytes: version (1), start (7), count (4)
 -- ARGV[1]  after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
 --          multiples of the period since the epoch (7)
 
@@ -10,27 +10,30 @@ local aligned, shift = struct.unpack('>I1I7', arg, rest)
 local state = call('GET', key)
 local start, count = 0, 0
 if state then
-  if #state ~= 11 then return redis.error_reply('BADSTATE not the state of a rate limit') end
-  start, count = struct.unpack('>I7I4', state)
+  if #state ~= 12 or string.byte(state) ~= VERSION then return foreign end
+  start, count = struct.unpack('>I7I4', state, 2)
 end
 local now = clock < start and start or clock
 
--- Aligned, a window begins at the boundary; else where its first admitted call came.
+-- Aligned, a window begins at the boundary; else where its first admitted call came. A boundary
+-- before the epoch counts as the epoch.
+local left
 if aligned == 1 then
-  local boundary = now - (now + shift) % period
+  local elapsed = (now + shift) % period
+  local boundary = math.max(now - elapsed, 0)
   if start < boundary then count = 0 end
-  start = boundary
-elseif count == 0 or start + period <= now then
-  start, count = now, 0
+  start, left = boundary, now - elapsed + period - clock
+else
+  if count == 0 or start + period <= now then start, count = now, 0 end
+  left = start + period - clock
 end
-local left = start + period - clock
 
 allowed = op == REFUND or cost == 0 or count + cost <= threshold
 if not allowed then
   retry = left
 elseif cost > 0 and op ~= PEEK then
   count = op == REFUND and math.max(count - cost, 0) or count + cost
-  changed = struct.pack('>I7I4', start, count)
+  changed = struct.pack('>I1I7I4', VERSION, start, count)
 end
 
 if count < threshold then remaining = threshold - count end

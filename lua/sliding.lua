@@ -5,18 +5,17 @@
 -- including it; totals count modulo 2^32. The entries stand in a ring that grows with the log, up
 -- to `threshold` of them, so that a call touches the header and one or two entries.
 --
--- State    string: header of 34 bytes: head (4), length (4), slots (4), base (4): the total before
+-- State    string: header of 35 bytes: version (1), head (4), length (4), slots (4), base (4): the total before
 --          the first entry, total (4) and time of the last entry (7), time of the first (7);
 --          then `slots` entries of 11 bytes: time (7), total (4)
 
-local HEADER, ENTRY, WRAP = 34, 11, 4294967296
+local HEADER, ENTRY, WRAP = 35, 11, 4294967296
 
-local state = call('GETRANGE', key, 0, 33)
+local state = call('GETRANGE', key, 0, 34)
 local head, length, slots, base, total, last, oldest = 0, 0, 0, 0, 0, 0, 0
-if #state == HEADER then
-  head, length, slots, base, total, last, oldest = struct.unpack('>I4I4I4I4I4I7I7', state)
-elseif state ~= '' then
-  return redis.error_reply('BADSTATE not the state of a rate limit')
+if state ~= '' then
+  if #state ~= HEADER or string.byte(state) ~= VERSION then return foreign end
+  head, length, slots, base, total, last, oldest = struct.unpack('>I4I4I4I4I4I7I7', state, 2)
 end
 local now = clock < last and last or clock
 
@@ -25,7 +24,7 @@ local now = clock < last and last or clock
 -- itself is the usual answer, and asked first.
 local function search(low, time, sum)
   local high, middle = length - 1, low
-  while true do
+  while low <= high do
     local from = HEADER + (head + middle) % slots * ENTRY
     local at, upto = struct.unpack('>I7I4', call('GETRANGE', key, from, from + ENTRY - 1))
     if at > time and (upto - base) % WRAP >= sum then
@@ -36,6 +35,7 @@ local function search(low, time, sum)
     end
     middle = math.floor((low + high) / 2)
   end
+  error('BADSTATE not the state of a rate limit')
 end
 
 -- Entries at `now - period` and before have left the window.
@@ -44,7 +44,7 @@ if length > 0 and oldest + period <= now then
     head, length, base, total = 0, 0, 0, 0
   else
     local first, at = search(1, now - period, 0)
-    local _, _, gone = search(first - 1, 0, 0)
+    local _, _, gone = search(first - 1, -1, 0)
     head, length, base, oldest = (head + first) % slots, length - first, gone, at
   end
 end
@@ -55,7 +55,7 @@ if not allowed then
   -- The call fits once all that is too much has left.
   local excess, blocker = used + cost - threshold, oldest
   if excess > 1 then
-    local _, at = search(0, 0, excess)
+    local _, at = search(0, -1, excess)
     blocker = at
   end
   retry = blocker + period - clock
@@ -81,14 +81,14 @@ elseif cost > 0 and op == REFUND and slots > 0 then
   -- The newest go first; the last of those that stay may give up a part.
   used = math.max(used - cost, 0)
   if used > 0 then
-    local index, at = search(0, 0, used)
+    local index, at = search(0, -1, used)
     total, last, length = (base + used) % WRAP, at, index + 1
     local from = HEADER + (head + index) % slots * ENTRY
     call('SETRANGE', key, from, struct.pack('>I7I4', last, total))
   end
 end
 if allowed and cost > 0 and op ~= PEEK and slots > 0 then
-  changed = struct.pack('>I4I4I4I4I4I7I7', head, length, slots, base, total, last, oldest)
+  changed = struct.pack('>I1I4I4I4I4I4I7I7', VERSION, head, length, slots, base, total, last, oldest)
 end
 
 if used < threshold then remaining = threshold - used end

@@ -83,9 +83,8 @@ impl Check {
         Self(State::Waits(Box::pin(answer)))
     }
 
-    /// The answer to a call that was checked against nothing.
-    pub(crate) fn no_limits() -> Self {
-        let (name, error) = ("", StoreError::NoLimits);
+    /// The answer to a call that cannot be asked.
+    pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
         Self(State::Known(Some(Err(Rejection::Unavailable { name, error }))))
     }
 

@@ -103,8 +103,7 @@ impl VirtualClock {
 
     /// Moves the clock forward, and wakes who waits for the time it reaches.
     pub fn advance(&self, by: Duration) {
-        self.0.now.fetch_add(micros(by), Ordering::SeqCst);
-        self.0.moved.notify_waiters();
+        self.set(self.now().saturating_add(by));
     }
 
     /// Sets the clock, backwards if need be.
@@ -150,6 +149,8 @@ fn steady() -> u64 {
     START.0 + micros(START.1.elapsed())
 }
 
+/// Microseconds, at most those of the year 2112: what is added to a time then still is exact in the
+/// `f64`s of the scripts.
 fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

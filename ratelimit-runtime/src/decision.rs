@@ -38,7 +38,8 @@ impl Decision {
 
     /// What is said of a call that goes on undecided.
     pub(crate) fn undecided(capacity: u32) -> Self {
-        Self { allowed: true, source: Source::Fallback, ..Self::never(capacity) }
+        let retry_after = Duration::ZERO;
+        Self { allowed: true, retry_after, source: Source::Fallback, ..Self::never(capacity) }
     }
 
     /// What is said of a cost above the capacity: no wait helps.

@@ -40,6 +40,14 @@ pub enum StoreError {
     NoRuntime,
     /// A call was checked against no limits at all.
     NoLimits,
+    /// Two different limits of one call have one name, algorithm and period, and so one count.
+    #[non_exhaustive]
+    SharedCount {
+        /// The name they have.
+        name: &'static str,
+    },
+    /// The limits of one call disagree about scope, `on_error`, shadow or wait.
+    MixedLimits,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -73,6 +81,15 @@ impl fmt::Display for StoreError {
             Self::NoLimits => {
                 f.write_str("`check_all` was called with no limits: give it at least one")
             }
+            Self::SharedCount { name } => write!(
+                f,
+                "two limits named `{name}` have one algorithm and period, and so one count: give one \
+                 of them another name"
+            ),
+            Self::MixedLimits => f.write_str(
+                "the limits of one `check_all` are decided as one: give them the same `scope`, \
+                 `on_error`, `shadow` and `wait`, or check them one after the other",
+            ),
             Self::Configuration(error) => error.fmt(f),
         }
     }

@@ -1,6 +1,7 @@
 //! The limiter that annotated functions use: the scoped one of a task, else the one of the process.
 
 use std::fmt;
+use std::sync::Once;
 
 use once_cell::sync::OnceCell;
 
@@ -117,7 +118,12 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
                 _ => "in this process: RATELIMIT_REDIS_URL is not set",
             }
         ),
-        Err(error) => tracing::error!(%error, "no rate limit can be decided"),
+        Err(error) => {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::error!(%error, "RATELIMIT_REDIS_URL: no rate limit can be decided");
+            });
+        }
     }
     built
 }

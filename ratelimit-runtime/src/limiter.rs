@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::algorithm::Op;
@@ -51,9 +52,12 @@ struct Inner {
     shared: Option<Box<dyn Store>>,
     on_error: OnError,
     lines: Lines,
-    /// Whether the shared store failed to answer last time.
-    failing: AtomicBool,
+    /// When it was last said that the shared store does not decide; 0 when it does.
+    said: AtomicU64,
 }
+
+/// How long failures go on without being said again.
+const QUIET: Duration = Duration::from_secs(10);
 
 impl RateLimiter {
     /// A limiter on the embedded store, as `RateLimiter::builder().build()` makes it.
@@ -68,8 +72,8 @@ impl RateLimiter {
     }
 
     pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
-        let (lines, failing) = (Lines::default(), AtomicBool::new(false));
-        Self { inner: Arc::new(Inner { local, shared, on_error, lines, failing }) }
+        let (lines, said) = (Lines::default(), AtomicU64::new(0));
+        Self { inner: Arc::new(Inner { local, shared, on_error, lines, said }) }
     }
 
     /// Where this limiter decides, unless a limit or a failure says otherwise.
@@ -112,7 +116,8 @@ impl RateLimiter {
     ///
     /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
     /// one with the longest wait, which the rejection names; else the one with the least left.
-    /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait` are those of the first limit.
+    /// A limit that comes twice with one key is charged once, with both costs. The limits must agree
+    /// on [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -135,25 +140,32 @@ impl RateLimiter {
     /// As for [`check`](Self::check).
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
         let Some(first) = parts.first().map(|part| part.limit) else {
-            return Check::no_limits();
+            return Check::failed("", StoreError::NoLimits);
+        };
+        if !parts.iter().all(|part| part.limit.agrees_with(first)) {
+            return Check::failed(first.name(), StoreError::MixedLimits);
+        }
+        let parts = match self.merge(parts) {
+            Ok(parts) => parts,
+            Err(name) => return Check::failed(name, StoreError::SharedCount { name }),
         };
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
             return Check::never(part.limit, part.cost);
         }
         if let Some(wait) = first.patience() {
-            return self.wait_for(parts, wait);
+            return self.wait_for(&parts, wait);
         }
         let Some(shared) = self.shared(first) else {
-            return Check::all(first, self.inner.local.apply_all(parts));
+            return Check::all(first, self.inner.local.apply_all(&parts));
         };
-        let answer = shared.apply_all(parts);
-        let asks = self.inner.local.asks(parts);
+        let answer = shared.apply_all(&parts);
+        let asks = self.inner.local.asks(&parts);
         let (limiter, limit) = (self.clone(), *first);
         Check::all(
             first,
             Answer::later(async move {
                 let answer = answer.await;
-                limiter.inner.note(&answer);
+                limiter.inner.note(&limit, &answer);
                 answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
                     OnError::Local => {
                         limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
@@ -194,6 +206,27 @@ impl RateLimiter {
         }
     }
 
+    /// Adds up the costs of a limit that comes twice with one key. Two different limits of one count
+    /// are an error, of which this gives the name.
+    fn merge<'a>(&self, parts: &[Part<'a>]) -> Result<Vec<Part<'a>>, &'static str> {
+        let mut places = Vec::with_capacity(parts.len());
+        let mut merged: Vec<Part<'a>> = Vec::with_capacity(parts.len());
+        for part in parts {
+            let place = self.inner.local.place(part.limit, part.key);
+            match places.iter().position(|at| *at == place).map(|at| &mut merged[at]) {
+                None => {
+                    places.push(place);
+                    merged.push(*part);
+                }
+                Some(one) if one.limit == part.limit => {
+                    one.cost = one.cost.saturating_add(part.cost);
+                }
+                Some(one) => return Err(one.limit.name()),
+            }
+        }
+        Ok(merged)
+    }
+
     fn wait_for(&self, parts: &[Part<'_>], wait: Duration) -> Check {
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
             return Check::never(part.limit, part.cost);
@@ -227,7 +260,7 @@ impl RateLimiter {
         let (limiter, limit) = (self.clone(), *limit);
         Answer::later(async move {
             let answer = answer.await;
-            limiter.inner.note(&answer);
+            limiter.inner.note(&limit, &answer);
             answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
                 OnError::Local => {
                     let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
@@ -245,22 +278,33 @@ impl RateLimiter {
 }
 
 impl Inner {
-    /// Says once when the shared store begins to fail, and once when it decides again.
-    fn note<T>(&self, answer: &Result<T, StoreError>) {
+    /// Says that the shared store does not decide, and that it decides again; each no more than once
+    /// in [`QUIET`], however many calls fail.
+    fn note<T>(&self, limit: &Limit, answer: &Result<T, StoreError>) {
+        let said = self.said.load(Relaxed);
+        if said == 0 && answer.is_ok() {
+            return;
+        }
+        let now = self.local.clock().local();
         match answer {
-            Err(error) => {
-                if !self.failing.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, on_error = ?self.on_error, "Redis does not decide");
+            Err(error) if Self::is_quiet(said, now) => {
+                let exchange = self.said.compare_exchange(said, now.max(1), Relaxed, Relaxed);
+                if exchange.is_ok() {
+                    let on_error = limit.policy().unwrap_or(self.on_error);
+                    tracing::warn!(limit = limit.name(), ?on_error, %error, "Redis does not decide");
                 }
             }
-            Ok(_) => {
-                if self.failing.load(Ordering::Relaxed)
-                    && self.failing.swap(false, Ordering::Relaxed)
-                {
+            Ok(_) if said != 0 && Self::is_quiet(said, now) => {
+                if self.said.compare_exchange(said, 0, Relaxed, Relaxed).is_ok() {
                     tracing::info!("Redis decides again");
                 }
             }
+            _ => {}
         }
+    }
+
+    fn is_quiet(said: u64, now: u64) -> bool {
+        said == 0 || now.saturating_sub(said) >= QUIET.as_micros() as u64
     }
 }
 

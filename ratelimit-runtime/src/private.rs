@@ -26,9 +26,10 @@ pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
 pub fn check_all(parts: &[Part<'_>]) -> Check {
     global::with_current(|limiter| limiter.check_all(parts)).unwrap_or_else(|error| {
         let error = StoreError::Configuration(error);
-        parts
-            .first()
-            .map_or_else(Check::no_limits, |part| Check::all(part.limit, Answer::ready(Err(error))))
+        parts.first().map_or_else(
+            || Check::failed("", StoreError::NoLimits),
+            |part| Check::all(part.limit, Answer::ready(Err(error))),
+        )
     })
 }
 

@@ -12,6 +12,7 @@ use ratelimit_runtime::{
 use redis::Commands;
 use support::server::Server;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
 
@@ -90,7 +91,7 @@ async fn a_deleted_key_starts_anew() {
         let limit = Limit::new("deleted", algorithm, 10, week).expect("valid");
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        let _: () = connection.del(format!("ratelimit:{algorithm}:deleted(1)")).expect("DEL");
+        let _: () = connection.del(format!("ratelimit:{algorithm}:7d:deleted(1)")).expect("DEL");
         assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
@@ -108,7 +109,7 @@ async fn a_foreign_key_is_left_alone_and_named() {
         Algorithm::LeakyBucket,
     ] {
         let limit = Limit::new("foreign", algorithm, 10, Duration::from_secs(60)).expect("valid");
-        let key = format!("ratelimit:{algorithm}:foreign(1)");
+        let key = format!("ratelimit:{algorithm}:1m:foreign(1)");
         let _: () = connection.hset(&key, "field", "value").expect("HSET");
         let error = store_error(limiter.check(&limit, 1, 1).await);
         assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
@@ -116,10 +117,14 @@ async fn a_foreign_key_is_left_alone_and_named() {
         let value: String = connection.hget(&key, "field").expect("HGET");
         assert_eq!(value, "value");
 
-        let _: () = connection.set(&key, "a word").expect("SET");
-        let error = store_error(limiter.check(&limit, 1, 1).await);
-        assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
-        assert_eq!(connection.get::<_, String>(&key).expect("GET"), "a word");
+        // As long as a state, shorter, and longer.
+        for length in [1, 12, 16, 26, 35, 100] {
+            let word = "x".repeat(length);
+            let _: () = connection.set(&key, &word).expect("SET");
+            let error = store_error(limiter.check(&limit, 1, 1).await);
+            assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
+            assert_eq!(connection.get::<_, String>(&key).expect("GET"), word);
+        }
 
         limiter.reset(&limit, 1).await.expect("answers");
         assert!(limiter.check(&limit, 1, 1).await.is_ok());
@@ -161,7 +166,7 @@ async fn a_server_that_comes_back_is_found_again() {
 #[tokio::test]
 async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
     let server = Server::start();
-    let slow = SlowProxy::start(server.port(), Duration::from_millis(300));
+    let slow = Proxy::start(server.port(), Duration::from_millis(300));
     let url = format!("redis://127.0.0.1:{}", slow.port);
     let deadline = Duration::from_millis(150);
     let limiter = denying(&url).deadline(deadline).build().expect("valid");
@@ -172,32 +177,98 @@ async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
     assert_eq!(slow.connections.load(Ordering::Relaxed), 1);
 }
 
-/// Stands before a server and keeps the first bytes of each connection back for a while.
-struct SlowProxy {
+/// Stands before a server: keeps the first bytes of each connection back for a while, and falls
+/// silent on those that are open when it is told to.
+struct Proxy {
     port: u16,
     connections: Arc<AtomicU32>,
+    mute: Arc<Notify>,
 }
 
-impl SlowProxy {
+impl Proxy {
     fn start(server: u16, delay: Duration) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let connections = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&connections);
+        let (connections, mute) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+        let (counted, muted) = (Arc::clone(&connections), Arc::clone(&mute));
         tokio::spawn(async move {
             listener.set_nonblocking(true).expect("a socket");
             let listener = TcpListener::from_std(listener).expect("a socket");
             while let Ok((mut client, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
+                let muted = Arc::clone(&muted);
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     let mut server = TcpStream::connect(("127.0.0.1", server)).await?;
-                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                    let copy = tokio::io::copy_bidirectional(&mut client, &mut server);
+                    tokio::select! {
+                        done = copy => return done,
+                        () = muted.notified() => {}
+                    }
+                    // Open, and never a byte again.
+                    std::future::pending().await
                 });
             }
         });
-        Self { port, connections }
+        Self { port, connections, mute }
     }
+}
+
+/// A runtime that begins to connect and then stands still keeps no other from connecting.
+#[test]
+fn a_runtime_that_stands_still_keeps_nobody_else() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(Duration::from_millis(200)).build().expect("valid");
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let mut begun = Box::pin(limiter.check(&DAILY, (), 1));
+    stuck.block_on(async {
+        let poll = begun.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll.is_pending());
+    });
+    let running = tokio::runtime::Runtime::new().expect("a runtime");
+    let decided = (0..20).any(|_| running.block_on(limiter.check(&DAILY, (), 1)).is_ok());
+    assert!(decided, "no decision in 20 attempts");
+}
+
+/// A connection on which nothing comes back is given up after some decisions, also when nobody says
+/// that it is broken.
+#[tokio::test]
+async fn a_connection_that_fell_silent_is_replaced() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let deadline = Duration::from_millis(150);
+    let limiter = denying(&url).deadline(deadline).build().expect("valid");
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    proxy.mute.notify_waiters();
+    let mut silent = 0;
+    while limiter.check(&DAILY, (), 1).await.is_err() {
+        silent += 1;
+        assert!(silent < 20, "the silent connection is still used");
+    }
+    assert!(silent >= 1, "the connection was not silent");
+    assert!(proxy.connections.load(Ordering::Relaxed) >= 2);
+}
+
+/// Each worker of a server may have a runtime of its own; all of them keep their connections.
+#[test]
+fn many_runtimes_keep_their_connections() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let runtimes: Vec<_> = (0..40)
+        .map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build())
+        .collect();
+    for _ in 0..3 {
+        for runtime in &runtimes {
+            let runtime = runtime.as_ref().expect("a runtime");
+            runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
+        }
+    }
+    let mut connection = server.connection();
+    let stats: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
+    let made = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    let made: u32 = made.expect("a figure").parse().expect("a number");
+    assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
 }
 
 /// Connections belong to runtimes; a limiter does not.

@@ -165,6 +165,7 @@ on_both_stores! {
             for period in [1_000, SECOND, 30 * DAY] {
                 let limit = limit(algorithm, 5, period);
                 let capacity = limit.capacity();
+                timed.clock.set(Duration::from_secs(1_800_000_000));
                 for _ in 0..3 {
                     assert!(timed.allows(&limit, capacity).await, "{algorithm}");
                     assert!(!timed.allows(&limit, 1).await, "{algorithm}");
@@ -280,6 +281,72 @@ on_both_stores! {
         assert_eq!(after.remaining, 3_999_995_000);
         timed.advance(HOUR);
         assert_eq!(timed.decide(&limit, 10_000).await.remaining, 3_999_990_000);
+    }
+
+    async fn time_may_begin_at_zero(timed: Timed) {
+        for algorithm in ALGORITHMS {
+            timed.clock.set(Duration::ZERO);
+            let limit = limit(algorithm, 2, 10);
+            let capacity = limit.capacity();
+            assert!(timed.allows(&limit, capacity).await);
+            assert!(!timed.allows(&limit, capacity).await, "{algorithm}");
+            timed.advance(30);
+            assert!(timed.allows(&limit, capacity).await, "{algorithm}");
+        }
+        // Entries at zero are entries.
+        timed.clock.set(Duration::ZERO);
+        let limit = limit(Algorithm::Sliding, 2, 100);
+        for (at, allowed) in [(0, true), (50, true), (99, false), (100, true), (149, false)] {
+            timed.clock.set(Duration::from_micros(at));
+            assert_eq!(timed.allows(&limit, 1).await, allowed, "at {at} µs");
+        }
+        // The first calendar windows began before the epoch.
+        for minutes in [-840, 0, 480, 840] {
+            let align = Align::offset_minutes(minutes);
+            for days in [1, 7] {
+                let day = Limit::fixed("epoch", 1, Duration::from_secs(days * 86_400)).align(align);
+                timed.limiter.reset(&day, "key").await.expect("answers");
+                timed.clock.set(Duration::ZERO);
+                assert!(timed.allows(&day, 1).await);
+                let refused = timed.decide(&day, 1).await;
+                assert!(refused.retry_after <= day.period(), "{minutes}: {refused:?}");
+                timed.clock.set(refused.retry_after - Duration::from_micros(1));
+                assert!(!timed.allows(&day, 1).await, "{minutes}, {days} days");
+                timed.advance(1);
+                assert!(timed.allows(&day, 1).await, "{minutes}, {days} days");
+            }
+        }
+    }
+
+    /// The running total of a log counts modulo 2^32 in Redis.
+    async fn a_total_may_wrap(timed: Timed) {
+        let limit = limit(Algorithm::Sliding, 4_000_000_000, 100);
+        for _ in 0..5 {
+            assert!(timed.allows(&limit, 1_500_000_000).await);
+            timed.advance(40);
+            assert!(timed.allows(&limit, 1_500_000_000).await);
+            let refused = timed.decide(&limit, 2_000_000_000).await;
+            assert_eq!((refused.allowed, refused.remaining), (false, 1_000_000_000));
+            assert_eq!(refused.retry_after, Duration::from_micros(60));
+            let given = timed.limiter.refund(&limit, "key", 500_000_000).await.expect("answers");
+            assert_eq!(given.remaining, 1_500_000_000);
+            timed.advance(60);
+            assert_eq!(timed.decide(&limit, 0).await.remaining, 3_000_000_000);
+            timed.advance(40);
+        }
+    }
+
+    async fn periods_of_weeks_begin_on_monday_and_others_at_the_epoch(timed: Timed) {
+        // 1970-01-05 was the first Monday, 1970-01-15 is 14 days after the epoch.
+        for (days, hours) in [(7, 4 * 24), (14, 14 * 24)] {
+            let limit = limit(Algorithm::Fixed, 1, days * DAY).align(Align::UTC);
+            timed.clock.set(Duration::from_secs(3 * 86_400));
+            assert!(timed.allows(&limit, 1).await);
+            timed.clock.set(Duration::from_secs(hours * 3600 - 1));
+            assert!(!timed.allows(&limit, 1).await, "{days} days");
+            timed.advance(SECOND);
+            assert!(timed.allows(&limit, 1).await, "{days} days");
+        }
     }
 
     async fn no_cost_is_always_admitted_and_too_much_never(timed: Timed) {

@@ -32,6 +32,20 @@ struct Call {
     wait: u64,
 }
 
+impl Call {
+    /// What the call takes of each limit.
+    fn merged(&self) -> Vec<(usize, u32)> {
+        let mut merged: Vec<(usize, u32)> = Vec::new();
+        for (index, cost) in &self.parts {
+            match merged.iter_mut().find(|(one, _)| one == index) {
+                Some((_, sum)) => *sum += cost,
+                None => merged.push((*index, *cost)),
+            }
+        }
+        merged
+    }
+}
+
 fn call() -> impl Strategy<Value = Call> {
     let wait = prop_oneof![4 => Just(0), 3 => 0_u64..200_000, 2 => 0_u64..20_000_000];
     (prop::collection::vec((0_usize..5, 0_u32..4), 1..5), wait)
@@ -83,30 +97,20 @@ fn expected(models: &mut [Model], call: &Call, limits: &[Limit], clock: u64) -> 
         }
         .expect("at least one limit")
     };
-    let before = models.to_vec();
-    let ask = |index: usize| (limits[index].name(), limits[index]);
-    let peeks: Vec<Said> = call
-        .parts
-        .iter()
-        .map(|(index, cost)| {
-            let (name, limit) = ask(*index);
-            (name, models[*index].peek(limit, clock, *cost))
-        })
-        .collect();
-    if peeks.iter().any(|(_, it)| !it.allowed) {
-        return hardest(&peeks);
-    }
-    let mut charges = Vec::new();
-    for (index, cost) in &call.parts {
-        let (name, limit) = ask(*index);
-        let charge = models[*index].check(limit, clock, *cost);
-        if !charge.allowed {
-            models.clone_from_slice(&before);
-            return (name, charge);
-        }
-        charges.push((name, charge));
-    }
-    hardest(&charges)
+    let mut ask = |check: bool| -> Vec<Said> {
+        let said = |(index, cost): &(usize, u32)| {
+            let (limit, model) = (limits[*index], &mut models[*index]);
+            let answer = if check {
+                model.check(limit, clock, *cost)
+            } else {
+                model.peek(limit, clock, *cost)
+            };
+            (limit.name(), answer)
+        };
+        call.merged().iter().map(said).collect()
+    };
+    let peeks = ask(false);
+    if peeks.iter().any(|(_, it)| !it.allowed) { hardest(&peeks) } else { hardest(&ask(true)) }
 }
 
 #[test]
@@ -135,6 +139,13 @@ fn traces_agree() {
                 .iter()
                 .map(|(index, cost)| Part::new(&limits[*index], &key, *cost))
                 .collect();
+            let exceeds = |(index, cost): &(usize, u32)| *cost > limits[*index].capacity();
+            if call.merged().iter().any(exceeds) {
+                let never = runtime.block_on(redis.check_all(&parts));
+                let never = matches!(never, Err(Rejection::CostExceedsCapacity { .. }));
+                prop_assert!(never, "call {}", index);
+                continue;
+            }
             let now = clock.now().as_micros() as u64;
             let (_, model) = expected(&mut models, call, &limits, now);
             let (_, store) = said(call, &limits, runtime.block_on(embedded.check_all(&parts)));
@@ -197,23 +208,67 @@ async fn the_longest_wait_speaks() {
 }
 
 #[tokio::test]
-async fn what_one_limit_says_goes_for_the_call() {
+async fn what_the_limits_say_goes_for_the_call() {
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
-    let both = |burst: Limit, cost: u32| {
-        let parts = [Part::new(&burst, &1, cost), Part::new(&DAILY, &1, cost)];
-        limiter.check_all(&parts)
+    let both = |say: fn(Limit) -> Limit, cost: u32| {
+        let (burst, daily) = (say(BURST), say(DAILY));
+        limiter.check_all(&[Part::new(&burst, &1, cost), Part::new(&daily, &1, cost)])
     };
-    assert_eq!(both(BURST, 10).await.expect("local").source, Source::Fallback);
-    assert_eq!(both(BURST, 10).await.expect_err("local").name(), "burst");
-    assert!(both(BURST.on_error(OnError::Allow), 10).await.is_ok());
-    assert!(both(BURST.shadow(true), 10).await.is_ok_and(|decision| !decision.allowed));
-    assert_eq!(both(BURST.scope(Scope::Process), 1).await.expect_err("counted").name(), "burst");
-    let denied = both(BURST.on_error(OnError::Deny), 10).await;
+    let as_built = |limit| limit;
+    assert_eq!(both(as_built, 10).await.expect("local").source, Source::Fallback);
+    assert_eq!(both(as_built, 10).await.expect_err("local").name(), "burst");
+    let allowed = both(|limit| limit.on_error(OnError::Allow), 10).await.expect("allowed");
+    assert_eq!((allowed.allowed, allowed.retry_after), (true, Duration::ZERO));
+    assert!(both(|limit| limit.shadow(true), 10).await.is_ok_and(|decision| !decision.allowed));
+    let process = both(|limit| limit.scope(Scope::Process), 1).await;
+    assert_eq!(process.expect_err("counted").name(), "burst");
+    let denied = both(|limit| limit.on_error(OnError::Deny), 10).await;
     assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
-    let never = both(BURST, 11).await.expect_err("never");
+    let never = both(as_built, 11).await.expect_err("never");
     assert!(matches!(never, Rejection::CostExceedsCapacity { name: "burst", .. }), "{never:?}");
-    let nothing = limiter.check_all(&[]).await;
-    assert!(matches!(nothing, Err(Rejection::Unavailable { error: StoreError::NoLimits, .. })));
+}
+
+#[tokio::test]
+async fn what_cannot_be_decided_together_is_said() {
+    let limiter = RateLimiter::embedded();
+    let error = async |parts: &[Part<'_>]| match limiter.check_all(parts).await {
+        Err(Rejection::Unavailable { error, .. }) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(error(&[]).await, StoreError::NoLimits);
+    let shadow = BURST.shadow(true);
+    let mixed = [Part::new(&shadow, &1, 1), Part::new(&DAILY, &1, 1)];
+    assert_eq!(error(&mixed).await, StoreError::MixedLimits);
+    let more = Limit::fixed("daily", 26, Duration::from_secs(86_400));
+    let one_count = [Part::new(&more, &1, 1), Part::new(&DAILY, &1, 1)];
+    let one_count = error(&one_count).await;
+    assert!(matches!(one_count, StoreError::SharedCount { name: "daily", .. }), "{one_count:?}");
+    // Other keys, other counts.
+    let apart = [Part::new(&more, &1, 1), Part::new(&DAILY, &2, 1)];
+    assert!(limiter.check_all(&apart).await.is_ok());
+    // The same limit twice is charged once, with both costs.
+    let twice = [Part::new(&DAILY, &3, 10), Part::new(&DAILY, &3, 15)];
+    assert_eq!(limiter.check_all(&twice).await.expect("admitted").remaining, 0);
+    let never = [Part::new(&DAILY, &4, 10), Part::new(&DAILY, &4, 16)];
+    let never = limiter.check_all(&never).await;
+    assert!(matches!(never, Err(Rejection::CostExceedsCapacity { cost: 26, .. })), "{never:?}");
+}
+
+/// Two periods under one name are two counts: what the shorter forgets, the longer still needs.
+#[tokio::test]
+async fn one_name_may_have_two_periods() {
+    let second = Limit::sliding("api", 10, Duration::from_secs(1));
+    let hour = Limit::sliding("api", 25, Duration::from_secs(3600));
+    let server = Server::start();
+    for Timed { limiter, clock } in [Timed::embedded(), Timed::redis(&server)] {
+        let mut admitted = 0;
+        for _ in 0..100 {
+            let parts = [Part::new(&second, &"key", 1), Part::new(&hour, &"key", 1)];
+            admitted += u32::from(limiter.check_all(&parts).await.is_ok());
+            clock.advance(Duration::from_millis(90));
+        }
+        assert_eq!(admitted, 25);
+    }
 }
 
 /// Threads that lock the same shards in different orders do not wait for each other in turn, and

@@ -191,7 +191,8 @@ async fn several_limits_are_waited_for_together() {
     let server = Server::start();
     for timed in [Timed::embedded(), Timed::redis(&server)] {
         let burst = limit(Algorithm::TokenBucket, 2, Duration::from_secs(60));
-        let slow = Limit::fixed("waiting.slow", 3, Duration::from_secs(10));
+        let patience = Duration::from_secs(60);
+        let slow = Limit::fixed("waiting.slow", 3, Duration::from_secs(10)).wait(patience);
         let check = || {
             let parts = [Part::new(&burst, &"key", 1), Part::new(&slow, &"key", 1)];
             timed.limiter.check_all(&parts)

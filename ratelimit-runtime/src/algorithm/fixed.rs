@@ -15,15 +15,19 @@ impl Window {
         let (threshold, period) = (limit.threshold(), limit.period_us());
         let now = clock.max(self.start);
 
-        // Aligned, a window begins at the boundary; else where its first admitted call came.
-        let boundary = limit.shift_us().map(|shift| now - (now + shift) % period);
-        let open = match boundary {
-            Some(boundary) => self.start >= boundary,
-            None => self.start + period > now,
+        // Aligned, a window begins at the boundary; else where its first admitted call came. A
+        // boundary before the epoch counts as the epoch.
+        let (open, start, end) = if let Some(shift) = limit.shift_us() {
+            let elapsed = (now + shift) % period;
+            let boundary = now.saturating_sub(elapsed);
+            (self.start >= boundary, boundary, now + period - elapsed)
+        } else if self.count > 0 && self.start + period > now {
+            (true, self.start, self.start + period)
+        } else {
+            (false, now, now + period)
         };
         let mut count = if open { self.count } else { 0 };
-        let start = boundary.unwrap_or(if count > 0 { self.start } else { now });
-        let left = start + period - clock;
+        let left = end - clock;
 
         let allowed = op == Op::Refund
             || cost == 0

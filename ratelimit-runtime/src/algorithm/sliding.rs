@@ -71,6 +71,10 @@ impl Log {
     fn forget(&mut self, first: usize, base: u64) {
         self.entries.drain(..first);
         self.base = base;
+        // A busy hour is not kept in memory for ever.
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
     }
 
     /// Shortens the log so that `used` units are left, taking the newest away, and says when the

@@ -52,9 +52,15 @@ impl KeyWriter<'_> {
         Written(text.into())
     }
 
-    /// Writes what a count belongs to: the algorithm, the name of the limit, the key.
+    /// Writes what a count belongs to: the algorithm and the period it is counted by, the name of
+    /// the limit, the key. Counts of two periods cannot be one: what the shorter one forgets, the
+    /// longer one still needs.
     pub(crate) fn identity(&mut self, limit: &Limit, key: &dyn Key) {
         self.raw(limit.algorithm().as_str().as_bytes());
+        self.separator();
+        let (count, unit) = limit.period_in_units();
+        self.raw(itoa::Buffer::new().format(count).as_bytes());
+        self.raw(unit.as_bytes());
         self.separator();
         self.text(limit.name());
         self.group(|out| key.write(out));
@@ -169,7 +175,7 @@ mod tests {
             |chunk| text.extend_from_slice(chunk),
             |out| out.identity(&LIMIT, &("a", 7)),
         );
-        assert_eq!(text, b"fixed:app::login((a:7))");
+        assert_eq!(text, b"fixed:1s:app::login((a:7))");
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl Limit {
         self.patient(Some(wait))
     }
 
-    /// The identity of this limit: limits of one name and algorithm share their counts.
+    /// The identity of this limit: limits of one name, algorithm and period share their counts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
@@ -314,6 +314,24 @@ impl Limit {
     /// How long a call may wait. A shadow refuses nothing, so there is nothing to wait for.
     pub(crate) const fn patience(&self) -> Option<Duration> {
         if self.shadow { None } else { self.wait }
+    }
+
+    /// Whether calls under both limits are to be treated alike.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        (self.scope, self.on_error, self.shadow, self.wait)
+            == (other.scope, other.on_error, other.shadow, other.wait)
+    }
+
+    /// The period in the largest unit that it is a whole number of.
+    pub(crate) const fn period_in_units(&self) -> (u64, &'static str) {
+        match self.period_us {
+            us if us.is_multiple_of(DAY_US) => (us / DAY_US, "d"),
+            us if us.is_multiple_of(3_600_000_000) => (us / 3_600_000_000, "h"),
+            us if us.is_multiple_of(60_000_000) => (us / 60_000_000, "m"),
+            us if us.is_multiple_of(1_000_000) => (us / 1_000_000, "s"),
+            us if us.is_multiple_of(1_000) => (us / 1_000, "ms"),
+            us => (us, "us"),
+        }
     }
 
     pub(crate) const fn period_us(&self) -> u64 {

@@ -89,7 +89,7 @@ impl Embedded {
         self.shard(shard_of(place)).apply(place, op, limit, clock, cost)
     }
 
-    /// Answers several limits together. Twin of `lua/all.lua`.
+    /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
     pub(crate) fn apply_all_at(&self, asks: &[Ask], source: Source) -> Option<Verdict> {
         let clock = self.clock.local();
         // In ascending order, as everybody locks them, so that nobody waits for another in turn.
@@ -108,19 +108,7 @@ impl Embedded {
         if !verdict.decision.allowed {
             return Some(verdict);
         }
-        let mut charged: Option<Verdict> = None;
-        for (index, ask) in asks.iter().enumerate() {
-            let verdict = answer(Op::Decide, ask);
-            if !verdict.decision.allowed {
-                // Its key is also that of an earlier limit, which took what was left.
-                for earlier in &asks[..index] {
-                    answer(Op::Refund, earlier);
-                }
-                return Some(verdict);
-            }
-            charged = Some(charged.map_or(verdict, |hardest| hardest.harder(verdict)));
-        }
-        charged
+        asks.iter().map(|ask| answer(Op::Decide, ask)).reduce(Verdict::harder)
     }
 
     /// A shard; held for the arithmetic only.

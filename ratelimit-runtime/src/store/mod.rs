@@ -18,7 +18,8 @@ pub(crate) trait Store: Send + Sync {
     /// refund, which may be of any size.
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision>;
 
-    /// Answers all `parts` together, atomically: all admit the call and are charged, or none is.
+    /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
+    /// two of them have one count.
     fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict>;
 
     /// Forgets `key`.

@@ -5,94 +5,148 @@
 //! limiter outlives runtimes (each `#[tokio::test]` has its own), so connections are kept by
 //! runtime. Nothing is ever sent again: a broken connection fails the calls that were on it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
-
-/// Connections of more runtimes than this are not kept; the oldest goes first.
-const RUNTIMES: usize = 16;
+use tokio::sync::oneshot;
 
 /// How long an attempt to connect may take. Much longer than a decision: one that is slow to
 /// connect times out, the attempt goes on, and a later one finds the connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// A link on which that many decisions in a row timed out is given up: it may lead nowhere, and
+/// nothing else would say so for many minutes.
+const STRIKES: u32 = 3;
+
 pub(super) struct Connection {
     client: Client,
-    links: Mutex<Vec<Link>>,
-    /// Held while connecting, so that calls that find no link wait for one attempt.
+    sockets: Mutex<HashMap<Id, Arc<Socket>>>,
+}
+
+/// Where the link of one runtime is, if there is one.
+struct Socket {
+    link: Mutex<Option<Link>>,
+    /// The other end is held by a task, and closes with the runtime.
+    runtime: oneshot::Sender<()>,
+    /// Held while connecting, so that calls that find no link wait for one attempt. It is a task of
+    /// the same runtime that holds it: a runtime that stands still keeps nobody else.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
 struct Link {
-    runtime: Id,
-    /// Tells this link from the one made after it.
-    generation: u64,
     connection: MultiplexedConnection,
+    /// Decisions that timed out since the last answer. Also tells this link from the next.
+    strikes: Arc<AtomicU32>,
 }
 
 impl Connection {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, links: Mutex::default(), connecting: Arc::default() }
+        Self { client, sockets: Mutex::default() }
     }
 
     /// Sends one command, once. Must be called in a tokio runtime.
-    pub(super) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, RedisError> {
-        let runtime = Handle::current().id();
-        let mut link = match self.link(runtime) {
+    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let socket = self.socket();
+        let mut link = match socket.link() {
             Some(link) => link,
-            None => self.connect(runtime).await?,
+            None => socket.connect(&self.client).await?,
         };
         let reply = link.connection.send_packed_command(command).await;
         let reply = reply.and_then(Value::extract_error);
-        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-            self.links().retain(|kept| kept.generation != link.generation);
+        link.strikes.store(0, Ordering::Relaxed);
+        if reply.as_ref().is_err_and(leads_nowhere) {
+            socket.give_up(&link);
         }
         reply
     }
 
-    async fn connect(self: &Arc<Self>, runtime: Id) -> Result<Link, RedisError> {
+    /// A decision of this runtime timed out.
+    pub(super) fn strike(&self) {
+        let socket = self.socket();
+        if let Some(link) = socket.link()
+            && link.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= STRIKES
+        {
+            socket.give_up(&link);
+        }
+    }
+
+    fn socket(&self) -> Arc<Socket> {
+        let mut sockets = lock(&self.sockets);
+        if let Some(socket) = sockets.get(&Handle::current().id()) {
+            return Arc::clone(socket);
+        }
+        // A new runtime is rare: time to look for those that are gone, and their links with them.
+        sockets.retain(|_, socket| !socket.runtime.is_closed());
+        Arc::clone(sockets.entry(Handle::current().id()).or_insert_with(Socket::new))
+    }
+}
+
+impl Socket {
+    fn new() -> Arc<Self> {
+        let (runtime, end) = oneshot::channel();
+        tokio::spawn(async {
+            // Ends with the runtime, or with this socket.
+            let _ = end.await;
+        });
+        Arc::new(Self { link: Mutex::default(), runtime, connecting: Arc::default() })
+    }
+
+    async fn connect(self: &Arc<Self>, client: &Client) -> Result<Link, RedisError> {
         let turn = Arc::clone(&self.connecting).lock_owned().await;
-        if let Some(link) = self.link(runtime) {
+        if let Some(link) = self.link() {
             return Ok(link);
         }
         // A task of its own, which does not end with the call that began it.
-        let this = Arc::clone(self);
+        let (this, client) = (Arc::clone(self), client.clone());
         let attempt = tokio::spawn(async move {
             let _turn = turn;
-            this.establish(runtime).await
+            this.establish(&client).await
         });
         attempt.await.unwrap_or_else(|_| {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
         })
     }
 
-    async fn establish(&self, runtime: Id) -> Result<Link, RedisError> {
+    async fn establish(&self, client: &Client) -> Result<Link, RedisError> {
         // The deadline of a decision covers its answer; no second one here.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(None);
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        tracing::info!("connected to Redis");
-
-        let mut links = self.links();
-        let generation = links.last().map_or(0, |newest| newest.generation + 1);
-        let link = Link { runtime, generation, connection };
-        links.push(link.clone());
-        if links.len() > RUNTIMES {
-            links.remove(0);
-        }
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        tracing::debug!("connected to Redis");
+        let link = Link { connection, strikes: Arc::default() };
+        *lock(&self.link) = Some(link.clone());
         Ok(link)
     }
 
-    fn link(&self, runtime: Id) -> Option<Link> {
-        self.links().iter().find(|link| link.runtime == runtime).cloned()
+    fn link(&self) -> Option<Link> {
+        lock(&self.link).clone()
     }
 
-    fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    fn give_up(&self, given_up: &Link) {
+        let mut link = lock(&self.link);
+        if link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.strikes, &given_up.strikes)) {
+            *link = None;
+        }
     }
+}
+
+/// Whether another connection may fare better: this one broke, or leads to a server that is no
+/// longer the primary.
+fn leads_nowhere(error: &RedisError) -> bool {
+    error.is_unrecoverable_error()
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown)
+        )
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

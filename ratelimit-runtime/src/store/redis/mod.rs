@@ -60,15 +60,17 @@ impl Redis {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let deadline = self.deadline;
-        let work = work(Arc::clone(&self.connection));
+        let connection = Arc::clone(&self.connection);
+        let work = work(Arc::clone(&connection));
         Answer::later(async move {
             // Timers and sockets belong to a runtime, and panic without one.
             if tokio::runtime::Handle::try_current().is_err() {
                 return Err(StoreError::NoRuntime);
             }
-            tokio::time::timeout(deadline, work)
-                .await
-                .unwrap_or(Err(StoreError::Timeout { deadline }))
+            tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
+                connection.strike();
+                Err(StoreError::Timeout { deadline })
+            })
         })
     }
 }
@@ -149,7 +151,11 @@ fn unexpected() -> StoreError {
 fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     let code = error.code().unwrap_or("ERR");
-    if code == "BADSTATE" || code == "WRONGTYPE" || message.contains("WRONGTYPE") {
+    if code == "BADSTATE"
+        || code == "WRONGTYPE"
+        || message.contains("WRONGTYPE")
+        || message.contains("BADSTATE")
+    {
         let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
         return StoreError::ForeignKey { key: keys.join("` or `").into() };
     }
