@@ -136,7 +136,7 @@ async fn call_say_hi() -> Result<(), Box<dyn Error>> {
                     );
                     // No wait helps where Redis is away: then this ends here.
                     let wait = rejection.retry_after().ok_or(rejection)?;
-                    println!("        waiting {wait:.1?}, as it says");
+                    println!("        waiting {wait:.1?}, as `retry_after` says");
                     tokio::time::sleep(wait).await;
                     continue;
                 }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Here it is the attribute. A misspelled argument, a period of zero or a key that does not exist
-//! do not compile. Expect two greetings for each user, and a refusal for the third call.
+//! do not compile, and neither does `"#userId"`. Expect two greetings for each user and a refusal for
+//! the third call, then three broadcasts and a refusal of the fourth.
 
 use ratelimit_runtime::{Rejection, rate_limit};
 

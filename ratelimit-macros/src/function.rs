@@ -43,6 +43,18 @@ impl Function {
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
     }
 
+    /// Two attributes on one function would count every call twice under one name.
+    pub(crate) fn require_one_attribute(&self, errors: &Errors) {
+        for attribute in &self.attrs {
+            let path = attribute.path();
+            if path.segments.last().is_some_and(|last| last.ident == "rate_limit") {
+                let message = "a second `#[rate_limit]` on one function: put both into one, as \
+                               `#[rate_limit(limit(…), limit(…))]`, where they are decided together";
+                errors.report(syn::Error::new_spanned(path, message));
+            }
+        }
+    }
+
     /// What the future of the function resolves to; `None` is `()`.
     pub(crate) fn output(&self) -> Option<&Type> {
         match (&self.body, &self.sig.output) {

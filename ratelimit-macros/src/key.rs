@@ -45,10 +45,15 @@ fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<Pi
     let mut pieces = Vec::new();
     if let Some(function) = function {
         let bindings = function.bindings();
-        if find(&value, &bindings).is_some() {
+        let holes = parts.iter().any(|part| matches!(part, Part::Hole(_)));
+        if !holes && problems.is_empty() {
+            // `#user_id` is how Spring names an argument.
+            let word = value.trim_start_matches('#');
+            let example = find(word, &bindings).or(bindings.first());
+            let example = example.map_or("{user_id}".to_owned(), |name| format!("{{{name}}}"));
             problems.push(format!(
-                "`\"{value}\"` is the same text in every call: write `key = {value}` to count \
-                 each `{value}` separately"
+                "`\"{value}\"` is the same text in every call: write `key = \"{example}\"` to count \
+                 each value separately, or leave `key` out to count all calls together"
             ));
         }
         for part in parts {

@@ -71,9 +71,11 @@ use crate::guard::Guard;
 ///
 /// # Names
 ///
-/// Functions whose limits have one name and one algorithm share their counts. The default name does
-/// not tell two types in one module apart: if both have a limited method `get`, give each a `name`.
-/// Give one as well if the counts are to survive that the function is moved or renamed.
+/// Functions whose limits have one name, one algorithm and one period share their counts. The
+/// default name is `crate::module::function`, without the type: it does not tell two types in one
+/// module apart. If both have a limited method `get`, give each a `name`, as to functions of one name
+/// that are nested in others. Give one as well if the counts are to survive that the function is
+/// moved or renamed.
 ///
 /// # Several limits
 ///
@@ -122,6 +124,9 @@ pub fn rate_limit(
     let errors = Errors::default();
     let args = Args::parse(arguments.into(), &errors);
     let function = errors.note(syn::parse::<Function>(item.clone()));
+    if let Ok(function) = &function {
+        function.require_one_attribute(&errors);
+    }
     let guard = Guard::validate(&args, function.as_ref().ok());
     let function = function.and_then(|function| function.require_async(&errors));
     match errors.conclude(function.and_then(|function| Ok((function, guard?)))) {

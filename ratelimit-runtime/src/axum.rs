@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::rejection::Rejection;
 
-/// `429 Too Many Requests` with `Retry-After`, `413 Content Too Large` for a cost that can never be
+/// `429 Too Many Requests` with `Retry-After`, `413 Payload Too Large` for a cost that can never be
 /// admitted, `503 Service Unavailable` when the store could not decide; the text is the `Display`.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {

@@ -40,7 +40,11 @@ impl Builder {
     /// share them. Nothing is connected before the first decision, and connections that break are
     /// made anew.
     ///
-    /// `redis://[user:password@]host[:port][/database]`, or `unix:///path/to/socket`.
+    /// `redis://[user:password@]host[:port][/database]`, or `unix:///path/to/socket`; a password
+    /// alone is `redis://:password@host`, and `@ / : # % ?` in it are percent-encoded.
+    ///
+    /// Decisions are then awaited in a tokio runtime with I/O and time enabled, as `#[tokio::main]`
+    /// makes it; tokio panics where time is disabled.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>) -> Self {
         self.redis = Some(url.into());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a store could not answer. It is no statement about the limit: the call was neither admitted
-/// nor refused.
+/// nor refused. Where the store may have charged the key all the same, the variant says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -68,7 +68,7 @@ impl fmt::Display for StoreError {
                 write!(f, "Redis answered {code}: {message}")?;
                 match &**code {
                     "NOPERM" => f.write_str(" (allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix)"),
-                    "NOAUTH" | "WRONGPASS" => f.write_str(" (check the user and password of the Redis URL)"),
+                    "NOAUTH" | "WRONGPASS" => f.write_str(" (check the user and password of the Redis URL; a password alone is `redis://:password@host`)"),
                     "OOM" => f.write_str(" (raise `maxmemory`, or give the limiter a server of its own)"),
                     "READONLY" => f.write_str(" (the URL leads to a replica: use the address of the primary)"),
                     _ => Ok(()),
@@ -120,7 +120,9 @@ impl fmt::Display for BuildError {
         match self {
             Self::InvalidUrl { message } => write!(
                 f,
-                "the Redis URL cannot be read ({message}): write `redis://[user:password@]host[:port][/database]`"
+                "the Redis URL cannot be read ({message}): write \
+                 `redis://[user:password@]host[:port][/database]` or `unix:///path`, with `@ / : # % ?` \
+                 in a password percent-encoded"
             ),
             Self::RedisDisabled => f.write_str(
                 "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \

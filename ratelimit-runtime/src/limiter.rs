@@ -14,6 +14,8 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::limit::{Limit, OnError};
 use crate::part::Part;
+#[cfg(doc)]
+use crate::rejection::Rejection;
 use crate::store::Store;
 use crate::store::embedded::Embedded;
 use crate::waiting::{Lines, Wanted};
@@ -100,8 +102,8 @@ impl RateLimiter {
         }
     }
 
-    /// Says what [`check`](Self::check) would, and changes nothing. A refusal is a decision that is
-    /// not `allowed`.
+    /// Says what [`check`](Self::check) would, and changes nothing. It is `Ok` as well where the call
+    /// would be refused: see [`Decision::allowed`].
     ///
     /// # Errors
     ///
@@ -182,6 +184,9 @@ impl RateLimiter {
 
     /// Gives back `cost` units that were charged, the newest first, and never more than are
     /// charged; for calls that turned out not to count.
+    ///
+    /// Give back soon: nobody remembers who was charged for which unit, so that one given back after
+    /// its own charge has left the window is somebody else's, and the window admits one more.
     ///
     /// # Errors
     ///
@@ -294,10 +299,11 @@ impl Inner {
                     tracing::warn!(limit = limit.name(), ?on_error, %error, "Redis does not decide");
                 }
             }
-            Ok(_) if said != 0 && Self::is_quiet(said, now) => {
-                if self.said.compare_exchange(said, 0, Relaxed, Relaxed).is_ok() {
-                    tracing::info!("Redis decides again");
-                }
+            Ok(_)
+                if Self::is_quiet(said, now)
+                    && self.said.compare_exchange(said, 0, Relaxed, Relaxed).is_ok() =>
+            {
+                tracing::info!("Redis decides again");
             }
             _ => {}
         }

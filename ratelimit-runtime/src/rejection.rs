@@ -124,6 +124,7 @@ fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     message = "a function that returns `{Self}` cannot say that a call was refused",
     label = "cannot carry a `Rejection`",
     note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, `Box<dyn Error>`), or `Option<_>`",
+    note = "for an error type of your own, write `impl From<Rejection> for E`; with thiserror, a variant with `#[from] Rejection`",
     note = "or say what to return: `on_limited = |rejection| ...`",
     note = "or implement `ratelimit_runtime::FromRejection` for the return type"
 )]
@@ -132,6 +133,8 @@ pub trait FromRejection {
     fn from_rejection(rejection: Rejection) -> Self;
 }
 
+// Or the error would be about `From`, of which there are hundreds, and would not say what to do.
+#[diagnostic::do_not_recommend]
 impl<T, E: From<Rejection>> FromRejection for Result<T, E> {
     fn from_rejection(rejection: Rejection) -> Self {
         Err(rejection.into())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a [`Limit`] cannot exist: what was wrong, and what to write instead.
+/// Why a [`Limit`](crate::Limit) cannot exist: what was wrong, and what to write instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidLimit(pub(super) &'static str);
 

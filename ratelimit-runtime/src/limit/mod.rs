@@ -107,7 +107,8 @@ impl Limit {
         Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
 
-    /// A limit from values that are known at run time only: a plan, a configuration file.
+    /// A limit from values that are known at run time only: a plan, a configuration file. The name
+    /// is a literal, or one that is made once and kept: `String::leak`.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Where the windows of an aligned [`Limit::fixed`] begin: at calendar boundaries of one UTC offset.
+/// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) begin: at calendar boundaries of one UTC offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Align {
     pub(super) offset_minutes: i32,

@@ -1,0 +1,16 @@
+use ratelimit_runtime::rate_limit;
+
+#[rate_limit(period = 1, threshold = 10)]
+#[rate_limit(period = 60, threshold = 100)]
+async fn twice() -> Option<()> {
+    None
+}
+
+#[ratelimit_runtime::rate_limit(period = 1, threshold = 10)]
+#[inline]
+#[ratelimit_runtime::rate_limit(period = 60, threshold = 100, name = "minute")]
+async fn twice_by_path() -> Option<()> {
+    None
+}
+
+fn main() {}
