@@ -1,11 +1,12 @@
-//! A decision on the embedded store about a key that it holds allocates nothing.
+//! The memory of the embedded store: a decision about a key that it holds allocates nothing, and
+//! neither a flood of keys nor of calls makes it grow beyond its bounds.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv6Addr};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ratelimit_runtime::{Key, Limit, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Clock, Key, Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
 
 const LIMITS: [Limit; 5] = [
     Limit::sliding("allocations", 3, Duration::from_secs(3600)),
@@ -68,4 +69,47 @@ fn an_annotated_call() {
         }
     });
     assert_eq!(allocations.count_total, 0);
+}
+
+#[test]
+fn a_flood_of_keys_stays_within_its_bound() {
+    let limiter = RateLimiter::builder().max_keys(10_000).build().expect("valid");
+    let flood = |keys: std::ops::Range<u64>| {
+        allocation_counter::measure(|| {
+            for key in keys {
+                now(limiter.check(&LIMITS[1], key, 1)).expect("a new key");
+            }
+        })
+    };
+    let first = flood(0..100_000);
+    assert!(first.bytes_current < 10_000 * 400, "{} bytes for 10,000 keys", first.bytes_current);
+    let then = flood(100_000..500_000);
+    assert!(then.bytes_current < 100_000, "{} bytes more", then.bytes_current);
+}
+
+#[test]
+fn a_log_keeps_its_window_and_no_more() {
+    let clock = VirtualClock::new();
+    let limiter =
+        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let limit = Limit::sliding("log", 1_000, Duration::from_secs(1));
+    let busy = |calls: u32| {
+        allocation_counter::measure(|| {
+            for _ in 0..calls {
+                now(limiter.check(&limit, "key", 1)).expect("one a millisecond");
+                clock.advance(Duration::from_millis(1));
+            }
+        })
+    };
+    busy(5_000);
+    let more = busy(100_000);
+    assert!(more.bytes_current <= 0, "{} bytes more", more.bytes_current);
+    // A quiet hour after a busy one.
+    let quiet = allocation_counter::measure(|| {
+        for _ in 0..10 {
+            clock.advance(Duration::from_millis(600));
+            now(limiter.check(&limit, "key", 1)).expect("hardly used");
+        }
+    });
+    assert!(quiet.bytes_current < -8_000, "{} bytes", quiet.bytes_current);
 }

@@ -84,3 +84,25 @@ async fn keys_that_were_reset_make_room() {
         clock.advance(Duration::from_secs(10));
     }
 }
+
+#[tokio::test]
+async fn keys_in_use_do_not_make_room() {
+    const LIMIT: Limit = Limit::fixed("use", 1, Duration::from_secs(10));
+    let clock = VirtualClock::new();
+    let limiter = RateLimiter::builder()
+        .max_keys(64_000)
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("valid");
+    for key in 0..1_000_u32 {
+        limiter.check(&LIMIT, key, 1).await.expect("a new key");
+    }
+    clock.advance(Duration::from_micros(9_999_999));
+    // Newcomers look around for room, and find none.
+    for key in 1_000..20_000_u32 {
+        limiter.check(&LIMIT, key, 1).await.expect("a new key");
+    }
+    for key in 0..1_000_u32 {
+        assert!(limiter.check(&LIMIT, key, 1).await.is_err(), "key {key} was forgotten in use");
+    }
+}

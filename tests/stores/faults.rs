@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    Algorithm, BuildError, Builder, Limit, OnError, RateLimiter, Rejection, StoreError,
+    Algorithm, BuildError, Builder, Clock, Limit, OnError, RateLimiter, Rejection, StoreError,
 };
 use redis::Commands;
 use support::server::Server;
@@ -316,6 +316,58 @@ async fn a_refused_user_is_told_what_to_allow() {
     for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
         assert!(!text.contains("-word"), "{text}");
     }
+}
+
+/// Some hosted services refuse `TIME` in scripts.
+#[tokio::test]
+async fn a_server_that_does_not_tell_the_time_is_told() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "timeless", "on", "nopass", "~ratelimit:*", "+@all", "-time"])
+        .exec(&mut connection)
+        .expect("ACL SETUSER");
+    let url = server.url.replace("redis://", "redis://timeless:any@");
+    let limiter = denying(&url).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
+    let limiter = denying(&url).clock(Clock::Client).build().expect("valid");
+    assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
+}
+
+/// The server's time is taken to the microsecond.
+#[tokio::test]
+async fn windows_are_shorter_than_seconds() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let limit = Limit::sliding("short", 1, Duration::from_millis(900));
+    assert!(limiter.check(&limit, (), 1).await.is_ok());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let refused = limiter.check(&limit, (), 1).await;
+    let wait = refused.expect_err("within the window").retry_after().expect("limited");
+    assert!(wait <= Duration::from_millis(800), "{wait:?}");
+}
+
+/// What may have been executed is not sent again.
+#[tokio::test]
+async fn an_error_is_not_answered_by_sending_again() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    assert!(limiter.check(&DAILY, 1, 1).await.is_ok());
+    let _: () = connection.hset("ratelimit:sliding:1d:daily(2)", "field", 1).expect("HSET");
+    for _ in 0..5 {
+        store_error(limiter.check(&DAILY, 2, 1).await);
+    }
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("INFO");
+    let calls = |command: &str| {
+        let line =
+            stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next())
+            .map_or(0, |count| count.parse().expect("a count"))
+    };
+    assert_eq!((calls("evalsha"), calls("eval")), (6, 1));
 }
 
 #[test]

@@ -42,6 +42,15 @@ async fn local_counts_in_this_process_by_the_same_limit() {
 }
 
 #[tokio::test]
+async fn a_reset_goes_for_the_local_count_as_well() {
+    let limiter = bereft().await;
+    let limit = LIMIT.on_error(OnError::Local);
+    limiter.check(&limit, "key", 3).await.expect("admitted");
+    assert!(limiter.reset(&limit, "key").await.is_err(), "Redis still is away");
+    assert!(limiter.check(&limit, "key", 3).await.is_ok());
+}
+
+#[tokio::test]
 async fn allow_admits_and_says_that_nobody_decided() {
     let limiter = bereft().await;
     let limit = LIMIT.on_error(OnError::Allow);

@@ -176,6 +176,15 @@ mod tests {
             |out| out.identity(&LIMIT, &("a", 7)),
         );
         assert_eq!(text, b"fixed:1s:app::login((a:7))");
+
+        // A name cannot look like another name with a key.
+        let forged_limit = Limit::fixed("a(b)", 1, std::time::Duration::from_millis(1_500));
+        let mut forged = Vec::new();
+        KeyWriter::stream(
+            |chunk| forged.extend_from_slice(chunk),
+            |out| out.identity(&forged_limit, &"c"),
+        );
+        assert_eq!(forged, b"fixed:1500ms:a%28b%29(c)");
     }
 
     #[test]
