@@ -11,7 +11,7 @@ local capacity, charge = burst * token, cost * token
 local state = call('GET', key)
 local at, level, old_token, old_drain = 0, 0, token, drain
 if state then
-  if #state ~= 26 or string.byte(state) ~= VERSION then return foreign end
+  if #state ~= 26 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
   at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state, 2)
 end
 local now = clock < at and at or clock

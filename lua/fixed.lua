@@ -10,7 +10,7 @@ local aligned, shift = struct.unpack('>I1I7', arg, rest)
 local state = call('GET', key)
 local start, count = 0, 0
 if state then
-  if #state ~= 12 or string.byte(state) ~= VERSION then return foreign end
+  if #state ~= 12 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
   start, count = struct.unpack('>I7I4', state, 2)
 end
 local now = clock < start and start or clock

@@ -17,8 +17,7 @@ local DECIDE, PEEK, REFUND = 0, 1, 2
 
 -- The first byte of every state. Another layout gets another number, so that neither a foreign text
 -- nor the state of another release is taken for one.
-local VERSION = 1
-local foreign = { err = 'BADSTATE not the state of a rate limit' }
+local VERSION, BADSTATE = 1, 'BADSTATE not the state of a rate limit'
 
 local call, key, arg = redis.call, KEYS[1], ARGV[1]
 local op, given, clock, cost, threshold, period, rest = struct.unpack('>I1I1I7I4I4I7', arg)

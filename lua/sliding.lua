@@ -14,7 +14,7 @@ local HEADER, ENTRY, WRAP = 35, 11, 4294967296
 local state = call('GETRANGE', key, 0, 34)
 local head, length, slots, base, total, last, oldest = 0, 0, 0, 0, 0, 0, 0
 if state ~= '' then
-  if #state ~= HEADER or string.byte(state) ~= VERSION then return foreign end
+  if #state ~= HEADER or string.byte(state) ~= VERSION then return { err = BADSTATE } end
   head, length, slots, base, total, last, oldest = struct.unpack('>I4I4I4I4I4I7I7', state, 2)
 end
 local now = clock < last and last or clock
@@ -35,7 +35,7 @@ local function search(low, time, sum)
     end
     middle = math.floor((low + high) / 2)
   end
-  error('BADSTATE not the state of a rate limit')
+  error(BADSTATE)
 end
 
 -- Entries at `now - period` and before have left the window.

@@ -11,7 +11,7 @@ local grain, span = struct.unpack('>I7I7', arg, rest)
 local state = call('GET', key)
 local since, previous, current = 0, 0, 0
 if state then
-  if #state ~= 16 or string.byte(state) ~= VERSION then return foreign end
+  if #state ~= 16 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
   since, previous, current = struct.unpack('>I7I4I4', state, 2)
 end
 local now = clock < since and since or clock
