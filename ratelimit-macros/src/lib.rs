@@ -28,94 +28,305 @@ use crate::guard::Guard;
 /// Limits how often an async function runs. A call above the limit is refused before the body
 /// starts.
 ///
-/// ```text
-/// #[rate_limit(period = 30, threshold = 2, key = user_id)]
-/// async fn say_hi(user_id: u64) -> Result<String, Rejection>
 /// ```
+/// use ratelimit_runtime::{Rejection, rate_limit};
 ///
-/// admits two calls per user in any 30 seconds.
+/// #[rate_limit(period = 30, threshold = 2, key = user_id)]
+/// async fn say_hi(user_id: u64) -> Result<String, Rejection> {
+///     Ok(format!("hi {user_id}"))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(say_hi(1).await.is_ok());
+/// assert!(say_hi(1).await.is_ok());
+/// assert!(say_hi(1).await.is_err()); // the third within 30 seconds
+/// assert!(say_hi(2).await.is_ok());
+/// # }
+/// ```
 ///
 /// # Arguments
 ///
 /// | argument | form | meaning |
 /// | --- | --- | --- |
-/// | `period` | `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration` | required; a bare number is seconds; the units are `us`, `ms`, `s`, `m`, `h`, `d` |
-/// | `threshold` | an integer, or the path of a `const` of type `u32` | required; the cost admitted per period |
-/// | `algo` | `"sliding"`, `"fixed"`, `"sliding_counter"`, `"token_bucket"`, `"leaky_bucket"` | how it is counted; default `"sliding"` |
-/// | `burst` | like `threshold` | capacity of a bucket; default: `threshold` for a token bucket, 1 for a leaky one |
-/// | `align` | `"utc"`, `"+08:00"`, `"-03:30"` | `"fixed"` windows start at calendar boundaries there; the period divides a day or is whole days |
-/// | `key` | an expression, or a format string | what is counted separately; default: all calls together |
-/// | `cost` | an expression of type `u32` | what one call takes; default 1 |
-/// | `name` | a string literal | the identity of the limit; default `module::path::function` |
-/// | `limit(…)` | a group of `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`; any number of them | several limits decided together |
-/// | `scope` | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
-/// | `on_error` | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
-/// | `shadow` | `true` | decide and count, and never refuse |
-/// | `wait` | like `period` | wait up to that long for the permit, first come first served in this process, instead of being refused at once |
-/// | `on_limited` | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
+/// | [`period`](#period-and-threshold) | `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration` | required; a bare number is seconds; the units are `us`, `ms`, `s`, `m`, `h`, `d` |
+/// | [`threshold`](#period-and-threshold) | an integer, or the path of a `const` of type `u32` | required; the cost admitted per period |
+/// | [`algo`](#algo-and-burst) | `"sliding"`, `"fixed"`, `"sliding_counter"`, `"token_bucket"`, `"leaky_bucket"` | how it is counted; default `"sliding"` |
+/// | [`burst`](#algo-and-burst) | like `threshold` | capacity of a bucket; default: `threshold` for a token bucket, 1 for a leaky one |
+/// | [`align`](#align) | `"utc"`, `"+08:00"`, `"-03:30"` | `"fixed"` windows start at calendar boundaries there; the period divides a day or is whole days |
+/// | [`key`](#key) | an expression, or a format string | what is counted separately; default: all calls together |
+/// | [`cost`](#cost) | an expression of type `u32` | what one call takes; default 1 |
+/// | [`name`](#name) | a string literal | the identity of the limit; default `crate::module::function` |
+/// | [`limit(…)`](#several-limits) | a group of `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`; any number of them | several limits decided together |
+/// | [`scope`](#scope) | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
+/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
+/// | [`shadow`](#shadow) | `true` | decide and count, and never refuse |
+/// | [`wait`](#wait) | like `period` | wait up to that long for the permit, first come first served in this process, instead of being refused at once |
+/// | [`on_limited`](#what-a-refused-call-returns) | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
 /// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
 ///
-/// Paths may depend on the surroundings, as in `threshold = Self::MAX` or `threshold = N` with a
-/// const parameter. Literals are checked while the attribute is read, constants behind a path when
-/// code is generated for the function.
+/// ## `period` and `threshold`
 ///
-/// # Keys
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// # use std::time::Duration;
+/// const PER_MINUTE: u32 = 100;
+/// const QUARTER: Duration = Duration::from_secs(15 * 60);
 ///
-/// An expression may use everything in scope at the start of the function: `user.id`,
-/// `(tenant, ip)`, `request.remote_addr()`. It is borrowed, each element of a tuple by itself, so
-/// the body still owns its arguments. Its type implements `Key`.
+/// #[rate_limit(period = "1m", threshold = PER_MINUTE)]
+/// async fn minutely() -> Result<(), Rejection> {
+///     Ok(())
+/// }
 ///
-/// A format string such as `"{tenant}:{user.id:08x}"` names arguments of the function, or fields of
-/// them, of any type that can be formatted. Each argument is delimited in the key: `"{a}:{b}"` keeps
-/// `a = "x:y", b = "z"` and `a = "x", b = "y:z"` apart.
+/// struct Mailer;
 ///
-/// # Names
+/// impl Mailer {
+///     const MAILS: u32 = 20;
 ///
-/// Functions whose limits have one name, one algorithm and one period share their counts. The
-/// default name is `crate::module::function`, without the type: it does not tell two types in one
-/// module apart. If both have a limited method `get`, give each a `name`, as to functions of one name
-/// that are nested in others. Give one as well if the counts are to survive that the function is
-/// moved or renamed.
+///     #[rate_limit(period = QUARTER, threshold = Self::MAILS)]
+///     async fn send(&self) -> Result<(), Rejection> {
+///         Ok(())
+///     }
+/// }
+/// ```
 ///
-/// # Several limits
+/// Literals are checked while the attribute is read, constants behind a path when code is generated for
+/// the function. A value that is known at run time only is a `Limit` used by hand, with
+/// `RateLimiter::check`.
 ///
-/// ```text
+/// ## `algo` and `burst`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// 50 at once, then 10 a second.
+/// #[rate_limit(period = 1, threshold = 10, algo = "token_bucket", burst = 50)]
+/// async fn search() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+///
+/// /// One every 100 milliseconds.
+/// #[rate_limit(period = 1, threshold = 10, algo = "leaky_bucket")]
+/// async fn call_downstream() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `align`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// A day begins at midnight in Singapore. A period of seven days begins on Monday.
+/// #[rate_limit(period = "1d", threshold = 1_000, algo = "fixed", align = "+08:00")]
+/// async fn daily() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `key`
+///
+/// An expression may use everything in scope at the start of the function. It is borrowed, each element
+/// of a tuple by itself, so the body still owns its arguments. Its type implements `Key`.
+///
+/// A format string names arguments of the function, or fields of them, of any type that can be
+/// formatted. Each is delimited in the key: `"{a}:{b}"` keeps `a = "x:y", b = "z"` and
+/// `a = "x", b = "y:z"` apart.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// # struct User { id: u64 }
+/// #[rate_limit(period = 1, threshold = 10, key = (tenant, user.id))]
+/// async fn by_expression(tenant: String, user: User) -> Result<String, Rejection> {
+///     Ok(tenant)
+/// }
+///
+/// #[rate_limit(period = 1, threshold = 10, key = "{tenant}:{user.id:08x}")]
+/// async fn by_format(tenant: String, user: User) -> Result<String, Rejection> {
+///     Ok(tenant)
+/// }
+/// ```
+///
+/// ## `cost`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// #[rate_limit(period = "1m", threshold = 10_000, cost = rows / 100 + 1)]
+/// async fn export(rows: u32) -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// A cost of 0 is admitted and takes nothing; one above the capacity is never admitted.
+///
+/// ## `name`
+///
+/// Functions whose limits have one name, one algorithm and one period share their counts. The default
+/// name is `crate::module::function`, without the type: it does not tell two types in one module apart.
+/// If both have a limited method `get`, give each a `name`, as to functions of one name that are nested
+/// in others. Give one as well if the counts are to survive that the function is moved or renamed. All
+/// instances of a generic function have one name, and so one count.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// # struct Cat; struct Dog;
+/// impl Cat {
+///     #[rate_limit(period = 1, threshold = 10, name = "cat.feed")]
+///     async fn feed(&self) -> Result<(), Rejection> {
+///         Ok(())
+///     }
+/// }
+///
+/// impl Dog {
+///     #[rate_limit(period = 1, threshold = 10, name = "dog.feed")]
+///     async fn feed(&self) -> Result<(), Rejection> {
+///         Ok(())
+///     }
+/// }
+/// ```
+///
+/// ## Several limits
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
 /// #[rate_limit(
 ///     limit(period = "1s", threshold = 10, algo = "token_bucket", key = user),
 ///     limit(period = "1d", threshold = 5_000, key = tenant),
 /// )]
+/// async fn query(tenant: &str, user: u64) -> Result<(), Rejection> {
+///     Ok(())
+/// }
 /// ```
 ///
-/// admits a call if all limits do, and charges none if one refuses; that is one decision, atomic on
-/// Redis as well. The rejection is that of the limit with the longest wait. A `key` and a `cost`
-/// beside the groups go for the limits without their own, and are evaluated once. Each limit counts
-/// under the name of the function and its place in the list, `#1`, `#2` and so on: give them names
-/// if they may move.
+/// admits a call if all limits do, and charges none if one refuses; that is one decision, atomic on Redis
+/// as well. The rejection is that of the limit with the longest wait. A `key` and a `cost` beside the
+/// groups go for the limits without their own, and are evaluated once. Each limit counts under the name
+/// of the function and its place in the list, `#1`, `#2` and so on: give them names if they may move.
+///
+/// ## `scope`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// Protects this machine, however many there are.
+/// #[rate_limit(period = 1, threshold = 4, scope = "process")]
+/// async fn resize_image() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `on_error`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// Rather nobody than anybody.
+/// #[rate_limit(period = "1h", threshold = 5, key = user, on_error = "deny")]
+/// async fn reset_password(user: &str) -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `shadow`
+///
+/// ```
+/// # use ratelimit_runtime::rate_limit;
+/// /// Every call goes on; the counts show what the limit would have done.
+/// #[rate_limit(period = "1m", threshold = 100, key = user, shadow = true)]
+/// async fn on_trial(user: u64) -> Option<()> {
+///     Some(())
+/// }
+/// ```
+///
+/// ## `wait`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// Ten a second, evenly, for all callers together; nobody stands in line for more than five seconds.
+/// #[rate_limit(period = 1, threshold = 10, algo = "leaky_bucket", wait = "5s")]
+/// async fn call_partner() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let start = std::time::Instant::now();
+/// for _ in 0..3 {
+///     call_partner().await.unwrap();
+/// }
+/// assert!(start.elapsed().as_millis() >= 200);
+/// # }
+/// ```
+///
+/// A call that cannot be admitted in time is refused at once. One that is dropped while it waits has
+/// taken nothing, and those behind it move up.
 ///
 /// # What a refused call returns
 ///
-/// What `FromRejection` makes of the `Rejection`: an `Err` if the error is `From<Rejection>`, and
-/// `None` for an `Option`. A function that returns anything else says what with `on_limited`.
+/// What `FromRejection` makes of the `Rejection`: an `Err` if the error is `From<Rejection>`, and `None`
+/// for an `Option`. A function that returns anything else says what with `on_limited`. A closure may use
+/// the arguments of the function; it is called and not awaited.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// enum Error {
+///     Busy(Rejection),
+///     NotFound,
+/// }
+///
+/// impl From<Rejection> for Error {
+///     fn from(rejection: Rejection) -> Self {
+///         Self::Busy(rejection)
+///     }
+/// }
+///
+/// #[rate_limit(period = 1, threshold = 10)]
+/// async fn own_error() -> Result<String, Error> {
+///     Err(Error::NotFound)
+/// }
+///
+/// #[rate_limit(
+///     period = 1,
+///     threshold = 10,
+///     on_limited = |rejection| format!("{name}, {rejection}")
+/// )]
+/// async fn no_error(name: &str) -> String {
+///     format!("hi {name}")
+/// }
+/// ```
 ///
 /// A function that returns `impl Trait` hides its type. There, the value is wrapped in a
-/// `Result<_, Rejection>`, which has to implement the trait, as it does for the response traits of
-/// web frameworks. Not so with `on_limited`: then both return one type, and nothing is wrapped.
+/// `Result<_, Rejection>`, which has to implement the trait, as it does for the response traits of web
+/// frameworks. Not so with `on_limited`: then both return one type, and nothing is wrapped.
 ///
 /// # What becomes of the function
 ///
-/// A check is put in front of the body, which is left as it is, and so are signature, lifetimes,
-/// `?`, the order in which arguments are dropped, and whether the future is `Send`. (In a function
-/// that returns `impl Trait`, the body moves into an `async move` block: what it uses of the
-/// arguments is dropped before the rest.) Key and cost are evaluated first, in that order; the
-/// decision is then awaited without holding on to them.
+/// A check is put in front of the body, which is left as it is, and so are signature, lifetimes, `?`,
+/// the order in which arguments are dropped, and whether the future is `Send`. (In a function that
+/// returns `impl Trait`, the body moves into an `async move` block: what it uses of the arguments is
+/// dropped before the rest.) Key and cost are evaluated first, in that order; the decision is then
+/// awaited without holding on to them.
+///
+/// A future that is dropped before it is polled has not been counted. One that is dropped while Redis
+/// decides may have been, once. A function that calls itself is checked by each call.
 ///
 /// # Together with other attributes
 ///
-/// Any order works. Attributes above this one wrap the check, attributes below it wrap what the
-/// check lets through: under `#[tracing::instrument]`, a refused call has a span; above it, none.
+/// Any order works. Attributes above this one wrap the check, attributes below it wrap what the check
+/// lets through: under `#[tracing::instrument]`, a refused call has a span; above it, none. Two
+/// `#[rate_limit]` on one function are an error: they are two `limit(…)` in one.
 ///
-/// On a method of an `#[async_trait]`, put it on the method. A parameter that is taken apart by a
-/// pattern cannot be part of the key there.
+/// On a method of an `#[async_trait]`, put it on the method. A parameter that is taken apart by a pattern
+/// cannot be part of the key there.
+///
+/// # Coming from Java
+///
+/// | there | here |
+/// | --- | --- |
+/// | Redisson `trySetRate(OVERALL, 10, 1, SECONDS)` | `period = 1, threshold = 10` |
+/// | Redisson `PER_CLIENT` | `scope = "process"` |
+/// | Redisson `tryAcquire(permits, timeout)` | `cost = permits, wait = "…"` |
+/// | Spring tutorials' `@RateLimit(period, count, key = "#userId")` | `period, threshold, key = user_id` |
+/// | resilience4j `limitForPeriod`, `limitRefreshPeriod` | `threshold`, `period`, with `algo = "fixed"` |
+/// | resilience4j `timeoutDuration`, `fallbackMethod` | `wait`, `on_limited` |
+/// | Bucket4j starter `capacity`, `refill` | `algo = "token_bucket"` with `burst`, and `threshold` per `period` |
+/// | Bucket4j starter, several bandwidths | `limit(…)`, repeated |
+/// | Sentinel `count`, flow control "rate limiter" (queueing) | `threshold`, with `algo = "leaky_bucket"` and `wait` |
+/// | Sentinel `blockHandler` | `on_limited` |
 #[proc_macro_attribute]
 pub fn rate_limit(
     arguments: proc_macro::TokenStream,
