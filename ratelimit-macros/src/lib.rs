@@ -15,8 +15,11 @@ mod guard;
 mod key;
 mod limit;
 mod policy;
+#[cfg(test)]
+mod snapshots;
 mod values;
 
+use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::args::Args;
@@ -332,20 +335,21 @@ pub fn rate_limit(
     arguments: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
+    rewrite(arguments.into(), &item.into()).into()
+}
+
+fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     let errors = Errors::default();
-    let args = Args::parse(arguments.into(), &errors);
-    let function = errors.note(syn::parse::<Function>(item.clone()));
+    let args = Args::parse(arguments, &errors);
+    let function = errors.note(syn::parse2::<Function>(item.clone()));
     if let Ok(function) = &function {
         function.require_one_attribute(&errors);
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
     let function = function.and_then(|function| function.require_async(&errors));
     match errors.conclude(function.and_then(|function| Ok((function, guard?)))) {
-        Ok((function, guard)) => expand(&function, &guard).into(),
+        Ok((function, guard)) => expand(&function, &guard),
         // The function stays, so that the callers it has do not turn red as well.
-        Err(compile_errors) => {
-            let item = proc_macro2::TokenStream::from(item);
-            quote!(#item #compile_errors).into()
-        }
+        Err(compile_errors) => quote!(#item #compile_errors),
     }
 }

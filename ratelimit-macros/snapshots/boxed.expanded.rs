@@ -1,0 +1,32 @@
+fn call<'life0, 'async_trait>(
+    &'life0 self,
+) -> ::core::pin::Pin<
+    Box<dyn ::core::future::Future<Output = Option<()>> + Send + 'async_trait>,
+>
+where
+    'life0: 'async_trait,
+    Self: 'async_trait,
+{
+    Box::pin(async move {
+        {
+            let pending = ::ratelimit_runtime::__private::check(
+                const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "call"),
+                        10,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    )
+                },
+                &self.id,
+                1_u32,
+            );
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::refuse(rejection);
+            }
+        }
+        {
+            let __self = self;
+            None
+        }
+    })
+}

@@ -1,0 +1,51 @@
+async fn plain() -> Result<(), Rejection> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "plain"),
+                    2,
+                    ::ratelimit_runtime::__private::micros(30000000u64),
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { Ok(()) }
+}
+/// Documented.
+#[must_use]
+pub(crate) async fn list<'a, T: AsRef<str>>(
+    tenant: &'a T,
+    user: User,
+    rows: u32,
+) -> Option<&'a str>
+where
+    T: Sync,
+{
+    #![allow(unused)]
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::burst(
+                    ::ratelimit_runtime::Limit::token_bucket(
+                        "list",
+                        10,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    ),
+                    20,
+                )
+            },
+            &(&tenant, &user.id),
+            rows / 100,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { Some(tenant.as_ref()) }
+}

@@ -1,0 +1,70 @@
+async fn format(tenant: &str, user: User) -> Option<()> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "format"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            },
+            ::ratelimit_runtime::__private::Format(
+                &[
+                    ::ratelimit_runtime::__private::Piece::Arg(
+                        ::core::format_args!("{}", tenant),
+                    ),
+                    ::ratelimit_runtime::__private::Piece::Text(":"),
+                    ::ratelimit_runtime::__private::Piece::Arg(
+                        ::core::format_args!("{:08x}", user.id),
+                    ),
+                ],
+            ),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { None }
+}
+async fn method(&self) -> Option<()> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "method"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            },
+            &self.id,
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { None }
+}
+async fn pattern(Path(id): Path<u64>) -> Option<u64> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::align(
+                    ::ratelimit_runtime::Limit::fixed(
+                        ::core::concat!(::core::module_path!(), "::", "pattern"),
+                        Self::MAX,
+                        ::ratelimit_runtime::__private::micros(86400000000u64),
+                    ),
+                    ::ratelimit_runtime::Align::offset_minutes(480i32),
+                )
+            },
+            &id,
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { Some(id) }
+}

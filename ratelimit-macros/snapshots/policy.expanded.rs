@@ -1,0 +1,50 @@
+async fn patient() -> Option<()> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::wait(
+                    ::ratelimit_runtime::Limit::scope(
+                        ::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "patient"),
+                            MAX,
+                            PERIOD,
+                        ),
+                        ::ratelimit_runtime::Scope::Process,
+                    ),
+                    ::ratelimit_runtime::__private::micros(5000000u64),
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { None }
+}
+async fn shadow() -> Option<()> {
+    {
+        let pending = crate::limits::__private::check(
+            const {
+                &crate::limits::Limit::shadow(
+                    crate::limits::Limit::on_error(
+                        crate::limits::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "shadow"),
+                            10,
+                            crate::limits::__private::micros(1000000u64),
+                        ),
+                        crate::limits::OnError::Deny,
+                    ),
+                    true,
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return crate::limits::__private::refuse(rejection);
+        }
+    }
+    { None }
+}

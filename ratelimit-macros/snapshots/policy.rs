@@ -1,0 +1,9 @@
+#[rate_limit(period = PERIOD, threshold = MAX, scope = "process", wait = "5s")]
+async fn patient() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 1, threshold = 10, on_error = "deny", shadow = true, crate = crate::limits)]
+async fn shadow() -> Option<()> {
+    None
+}

@@ -1,0 +1,65 @@
+async fn hidden(mut name: String) -> impl IntoResponse {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "hidden"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::core::result::Result::Err(rejection);
+        }
+    }
+    let output = async move {
+        name.push('!');
+        name
+    }
+        .await;
+    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
+}
+async fn text() -> String {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "text"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse_with(
+                rejection,
+                |rejection| rejection.to_string(),
+            );
+        }
+    }
+    { String::new() }
+}
+async fn hidden_text() -> impl IntoResponse {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "hidden_text"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse_with(rejection, busy);
+        }
+    }
+    { String::new() }
+}

@@ -1,0 +1,50 @@
+async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
+    {
+        let pending = match (
+            ::ratelimit_runtime::__private::Format(
+                &[
+                    ::ratelimit_runtime::__private::Piece::Arg(
+                        ::core::format_args!("{}", user),
+                    ),
+                ],
+            ),
+            rows,
+        ) {
+            (key, cost) => {
+                let _ = (&key, cost);
+                ::ratelimit_runtime::__private::check_all(
+                    &[
+                        ::ratelimit_runtime::Part::new(
+                            const {
+                                &::ratelimit_runtime::Limit::token_bucket(
+                                    ::core::concat!(
+                                        ::core::concat!(::core::module_path!(), "::", "query"), "#1"
+                                    ),
+                                    10,
+                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                )
+                            },
+                            &key,
+                            cost,
+                        ),
+                        ::ratelimit_runtime::Part::new(
+                            const {
+                                &::ratelimit_runtime::Limit::sliding(
+                                    "tenant",
+                                    5_000,
+                                    ::ratelimit_runtime::__private::micros(86400000000u64),
+                                )
+                            },
+                            &&tenant,
+                            1,
+                        ),
+                    ],
+                )
+            }
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { Ok(()) }
+}
