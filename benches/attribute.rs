@@ -16,7 +16,7 @@ const FUNCTIONS: usize = 200;
 const ROUNDS: usize = 7;
 
 fn main() {
-    let [annotated, bare] = [true, false].map(|annotated| Crate::new(annotated));
+    let [annotated, bare] = [true, false].map(Crate::new);
     for build in ["check", "build"] {
         let mut rounds = [const { Vec::new() }; 2];
         for _ in 0..ROUNDS {
@@ -44,6 +44,7 @@ async fn no_key() -> Result<(), Rejection> {
     Ok(())
 }
 
+#[allow(clippy::unused_async, reason = "the same function without the attribute")]
 async fn no_key_bare() -> Result<(), Rejection> {
     Ok(())
 }
@@ -85,8 +86,8 @@ impl Crate {
         std::fs::create_dir_all(folder.join("src")).expect("a folder");
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n\
-             [dependencies]\nratelimit-runtime = {{ path = {:?} }}\n",
-            root.join("ratelimit-runtime")
+             [dependencies]\nratelimit-runtime = {{ path = '{}' }}\n",
+            root.join("ratelimit-runtime").display()
         );
         std::fs::write(folder.join("Cargo.toml"), manifest).expect("written");
         let mut source = String::from("use ratelimit_runtime::*;\n");

@@ -7,20 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection};
+use support::ALGORITHMS;
 use support::server::Server;
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 64;
 const CALLS: usize = 10;
 const THRESHOLD: u32 = 1_000;
-
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Sliding,
-    Algorithm::Fixed,
-    Algorithm::SlidingCounter,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

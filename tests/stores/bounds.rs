@@ -4,16 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Clock, Limit, RateLimiter, VirtualClock};
+use support::ALGORITHMS;
 
 #[test]
 fn eight_threads_admit_exactly_the_threshold() {
-    for algorithm in [
-        Algorithm::Sliding,
-        Algorithm::Fixed,
-        Algorithm::SlidingCounter,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-    ] {
+    for algorithm in ALGORITHMS {
         let mut limit = Limit::new("threads", algorithm, 10_000, Duration::from_secs(86_400 * 365))
             .expect("valid");
         if algorithm == Algorithm::LeakyBucket {

@@ -10,6 +10,7 @@ use ratelimit_runtime::{
     Algorithm, BuildError, Builder, Clock, Limit, OnError, RateLimiter, Rejection, StoreError,
 };
 use redis::Commands;
+use support::ALGORITHMS;
 use support::server::Server;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -101,13 +102,7 @@ async fn a_foreign_key_is_left_alone_and_named() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
-    for algorithm in [
-        Algorithm::Sliding,
-        Algorithm::Fixed,
-        Algorithm::SlidingCounter,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-    ] {
+    for algorithm in ALGORITHMS {
         let limit = Limit::new("foreign", algorithm, 10, Duration::from_secs(60)).expect("valid");
         let key = format!("ratelimit:{algorithm}:1m:foreign(1)");
         let _: () = connection.hset(&key, "field", "value").expect("HSET");

@@ -3,6 +3,7 @@
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
 mod bounds;
+mod extremes;
 mod faults;
 mod life;
 mod parity;
@@ -17,6 +18,26 @@ use ratelimit_runtime::{
     Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
 use support::server::Server;
+
+/// Runs a test body on the embedded store, then on Redis.
+macro_rules! on_both_stores {
+    ($($(#[$attribute:meta])* async fn $name:ident($timed:ident: Timed) $body:block)*) => {$(
+        $(#[$attribute])*
+        #[tokio::test]
+        async fn $name() {
+            let server = support::server::Server::start();
+            for $timed in [$crate::Timed::embedded(), $crate::Timed::redis(&server)] {
+                println!("{:?}", $timed.limiter);
+                $body
+            }
+            for (key, life) in server.lives() {
+                assert!(life > 0, "{key} has no TTL");
+            }
+        }
+    )*};
+}
+
+use on_both_stores;
 
 /// A limiter on virtual time, and its clock.
 struct Timed {

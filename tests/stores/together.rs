@@ -10,19 +10,13 @@ use ratelimit_runtime::{
     Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source,
     StoreError, VirtualClock,
 };
+use support::ALGORITHMS;
 use support::model::{Expected, Model};
 use support::server::Server;
 
 use crate::Timed;
 
 const NAMES: [&str; 5] = ["together.a", "together.b", "together.c", "together.d", "together.e"];
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Sliding,
-    Algorithm::Fixed,
-    Algorithm::SlidingCounter,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
 
 #[derive(Clone, Debug)]
 struct Call {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, Part, Rejection};
+use support::ALGORITHMS;
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -29,13 +30,7 @@ async fn settle(timed: &Timed) {
 async fn waiters_are_admitted_in_their_order() {
     let server = Server::start();
     for timed in [Timed::embedded(), Timed::redis(&server)] {
-        for algorithm in [
-            Algorithm::Sliding,
-            Algorithm::Fixed,
-            Algorithm::SlidingCounter,
-            Algorithm::TokenBucket,
-            Algorithm::LeakyBucket,
-        ] {
+        for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 10, Duration::from_secs(60));
             let order = Arc::new(Mutex::new(Vec::new()));
             let mut tasks = JoinSet::new();

@@ -5,3 +5,14 @@
 pub mod http;
 pub mod model;
 pub mod server;
+
+use ratelimit_runtime::Algorithm;
+
+/// All of them.
+pub const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Sliding,
+    Algorithm::Fixed,
+    Algorithm::SlidingCounter,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
