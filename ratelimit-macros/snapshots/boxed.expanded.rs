@@ -10,12 +10,22 @@ where
     Box::pin(async move {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                const {
+                match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "call"),
                         10,
                         ::ratelimit_runtime::__private::micros(1000000u64),
                     )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
                 },
                 &self.id,
                 1_u32,

@@ -1,12 +1,21 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "format"),
                     10,
                     ::ratelimit_runtime::__private::micros(1000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             ::ratelimit_runtime::__private::Format(
                 &[
@@ -30,12 +39,21 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "method"),
                     10,
                     ::ratelimit_runtime::__private::micros(1000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             &self.id,
             1_u32,
@@ -49,7 +67,7 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::align(
                     ::ratelimit_runtime::Limit::fixed(
                         ::core::concat!(::core::module_path!(), "::", "pattern"),
@@ -58,6 +76,15 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
                     ),
                     ::ratelimit_runtime::Align::offset_minutes(480i32),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             &id,
             1_u32,

@@ -1,7 +1,7 @@
 async fn patient() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::wait(
                     ::ratelimit_runtime::Limit::scope(
                         ::ratelimit_runtime::Limit::sliding(
@@ -13,6 +13,15 @@ async fn patient() -> Option<()> {
                     ),
                     ::ratelimit_runtime::__private::micros(5000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,
@@ -26,7 +35,7 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     {
         let pending = crate::limits::__private::check(
-            const {
+            match const {
                 &crate::limits::Limit::shadow(
                     crate::limits::Limit::on_error(
                         crate::limits::Limit::sliding(
@@ -38,6 +47,15 @@ async fn shadow() -> Option<()> {
                     ),
                     true,
                 )
+            } {
+                limit => {
+                    static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,

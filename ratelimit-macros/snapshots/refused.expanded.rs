@@ -1,12 +1,21 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "hidden"),
                     10,
                     ::ratelimit_runtime::__private::micros(1000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,
@@ -25,12 +34,21 @@ async fn hidden(mut name: String) -> impl IntoResponse {
 async fn text() -> String {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "text"),
                     10,
                     ::ratelimit_runtime::__private::micros(1000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,
@@ -47,12 +65,21 @@ async fn text() -> String {
 async fn hidden_text() -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "hidden_text"),
                     10,
                     ::ratelimit_runtime::__private::micros(1000000u64),
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,

@@ -15,7 +15,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                 ::ratelimit_runtime::__private::check_all(
                     &[
                         ::ratelimit_runtime::Part::new(
-                            const {
+                            match const {
                                 &::ratelimit_runtime::Limit::token_bucket(
                                     ::core::concat!(
                                         ::core::concat!(::core::module_path!(), "::", "query"), "#1"
@@ -23,6 +23,16 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                                     10,
                                     ::ratelimit_runtime::__private::micros(1000000u64),
                                 )
+                            } {
+                                limit => {
+                                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    SITE.visit(limit)
+                                }
                             },
                             &key,
                             cost,

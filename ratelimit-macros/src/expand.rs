@@ -83,13 +83,12 @@ impl Expansion<'_> {
                 let Rule { limit, charge } = &**rule;
                 let limit = self.limit(limit, &self.name(limit.name.as_ref()));
                 let (key, cost) = (self.key(charge.key.as_ref()), cost(charge.cost.as_ref()));
-                quote_spanned! {hygienic()=>
-                    #rt::__private::check(const { &#limit }, #key, #cost)
-                }
+                let limit = placed(rt, &limit, rule.limit.name.is_none());
+                quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
             }
             Rules::Several(several) => {
                 let Several { name, rules, default } = &**several;
-                let name = self.name(name.as_ref());
+                let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
                 let parts = rules.iter().zip(1_usize..).map(|(rule, number)| {
                     let Rule { limit, charge } = rule;
                     let numbered = || {
@@ -97,14 +96,16 @@ impl Expansion<'_> {
                         quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
                     };
                     let own = limit.name.as_ref().map(ToTokens::to_token_stream);
+                    let is_default = own.is_none() && !is_named;
                     let limit = self.limit(limit, &own.unwrap_or_else(numbered));
+                    let limit = placed(rt, &limit, is_default);
                     let variable = |name| Ident::new(name, hygienic()).into_token_stream();
                     let key = charge.key.as_ref().map(|key| self.key(Some(key)));
                     let key = key.unwrap_or_else(|| variable("key"));
                     let cost = charge.cost.as_ref().map(ToTokens::to_token_stream);
                     let cost = cost.unwrap_or_else(|| variable("cost"));
                     quote_spanned! {hygienic()=>
-                        #rt::Part::new(const { &#limit }, &#key, #cost)
+                        #rt::Part::new(#limit, &#key, #cost)
                     }
                 });
                 let parts: Vec<_> = parts.collect();
@@ -238,6 +239,25 @@ impl Limit {
             (None, Some(_)) => shown_at(&threshold.expr, call),
             (Some(_), None) => shown_at(&period.expr, call),
             _ => call,
+        }
+    }
+}
+
+/// The limit as a constant. One with the default name says where it is, so that two that share it by
+/// mistake are found.
+fn placed(rt: &TokenStream, limit: &TokenStream, has_default_name: bool) -> TokenStream {
+    if !has_default_name {
+        return quote_spanned!(hygienic()=> const { &#limit });
+    }
+    // The limit comes first: an item is visible in all of its block.
+    quote_spanned! {hygienic()=>
+        match const { &#limit } {
+            limit => {
+                static SITE: #rt::__private::Site = #rt::__private::Site::new(::core::concat!(
+                    ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                ));
+                SITE.visit(limit)
+            }
         }
     }
 }

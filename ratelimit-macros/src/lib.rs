@@ -164,7 +164,7 @@ use crate::guard::Guard;
 /// Functions whose limits have one name, one algorithm and one period share their counts. The default
 /// name is `crate::module::function`, without the type: it does not tell two types in one module apart.
 /// If both have a limited method `get`, give each a `name`, as to functions of one name that are nested
-/// in others. Give one as well if the counts are to survive that the function is moved or renamed. All
+/// in others. Two functions that share a default name are reported by a `tracing` warning. Give one as well if the counts are to survive that the function is moved or renamed. All
 /// instances of a generic function have one name, and so one count.
 ///
 /// ```

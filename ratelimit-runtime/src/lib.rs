@@ -55,6 +55,7 @@ mod limit;
 mod limiter;
 mod part;
 mod rejection;
+mod site;
 mod store;
 mod waiting;
 

@@ -13,6 +13,7 @@ use crate::rejection::Rejection;
 
 pub use crate::key::{Format, Key, Piece};
 pub use crate::rejection::FromRejection;
+pub use crate::site::Site;
 
 /// Begins the check of one call. The future owns what it needs, so that nothing borrowed by the
 /// key lives across the `await`.

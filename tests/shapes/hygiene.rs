@@ -33,6 +33,13 @@ macro_rules! format_args {
 
 type Outcome<T> = ::core::result::Result<T, ::ratelimit_runtime::Rejection>;
 
+const SITE: u32 = 1;
+
+#[::ratelimit_runtime::rate_limit(period = "1h", threshold = SITE)]
+async fn constant() -> Outcome<u32> {
+    ::core::result::Result::Ok(SITE)
+}
+
 #[::ratelimit_runtime::rate_limit(
     period = "1h",
     threshold = 1,
