@@ -14,6 +14,8 @@ mod function;
 mod guard;
 mod key;
 mod limit;
+#[cfg(test)]
+mod nonsense;
 mod policy;
 #[cfg(test)]
 mod snapshots;
@@ -309,8 +311,10 @@ use crate::guard::Guard;
 ///
 /// # Together with other attributes
 ///
-/// Any order works. Attributes above this one wrap the check, attributes below it wrap what the check
-/// lets through: under `#[tracing::instrument]`, a refused call has a span; above it, none. Two
+/// Any order works, but for those that make a plain function of an async one: `#[tokio::main]` and
+/// `#[tokio::test]` stand below this one. Attributes above it wrap the check, attributes below it wrap
+/// what the check lets through: under `#[tracing::instrument]`, a refused call has a span; above it,
+/// none. Two
 /// `#[rate_limit]` on one function are an error: they are two `limit(…)` in one.
 ///
 /// On a method of an `#[async_trait]`, put it on the method. A parameter that is taken apart by a pattern

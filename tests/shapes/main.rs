@@ -25,6 +25,7 @@ mod macro_rules;
 mod methods;
 mod nested_functions;
 mod on_limited;
+mod other_attributes;
 mod patterns;
 mod policies;
 mod return_impl_trait;
