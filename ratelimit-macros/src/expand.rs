@@ -81,44 +81,42 @@ impl Expansion<'_> {
         match &self.guard.rules {
             Rules::One(rule) => {
                 let Rule { limit, charge } = &**rule;
-                let limit = self.limit(limit, &self.name(limit.name.as_ref()));
+                let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
+                let limit = placed(rt, &tokens, limit.name.is_none());
                 let (key, cost) = (self.key(charge.key.as_ref()), cost(charge.cost.as_ref()));
-                let limit = placed(rt, &limit, rule.limit.name.is_none());
                 quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
             }
-            Rules::Several(several) => {
-                let Several { name, rules, default } = &**several;
-                let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
-                let parts = rules.iter().zip(1_usize..).map(|(rule, number)| {
-                    let Rule { limit, charge } = rule;
-                    let numbered = || {
-                        let number = format!("#{number}");
-                        quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
-                    };
-                    let own = limit.name.as_ref().map(ToTokens::to_token_stream);
-                    let is_default = own.is_none() && !is_named;
-                    let limit = self.limit(limit, &own.unwrap_or_else(numbered));
-                    let limit = placed(rt, &limit, is_default);
-                    let variable = |name| Ident::new(name, hygienic()).into_token_stream();
-                    let key = charge.key.as_ref().map(|key| self.key(Some(key)));
-                    let key = key.unwrap_or_else(|| variable("key"));
-                    let cost = charge.cost.as_ref().map(ToTokens::to_token_stream);
-                    let cost = cost.unwrap_or_else(|| variable("cost"));
-                    quote_spanned! {hygienic()=>
-                        #rt::Part::new(#limit, &#key, #cost)
-                    }
-                });
-                let parts: Vec<_> = parts.collect();
-                let (key, cost) = (self.key(default.key.as_ref()), cost(default.cost.as_ref()));
-                // What several limits share is evaluated once. A `match` keeps the temporaries of
-                // the key for as long as they are borrowed.
-                quote_spanned! {hygienic()=>
-                    match (#key, #cost) {
-                        (key, cost) => {
-                            let _ = (&key, cost);
-                            #rt::__private::check_all(&[#(#parts),*])
-                        }
-                    }
+            Rules::Several(several) => self.check_several(several),
+        }
+    }
+
+    fn check_several(&self, several: &Several) -> TokenStream {
+        let rt = &self.rt;
+        let Several { name, rules, default } = several;
+        let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
+        let variable = |name| Ident::new(name, hygienic()).into_token_stream();
+        let parts = rules.iter().zip(1_usize..).map(|(Rule { limit, charge }, number)| {
+            let number = format!("#{number}");
+            let own_name = limit.name.as_ref().map_or_else(
+                || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
+                ToTokens::to_token_stream,
+            );
+            let is_default = limit.name.is_none() && !is_named;
+            let limit = placed(rt, &self.limit(limit, &own_name), is_default);
+            let key =
+                charge.key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
+            let cost =
+                charge.cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
+            quote_spanned!(hygienic()=> #rt::Part::new(#limit, &#key, #cost))
+        });
+        let (key, cost) = (self.key(default.key.as_ref()), cost(default.cost.as_ref()));
+        // What several limits share is evaluated once. A `match` keeps the temporaries of the key
+        // for as long as they are borrowed.
+        quote_spanned! {hygienic()=>
+            match (#key, #cost) {
+                (key, cost) => {
+                    let _ = (&key, cost);
+                    #rt::__private::check_all(&[#(#parts),*])
                 }
             }
         }

@@ -76,9 +76,10 @@ impl Several {
             }
         }
         let name = args.optional("name", read_name).transpose();
-        // The smallest capacity that is known is the first that the common cost exceeds.
         let rules: Vec<_> =
             args.groups.iter().map(|group| Rule::validate(group, function)).collect();
+        names_are_apart(args, &rules);
+        // The smallest capacity that is known is the first that the common cost exceeds.
         let sharing = rules.iter().flatten().filter(|rule| rule.charge.cost.is_none());
         let capacity = sharing.filter_map(|rule| rule.limit.capacity()).min();
         let default = Charge::validate(args, function, capacity);
@@ -88,6 +89,24 @@ impl Several {
             rules: rules.into_iter().collect::<Result<_, _>>()?,
             default: default?,
         })
+    }
+}
+
+/// Two limits of one name, algorithm and period are one count, which cannot have two thresholds.
+fn names_are_apart(args: &Args<'_>, rules: &[Result<Rule, Reported>]) {
+    let mut counts = Vec::new();
+    for rule in rules.iter().flatten() {
+        let Limit { name: Some(name), algorithm, period, .. } = &rule.limit else { continue };
+        let count = (name.value(), algorithm.name(), period.known);
+        if period.known.is_some() && counts.contains(&count) {
+            let message = format!(
+                "two limits named `{}` have one algorithm and period, and so one count: give one of \
+                 them another `name`",
+                count.0
+            );
+            args.errors.report(syn::Error::new(name.span(), message));
+        }
+        counts.push(count);
     }
 }
 

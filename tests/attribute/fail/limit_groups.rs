@@ -53,4 +53,13 @@ async fn keys(user: u64) -> Option<()> {
     None
 }
 
+#[rate_limit(
+    limit(period = 60, threshold = 5, name = "api", key = user),
+    limit(period = "1h", threshold = 50, name = "api", key = user),
+    limit(period = "1m", threshold = 10, name = "api", key = user)
+)]
+async fn names(user: u64) -> Option<u64> {
+    Some(user)
+}
+
 fn main() {}
