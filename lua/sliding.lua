@@ -5,9 +5,9 @@
 -- including it; totals count modulo 2^32. The entries stand in a ring that grows with the log, up
 -- to `threshold` of them, so that a call touches the header and one or two entries.
 --
--- State    string: header of 35 bytes: version (1), head (4), length (4), slots (4), base (4): the total before
---          the first entry, total (4) and time of the last entry (7), time of the first (7);
---          then `slots` entries of 11 bytes: time (7), total (4)
+-- State    string: header of 35 bytes: version (1), head (4), length (4), slots (4),
+--          base (4): the total before the first entry, total (4) and time of the last entry (7),
+--          time of the first (7); then `slots` entries of 11 bytes: time (7), total (4)
 
 local HEADER, ENTRY, WRAP = 35, 11, 4294967296
 

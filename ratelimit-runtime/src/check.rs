@@ -32,10 +32,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Future for Answer<T>
-where
-    Self: Unpin,
-{
+impl<T: Unpin> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

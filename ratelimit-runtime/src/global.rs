@@ -48,14 +48,10 @@ pub fn current() -> Result<RateLimiter, BuildError> {
 }
 
 pub(crate) fn with_current<R>(act: impl FnOnce(&RateLimiter) -> R) -> Result<R, BuildError> {
-    let mut act = Some(act);
-    // `act` is not run inside `try_with`'s error path, so it is still there for the second use.
-    let scoped = SCOPED.try_with(|limiter| act.take().map(|act| act(limiter)));
-    if let Ok(Some(result)) = scoped {
-        return Ok(result);
+    if let Ok(scoped) = SCOPED.try_with(Clone::clone) {
+        return Ok(act(&scoped));
     }
-    let limiter = GLOBAL.get_or_try_init(from_environment)?;
-    Ok(act.take().expect("not used above")(limiter))
+    GLOBAL.get_or_try_init(from_environment).map(act)
 }
 
 impl RateLimiter {

@@ -161,14 +161,15 @@ impl RateLimiter {
             return Check::all(first, self.inner.local.apply_all(&parts));
         };
         let answer = shared.apply_all(&parts);
+        let on_error = self.on_error(first);
         let asks = self.inner.local.asks(&parts);
         let (limiter, limit) = (self.clone(), *first);
         Check::all(
             first,
             Answer::later(async move {
                 let answer = answer.await;
-                limiter.inner.note(&limit, &answer);
-                answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
+                limiter.inner.note(&limit, on_error, &answer);
+                answer.or_else(|error| match on_error {
                     OnError::Local => {
                         limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
                     }
@@ -261,12 +262,14 @@ impl RateLimiter {
             return self.inner.local.apply(op, limit, key, cost);
         };
         let answer = shared.apply(op, limit, key, cost);
-        let place = self.inner.local.place(limit, key);
+        let on_error = self.on_error(limit);
+        // The key does not live as long as the answer takes; its place does.
+        let place = if on_error == OnError::Local { self.inner.local.place(limit, key) } else { 0 };
         let (limiter, limit) = (self.clone(), *limit);
         Answer::later(async move {
             let answer = answer.await;
-            limiter.inner.note(&limit, &answer);
-            answer.or_else(|error| match limit.policy().unwrap_or(limiter.inner.on_error) {
+            limiter.inner.note(&limit, on_error, &answer);
+            answer.or_else(|error| match on_error {
                 OnError::Local => {
                     let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
                     Ok(Decision::new(&limit, outcome, Source::Fallback))
@@ -277,6 +280,10 @@ impl RateLimiter {
         })
     }
 
+    fn on_error(&self, limit: &Limit) -> OnError {
+        limit.policy().unwrap_or(self.inner.on_error)
+    }
+
     fn shared(&self, limit: &Limit) -> Option<&dyn Store> {
         self.inner.shared.as_deref().filter(|_| !limit.counts_in_process())
     }
@@ -285,7 +292,7 @@ impl RateLimiter {
 impl Inner {
     /// Says that the shared store does not decide, and that it decides again; each no more than once
     /// in [`QUIET`], however many calls fail.
-    fn note<T>(&self, limit: &Limit, answer: &Result<T, StoreError>) {
+    fn note<T>(&self, limit: &Limit, on_error: OnError, answer: &Result<T, StoreError>) {
         let said = self.said.load(Relaxed);
         if said == 0 && answer.is_ok() {
             return;
@@ -295,7 +302,6 @@ impl Inner {
             Err(error) if Self::is_quiet(said, now) => {
                 let exchange = self.said.compare_exchange(said, now.max(1), Relaxed, Relaxed);
                 if exchange.is_ok() {
-                    let on_error = limit.policy().unwrap_or(self.on_error);
                     tracing::warn!(limit = limit.name(), ?on_error, %error, "Redis does not decide");
                 }
             }

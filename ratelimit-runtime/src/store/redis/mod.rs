@@ -1,4 +1,4 @@
-//! The Redis store: one decision is one script on one key, in one round trip.
+//! The Redis store: one decision is one script, in one round trip, on the keys of its limits.
 
 mod connection;
 mod script;
@@ -35,8 +35,9 @@ impl Redis {
         deadline: Duration,
         clock: Clock,
     ) -> Result<Self, BuildError> {
-        let client = ::redis::Client::open(url)
-            .map_err(|error| BuildError::InvalidUrl { message: error.to_string().into() })?;
+        let client = ::redis::Client::open(url).map_err(|error| BuildError::InvalidUrl {
+            message: error.to_string().trim_end_matches(" - InvalidClientConfig").into(),
+        })?;
         Ok(Self {
             connection: Arc::new(Connection::new(client)),
             prefix: prefix.into(),
