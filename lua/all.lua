@@ -29,7 +29,7 @@ local replies, admitted = {}, true
 for index = 1, #KEYS do
   local reply = ask(PEEK, index)
   if type(reply) == 'table' then return reply end -- an error
-  admitted = admitted and string.byte(reply) == 1
+  admitted = admitted and string.byte(reply, 8) == 1
   replies[index] = reply
 end
 

@@ -1,11 +1,16 @@
 -- Token bucket and leaky bucket: what was taken drains at a steady rate.
 -- Twin of ratelimit-runtime/src/algorithm/bucket.rs, where the units are explained.
 --
+-- A level above the capacity is what was booked ahead, or taken while the capacity was larger.
+--
 -- State    string of 26 bytes: version (1), at (7), level (7), token (7), drain (4)
 -- ARGV[1]  after the prelude's: burst (4), token (7): units of one token,
---          drain (4): units that refill each microsecond
+--          drain (4): units that refill each microsecond, and of two ops that only buckets know:
+--            3 book (7): admit, if need be for a slot at most so many microseconds ahead
+--            4 unbook (7): give back what was booked for this time, if nobody booked behind it
 
-local burst, token, drain = struct.unpack('>I4I7I4', arg, rest)
+local BOOK, UNBOOK, MOST = 3, 4, 9007199254740991
+local burst, token, drain, slot = struct.unpack('>I4I7I4I7', arg, rest)
 local capacity, charge = burst * token, cost * token
 
 local state = call('GET', key)
@@ -15,30 +20,40 @@ if state then
   at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state, 2)
 end
 local now = clock < at and at or clock
-local lag = now - clock
+local lag, last = now - clock, level
 
 -- How long until all that was taken has refilled at the rate it was taken under. The bucket is full
 -- then, whatever the rate is by now: the key has expired.
 local full = at + math.ceil(level / old_drain) - now
 
--- The level: as if this rate had been in force since the last change, and never above its capacity.
+-- The level: as if this rate had been in force since the last change.
 if full <= 0 then
   level = 0
 else
   if old_token ~= token then level = math.ceil(level * token / old_token) end
-  if level > capacity then level = capacity end
+  if level > MOST then level = MOST end
   level = level - (now - at) * drain
   if level < 0 then level = 0 end
 end
 
-allowed = op == REFUND or cost == 0 or level + charge <= capacity
-if not allowed then
-  retry = math.min(math.ceil((level + charge - capacity) / drain), full) + lag
-elseif cost > 0 and op ~= PEEK then
-  level = op == REFUND and math.max(level - charge, 0) or level + charge
+if op == UNBOOK then
+  allowed = slot == at + math.ceil(math.max(last - capacity, 0) / old_drain)
+else
+  allowed = op == REFUND or cost == 0 or level - capacity + charge <= 0
+end
+if not allowed and op ~= UNBOOK then
+  retry = math.min(math.ceil((level - capacity + charge) / drain), full) + lag
+  allowed = op == BOOK and retry <= slot and level + charge <= MOST
+end
+if allowed and cost > 0 and op ~= PEEK then
+  if op == DECIDE or op == BOOK then
+    level = level + charge
+  elseif op == UNBOOK or level <= capacity then
+    level = math.max(level - charge, 0)
+  end
   full = math.ceil(level / drain)
   changed = struct.pack('>I1I7I7I7I4', VERSION, now, level, token, drain)
 end
 
-remaining = math.floor((capacity - level) / token)
+remaining = math.floor(math.max(capacity - level, 0) / token)
 if level > 0 then reset = math.min(math.ceil(level / drain), full) + lag end

@@ -65,7 +65,7 @@ use crate::guard::Guard;
 /// | [`scope`](#scope) | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
 /// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
 /// | [`shadow`](#shadow) | `true` | decide and count, and never refuse |
-/// | [`wait`](#wait) | like `period` | wait up to that long for the permit, first come first served in this process, instead of being refused at once |
+/// | [`wait`](#wait) | like `period` | wait up to that long for the permit, first come first served, instead of being refused at once |
 /// | [`on_limited`](#what-a-refused-call-returns) | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
 /// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
 ///
@@ -166,8 +166,11 @@ use crate::guard::Guard;
 /// Functions whose limits have one name, one algorithm and one period share their counts. The default
 /// name is `crate::module::function`, without the type: it does not tell two types in one module apart.
 /// If both have a limited method `get`, give each a `name`, as to functions of one name that are nested
-/// in others. Two functions that share a default name are reported by a `tracing` warning. Give one as well if the counts are to survive that the function is moved or renamed. All
-/// instances of a generic function have one name, and so one count.
+/// in others; two functions that share a default name are reported by a `tracing` warning. Give one as
+/// well if the counts are to survive that the function is moved or renamed.
+///
+/// All instances of a generic function have one name, and so one count. If each is to have its own, the
+/// type is the key, or a part of it: `key = std::any::type_name::<T>()`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -257,8 +260,10 @@ use crate::guard::Guard;
 /// # }
 /// ```
 ///
-/// A call that cannot be admitted in time is refused at once. One that is dropped while it waits has
-/// taken nothing, and those behind it move up.
+/// Calls are admitted first come, first served: with a bucket those of all processes, which book their
+/// moment ahead in one step of the store; with the other algorithms, and with several limits, those of
+/// one process among themselves. A call that cannot be admitted in time is refused at once. One that is
+/// dropped while it waits has taken nothing, and those behind it in its process move up.
 ///
 /// # What a refused call returns
 ///

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::algorithm::Op;
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Answered, Decision, Verdict};
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::rejection::Rejection;
@@ -29,6 +29,15 @@ impl<T> Answer<T> {
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Self {
         Self(Inner::Later(Box::pin(answer)))
+    }
+}
+
+impl<T: Send + 'static> Answer<T> {
+    pub(crate) fn map<U: 'static>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U> {
+        match self.0 {
+            Inner::Ready(answer) => Answer(Inner::Ready(answer.map(|answer| answer.map(change)))),
+            Inner::Later(answer) => Answer::later(async { answer.await.map(change) }),
+        }
     }
 }
 
@@ -55,14 +64,14 @@ pub struct Check(State);
 
 enum State {
     Known(Option<Result<Decision, Rejection>>),
-    Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Decision> },
+    Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Answered> },
     Waits(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
     AskedAll { capacity: u32, shadow: bool, name: &'static str, answer: Answer<Verdict> },
 }
 
 impl Check {
     /// The answer of a store, as the limit has it understood.
-    pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Decision>) -> Self {
+    pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Answered>) -> Self {
         let (name, capacity, shadow) = (limit.name(), limit.capacity(), limit.is_shadow());
         Self(State::Asked { op, name, capacity, shadow, answer })
     }
@@ -107,6 +116,7 @@ impl Future for Check {
             State::Waits(answer) => return answer.as_mut().poll(context),
             State::Asked { op, name, capacity, shadow, answer } => {
                 let answer = ready!(Pin::new(answer).poll(context));
+                let answer = answer.map(|answered| Decision::new(*capacity, answered));
                 let refuses = *op == Op::Decide && !*shadow;
                 let undecided = (*op == Op::Decide && *shadow).then_some(*capacity);
                 (*name, refuses, undecided, answer)

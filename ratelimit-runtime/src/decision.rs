@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::algorithm::Outcome;
-use crate::limit::Limit;
 
 /// The answer of a store about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +24,10 @@ pub struct Decision {
 }
 
 impl Decision {
-    pub(crate) fn new(limit: &Limit, outcome: Outcome, source: Source) -> Self {
+    pub(crate) fn new(capacity: u32, Answered { outcome, source }: Answered) -> Self {
         Self {
             allowed: outcome.allowed,
-            limit: limit.capacity(),
+            limit: capacity,
             remaining: outcome.remaining,
             retry_after: Duration::from_micros(outcome.retry_us),
             reset_after: Duration::from_micros(outcome.reset_us),
@@ -38,8 +37,7 @@ impl Decision {
 
     /// What is said of a call that goes on undecided.
     pub(crate) fn undecided(capacity: u32) -> Self {
-        let retry_after = Duration::ZERO;
-        Self { allowed: true, retry_after, source: Source::Fallback, ..Self::never(capacity) }
+        Self::new(capacity, Answered::undecided())
     }
 
     /// What is said of a cost above the capacity: no wait helps.
@@ -52,6 +50,21 @@ impl Decision {
             reset_after: Duration::ZERO,
             source: Source::Embedded,
         }
+    }
+}
+
+/// What a store answered, and who that was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) outcome: Outcome,
+    pub(crate) source: Source,
+}
+
+impl Answered {
+    /// What is said of a call that goes on undecided.
+    pub(crate) fn undecided() -> Self {
+        let outcome = Outcome { clock: 0, allowed: true, remaining: 0, retry_us: 0, reset_us: 0 };
+        Self { outcome, source: Source::Fallback }
     }
 }
 

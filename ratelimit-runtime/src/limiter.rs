@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::algorithm::Op;
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::limit::{Limit, OnError};
@@ -18,7 +18,7 @@ use crate::part::Part;
 use crate::rejection::Rejection;
 use crate::store::Store;
 use crate::store::embedded::Embedded;
-use crate::waiting::{Lines, Wanted};
+use crate::waiting::{Waiters, Wanted};
 
 /// Decides calls by limits. A cheap handle: clones share one store.
 ///
@@ -53,7 +53,7 @@ struct Inner {
     local: Embedded,
     shared: Option<Box<dyn Store>>,
     on_error: OnError,
-    lines: Lines,
+    waiters: Waiters,
     /// When it was last said that the shared store does not decide; 0 when it does.
     said: AtomicU64,
 }
@@ -74,8 +74,8 @@ impl RateLimiter {
     }
 
     pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
-        let (lines, said) = (Lines::default(), AtomicU64::new(0));
-        Self { inner: Arc::new(Inner { local, shared, on_error, lines, said }) }
+        let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
+        Self { inner: Arc::new(Inner { local, shared, on_error, waiters, said }) }
     }
 
     /// Where this limiter decides, unless a limit or a failure says otherwise.
@@ -194,7 +194,9 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the units may have been
     /// given back.
     pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
-        self.decide(Op::Refund, limit, &key, cost)
+        let capacity = limit.capacity();
+        let answer = self.decide(Op::Refund, limit, &key, cost);
+        answer.map(move |answered| Decision::new(capacity, answered))
     }
 
     /// Forgets `key`: the next call finds it unused.
@@ -244,8 +246,23 @@ impl RateLimiter {
         &self.inner.local
     }
 
-    pub(crate) fn lines(&self) -> &Lines {
-        &self.inner.lines
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.inner.waiters
+    }
+
+    /// Gives back to `source` what it charged and nobody used.
+    pub(crate) fn give_back(
+        &self,
+        source: Source,
+        op: Op,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered> {
+        match self.shared(limit) {
+            Some(shared) if source == shared.source() => shared.apply(op, limit, key, cost),
+            _ => self.inner.local.apply(op, limit, key, cost),
+        }
     }
 
     fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
@@ -257,7 +274,13 @@ impl RateLimiter {
 
     /// Asks the store of the limit; where that is the shared one and it fails, does what the limit
     /// says about that.
-    fn decide(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+    pub(crate) fn decide(
+        &self,
+        op: Op,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered> {
         let Some(shared) = self.shared(limit) else {
             return self.inner.local.apply(op, limit, key, cost);
         };
@@ -272,9 +295,9 @@ impl RateLimiter {
             answer.or_else(|error| match on_error {
                 OnError::Local => {
                     let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
-                    Ok(Decision::new(&limit, outcome, Source::Fallback))
+                    Ok(Answered { outcome, source: Source::Fallback })
                 }
-                OnError::Allow if op != Op::Refund => Ok(Decision::undecided(limit.capacity())),
+                OnError::Allow if !op.gives_back() => Ok(Answered::undecided()),
                 _ => Err(error),
             })
         })

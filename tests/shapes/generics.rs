@@ -27,6 +27,16 @@ async fn anonymous(shown: impl Display + Clone) -> Result<String, Rejection> {
     Ok(shown.to_string())
 }
 
+#[rate_limit(period = "1h", threshold = 1)]
+async fn together<T: Default>() -> Result<T, Rejection> {
+    Ok(T::default())
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = std::any::type_name::<T>())]
+async fn each<T: Default>() -> Result<T, Rejection> {
+    Ok(T::default())
+}
+
 struct Pool<T> {
     of: T,
 }
@@ -56,6 +66,12 @@ async fn run() {
 
     assert_eq!(anonymous(7).await.unwrap(), "7");
     assert!(anonymous("7").await.is_err(), "the same text");
+
+    assert!(together::<u8>().await.is_ok());
+    assert!(together::<u16>().await.is_err());
+    assert!(each::<u8>().await.is_ok());
+    assert!(each::<u16>().await.is_ok());
+    assert!(each::<u16>().await.is_err());
 
     let pool = Pool { of: "p" };
     assert_eq!(pool.take(1).await.unwrap(), (&"p", 1));

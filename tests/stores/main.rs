@@ -9,6 +9,7 @@ mod life;
 mod parity;
 mod policies;
 mod semantics;
+mod slots;
 mod together;
 mod waiting;
 

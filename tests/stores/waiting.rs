@@ -32,6 +32,8 @@ async fn waiters_are_admitted_in_their_order() {
     for timed in [Timed::embedded(), Timed::redis(&server)] {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 10, Duration::from_secs(60));
+            // There is a connection, and calls arrive in the order in which they are made.
+            let _ = timed.limiter.peek(&limit, "key", 1).await.expect("a decision");
             let order = Arc::new(Mutex::new(Vec::new()));
             let mut tasks = JoinSet::new();
             for number in 0..40 {
@@ -216,7 +218,8 @@ async fn several_limits_are_waited_for_together() {
 async fn only_the_first_in_line_asks() {
     let server = Server::start();
     let timed = Timed::redis(&server);
-    let limit = limit(Algorithm::TokenBucket, 100, Duration::from_secs(60)).burst(1);
+    let limit = Limit::sliding("waiting", 1, Duration::from_millis(10));
+    let limit = limit.wait(Duration::from_secs(60));
     let mut tasks = JoinSet::new();
     for _ in 0..1_000 {
         let check = timed.limiter.check(&limit, "key", 1);
@@ -227,11 +230,7 @@ async fn only_the_first_in_line_asks() {
         timed.clock.advance(Duration::from_millis(1));
         tokio::task::yield_now().await;
     }
-    let mut connection = server.connection();
-    let stats: String =
-        redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("INFO");
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls: u32 = calls.and_then(|it| it.split(',').next()?.parse().ok()).expect("a count");
+    let calls = server.script_calls();
     assert!((1_000..2_100).contains(&calls), "{calls} calls of the script");
 }
 

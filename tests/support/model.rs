@@ -95,6 +95,7 @@ impl Model {
         self.limit = limit;
         if cost > 0 {
             self.state = self.at(self.now(clock));
+            let period = limit.period().as_micros();
             let mut cost = u64::from(cost);
             let mut give = |units: &mut u64| {
                 let given = cost.min(*units);
@@ -111,8 +112,10 @@ impl Model {
                     give(current);
                     give(previous);
                 }
+                // More than fits is booked ahead, or was taken while more did.
+                State::Bucket(_, level, _) if *level > u128::from(limit.capacity()) * period => {}
                 State::Bucket(_, level, _) => {
-                    *level = level.saturating_sub(u128::from(cost) * limit.period().as_micros());
+                    *level = level.saturating_sub(u128::from(cost) * period);
                 }
             }
             if self.is_new(clock) {
@@ -170,7 +173,6 @@ impl Model {
                 } else if *charged_under != threshold {
                     level = convert(level, period, *charged_under, threshold);
                 }
-                level = level.min(u128::from(self.limit.capacity()) * period);
                 level = level.saturating_sub(elapsed * u128::from(threshold));
                 State::Bucket(now, level, threshold)
             }

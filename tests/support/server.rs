@@ -103,6 +103,19 @@ impl Server {
             .collect()
     }
 
+    /// How many calls of scripts it has answered.
+    ///
+    /// # Panics
+    ///
+    /// When the server is gone.
+    #[must_use]
+    pub fn script_calls(&self) -> u32 {
+        let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
+        let stats: String = info.expect("INFO");
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.map_or(0, |it| it.split(',').next().and_then(|it| it.parse().ok()).expect("a count"))
+    }
+
     fn client(&self) -> Client {
         Client::open(&*self.url).expect("a valid URL")
     }

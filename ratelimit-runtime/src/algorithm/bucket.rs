@@ -2,7 +2,8 @@
 //!
 //! The bucket is kept as the level of what was taken and not yet refilled, counted in units so
 //! small that both one token and the refill of one microsecond are whole numbers of them: nothing
-//! is rounded, however long the bucket runs. (This is the generic cell rate algorithm of ITU-T
+//! is rounded, however long the bucket runs. A level above the capacity is what was booked ahead, or
+//! taken while the capacity was larger: nothing is admitted before it has drained. (This is the generic cell rate algorithm of ITU-T
 //! I.371 in its leaky-bucket form, with the level scaled to integers.)
 
 use super::{Op, Outcome};
@@ -10,6 +11,9 @@ use crate::limit::{InvalidLimit, Limit};
 
 /// The largest level: two of them still add up exactly in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
+
+/// The most that is ever taken, ahead of time as well.
+const MOST: u64 = (1 << 53) - 1;
 
 /// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
 /// microsecond.
@@ -67,24 +71,42 @@ impl Bucket {
         let now = clock.max(self.at);
         let lag = now - clock;
         let mut full = self.full_in(now);
-        let mut level = self.level_at(now, limit.rate, capacity);
+        let mut level = self.level_at(now, limit.rate);
 
-        let allowed = op == Op::Refund || cost == 0 || level + charge <= capacity;
-        let retry =
-            if allowed { 0 } else { (level + charge - capacity).div_ceil(drain).min(full) + lag };
+        let mut allowed = match op {
+            Op::Refund => true,
+            Op::Unbook { slot } => slot == self.slot(capacity),
+            _ => cost == 0 || level + charge <= capacity,
+        };
+        let mut retry = 0;
+        if !allowed && !op.gives_back() {
+            retry = (level + charge - capacity).div_ceil(drain).min(full) + lag;
+            allowed = matches!(op, Op::Book { wait } if retry <= wait) && level + charge <= MOST;
+        }
         if cost > 0 && allowed && op != Op::Peek {
-            level = if op == Op::Refund { level.saturating_sub(charge) } else { level + charge };
+            level = match op {
+                Op::Refund if level > capacity => level,
+                Op::Refund | Op::Unbook { .. } => level.saturating_sub(charge),
+                _ => level + charge,
+            };
             *self =
                 if level == 0 { Self::default() } else { Self { at: now, level, token, drain } };
             full = self.full_in(now);
         }
 
         Outcome {
+            clock,
             allowed,
-            remaining: ((capacity - level) / token) as u32,
+            remaining: (capacity.saturating_sub(level) / token) as u32,
             retry_us: retry,
             reset_us: if level == 0 { 0 } else { level.div_ceil(drain).min(full) + lag },
         }
+    }
+
+    /// The moment for which the last call was booked: that at which no more is taken than the
+    /// bucket holds.
+    fn slot(&self, capacity: u64) -> u64 {
+        self.at + self.level.saturating_sub(capacity).div_ceil(self.drain.max(1))
     }
 
     /// How long until all that was taken has refilled at the rate it was taken under. The bucket is
@@ -93,9 +115,8 @@ impl Bucket {
         (self.at + self.level.div_ceil(self.drain.max(1))).saturating_sub(now)
     }
 
-    /// The level at `now`: as if this rate had been in force since the last change, and never above
-    /// its capacity.
-    fn level_at(&self, now: u64, rate: Rate, capacity: u64) -> u64 {
+    /// The level at `now`: as if this rate had been in force since the last change.
+    fn level_at(&self, now: u64, rate: Rate) -> u64 {
         if self.full_in(now) == 0 {
             return 0;
         }
@@ -105,6 +126,6 @@ impl Bucket {
             // The one place where a fraction occurs: the same tokens in the units of another rate.
             (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
         };
-        level.min(capacity).saturating_sub((now - self.at).saturating_mul(rate.drain))
+        level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
     }
 }

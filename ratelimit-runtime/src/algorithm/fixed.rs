@@ -38,6 +38,7 @@ impl Window {
         }
 
         Outcome {
+            clock,
             allowed,
             remaining: threshold.saturating_sub(count),
             retry_us: if allowed { 0 } else { left },

@@ -22,15 +22,31 @@ pub(crate) enum Op {
     Peek,
     /// Give units back, the newest first; never above capacity.
     Refund,
+    /// Only of a bucket. Admit and charge, if need be for a moment ahead that is at most `wait`
+    /// microseconds away: the caller's slot, which `retry_us` then tells. Or refuse.
+    Book { wait: u64 },
+    /// Only of a bucket. Give back what was booked for the moment `slot`, if nobody has booked
+    /// behind it.
+    Unbook { slot: u64 },
 }
 
-/// The answer to an [`Op`]. Waits are counted from the clock of the call, and rounded up.
+impl Op {
+    /// Whether this gives units back rather than asking for them.
+    pub(crate) fn gives_back(self) -> bool {
+        matches!(self, Self::Refund | Self::Unbook { .. })
+    }
+}
+
+/// The answer to an [`Op`]. Waits are counted from `clock`, and rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
+    /// The time of the call, by the clock of the store.
+    pub(crate) clock: u64,
     pub(crate) allowed: bool,
     /// What is left: after the charge of an admitted call, as it stands otherwise.
     pub(crate) remaining: u32,
-    /// The smallest wait after which the same call is admitted if nothing else comes.
+    /// The smallest wait after which the same call is admitted if nothing else comes; of a call that
+    /// was booked ahead, how long until its slot.
     pub(crate) retry_us: u64,
     /// How long until the key is as if it had never been used.
     pub(crate) reset_us: u64,

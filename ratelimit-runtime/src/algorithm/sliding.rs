@@ -61,6 +61,7 @@ impl Log {
         }
 
         Outcome {
+            clock,
             allowed,
             remaining: threshold.saturating_sub(used) as u32,
             retry_us: retry,

@@ -90,6 +90,7 @@ impl Counts {
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
         let free = room(current.min(threshold)).saturating_sub(weight);
         Outcome {
+            clock,
             allowed,
             remaining: (free / u128::from(scale.span)) as u32,
             retry_us: retry,

@@ -257,8 +257,15 @@ impl Limit {
 
     /// Lets a call wait up to that long for its permit, instead of being refused at once.
     ///
-    /// Within a process, calls that want the same key are admitted first come, first served. A call
-    /// that cannot be admitted in time is refused at once; one that gives up has taken nothing.
+    /// Calls that want the same key are admitted first come, first served: those of all processes with
+    /// a bucket, where a call books its moment ahead in one question to the store; those of one
+    /// process with the other algorithms, and with several limits in one decision.
+    ///
+    /// A call that cannot be admitted in time is refused at once. One that gives up has taken nothing,
+    /// and those behind it move up; only when a call of another process has booked a bucket behind it,
+    /// its moment is left to the next caller of its own process, or passes unused. While calls wait
+    /// for a bucket, there is nothing to [`refund`](crate::RateLimiter::refund).
+    ///
     /// Waiting needs a tokio runtime with time enabled.
     #[must_use]
     pub const fn wait(self, wait: Duration) -> Self {

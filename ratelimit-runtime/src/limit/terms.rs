@@ -31,7 +31,7 @@ impl Algorithm {
         }
     }
 
-    pub(super) const fn is_bucket(self) -> bool {
+    pub(crate) const fn is_bucket(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 }

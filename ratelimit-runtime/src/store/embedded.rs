@@ -13,7 +13,7 @@ use super::Store;
 use crate::algorithm::{Op, Outcome, State};
 use crate::check::Answer;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
@@ -100,7 +100,7 @@ impl Embedded {
         let mut answer = |op, ask: &Ask| {
             let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
             let outcome = held[at].apply(ask.place, op, &ask.limit, clock, ask.cost);
-            let decision = Decision::new(&ask.limit, outcome, source);
+            let decision = Decision::new(ask.limit.capacity(), Answered { outcome, source });
             Verdict { name: ask.limit.name(), decision }
         };
 
@@ -131,9 +131,9 @@ pub(crate) struct Ask {
 }
 
 impl Store for Embedded {
-    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
         let outcome = self.apply_at(self.place(limit, key), op, limit, cost);
-        Answer::ready(Ok(Decision::new(limit, outcome, self.source())))
+        Answer::ready(Ok(Answered { outcome, source: self.source() }))
     }
 
     fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {

@@ -7,7 +7,7 @@ pub(crate) mod redis;
 
 use crate::algorithm::Op;
 use crate::check::Answer;
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::{Answered, Source, Verdict};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::part::Part;
@@ -16,7 +16,7 @@ use crate::part::Part;
 pub(crate) trait Store: Send + Sync {
     /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
     /// refund, which may be of any size.
-    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision>;
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered>;
 
     /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
     /// two of them have one count.

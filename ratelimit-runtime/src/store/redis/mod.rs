@@ -14,7 +14,7 @@ use super::Store;
 use crate::algorithm::Op;
 use crate::check::Answer;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
@@ -77,14 +77,14 @@ impl Redis {
 }
 
 impl Store for Redis {
-    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Decision> {
+    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
         let script = Script::of(limit.algorithm());
         let arguments = [script::arguments(op, limit, self.clock.sent(), cost)];
         let keys = [self.key(limit, key)];
-        let limit = *limit;
         self.answer(|connection| async move {
             let reply = run(&connection, script, &keys, &arguments).await?;
-            Ok(Decision::new(&limit, decode_reply(&reply).ok_or_else(unexpected)?, Source::Redis))
+            let outcome = decode_reply(&reply).ok_or_else(unexpected)?;
+            Ok(Answered { outcome, source: Source::Redis })
         })
     }
 
@@ -98,7 +98,8 @@ impl Store for Redis {
             let reply = run(&connection, Script::all(), &keys, &arguments).await?;
             let replies = limits.iter().zip(reply.chunks(REPLY));
             let verdicts = replies.map(|(limit, reply)| {
-                let decision = Decision::new(limit, decode_reply(reply)?, Source::Redis);
+                let (outcome, source) = (decode_reply(reply)?, Source::Redis);
+                let decision = Decision::new(limit.capacity(), Answered { outcome, source });
                 Some(Verdict { name: limit.name(), decision })
             });
             let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();

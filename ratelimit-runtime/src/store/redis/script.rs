@@ -83,11 +83,13 @@ pub(super) fn named_arguments(limit: &Limit, clock: Option<u64>, cost: u32) -> V
 
 /// The packed argument that `lua/prelude.lua` and the script after it describe.
 pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(40);
+    let mut out = Vec::with_capacity(48);
     out.push(match op {
         Op::Decide => 0,
         Op::Peek => 1,
         Op::Refund => 2,
+        Op::Book { .. } => 3,
+        Op::Unbook { .. } => 4,
     });
     out.push(u8::from(clock.is_some()));
     put_7(&mut out, clock.unwrap_or(0));
@@ -110,20 +112,29 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
             put_7(&mut out, limit.rate.token);
             // At most the threshold, which is a u32.
             out.extend((limit.rate.drain as u32).to_be_bytes());
+            put_7(
+                &mut out,
+                match op {
+                    Op::Book { wait: time } | Op::Unbook { slot: time } => time,
+                    _ => 0,
+                },
+            );
         }
     }
     out
 }
 
 /// How long the reply of one limit is.
-pub(super) const REPLY: usize = 19;
+pub(super) const REPLY: usize = 26;
 
 /// The reply of `lua/epilogue.lua`; `None` if it is not one.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
+    let (clock, reply) = reply.split_first_chunk()?;
     let (allowed, reply) = reply.split_first()?;
     let (remaining, reply) = reply.split_first_chunk()?;
     let (retry, reset) = reply.split_first_chunk()?;
     Some(Outcome {
+        clock: get_7(*clock),
         allowed: *allowed == 1,
         remaining: u32::from_be_bytes(*remaining),
         retry_us: get_7(*retry),
