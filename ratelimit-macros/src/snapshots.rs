@@ -6,21 +6,41 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::TokenStream;
 use quote::ToTokens;
-use syn::{File, Item, Meta};
+use syn::{Attribute, File, ImplItem, Item, Meta, TraitItem};
 
 /// The file with every annotated function rewritten.
 fn expanded(source: &str) -> String {
     let file: File = syn::parse_file(source).expect("a file of functions");
-    let items = file.items.into_iter().map(|item| {
-        let Item::Fn(mut function) = item else { return item.into_token_stream() };
-        let Meta::List(attribute) = function.attrs.remove(0).meta else {
-            panic!("`#[rate_limit(…)]` stands first on `{}`", function.sig.ident)
-        };
-        crate::rewrite(attribute.tokens, &function.into_token_stream())
+    let items = file.items.into_iter().map(|item| match item {
+        Item::Fn(mut it) => Item::Verbatim(rewritten(it.attrs.remove(0), &it)),
+        Item::Impl(mut block) => {
+            block.items.iter_mut().for_each(|item| {
+                if let ImplItem::Fn(it) = item {
+                    *item = ImplItem::Verbatim(rewritten(it.attrs.remove(0), it));
+                }
+            });
+            Item::Impl(block)
+        }
+        Item::Trait(mut block) => {
+            block.items.iter_mut().for_each(|item| {
+                if let TraitItem::Fn(it) = item {
+                    *item = TraitItem::Verbatim(rewritten(it.attrs.remove(0), it));
+                }
+            });
+            Item::Trait(block)
+        }
+        other => other,
     });
-    let file = syn::parse2(items.collect()).expect("the expansion parses");
-    prettyplease::unparse(&file)
+    let items: TokenStream = items.map(Item::into_token_stream).collect();
+    prettyplease::unparse(&syn::parse2(items).expect("the expansion parses"))
+}
+
+/// What an attribute makes of a function, from which it has been taken away.
+fn rewritten(attribute: Attribute, function: &impl ToTokens) -> TokenStream {
+    let Meta::List(attribute) = attribute.meta else { panic!("`#[rate_limit(…)]` stands first") };
+    crate::rewrite(attribute.tokens, &function.to_token_stream())
 }
 
 #[test]

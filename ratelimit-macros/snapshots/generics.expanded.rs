@@ -1,0 +1,73 @@
+pub async unsafe fn counted<const N: u32, T>(id: T) -> Result<T, Error>
+where
+    T: Key + Clone,
+{
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "counted"),
+                    N,
+                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            ::ratelimit_runtime::__private::Format(
+                &[
+                    ::ratelimit_runtime::__private::Piece::Arg(
+                        ::core::format_args!("{}", N),
+                    ),
+                    ::ratelimit_runtime::__private::Piece::Text(":"),
+                    ::ratelimit_runtime::__private::Piece::Arg(
+                        ::core::format_args!("{}", id),
+                    ),
+                ],
+            ),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    {
+        let twice = call(id.clone()).await?;
+        Ok(twice)
+    }
+}
+async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "shown"),
+                    1,
+                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::core::result::Result::Err(rejection);
+        }
+    }
+    let output = async move { values.next().map(|value| value.to_string()) }.await;
+    ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
+}
