@@ -17,18 +17,10 @@ mod limit;
 #[cfg(test)]
 mod nonsense;
 mod policy;
+mod rewrite;
 #[cfg(test)]
 mod snapshots;
 mod values;
-
-use proc_macro2::TokenStream;
-use quote::quote;
-
-use crate::args::Args;
-use crate::diagnostics::Errors;
-use crate::expand::expand;
-use crate::function::Function;
-use crate::guard::Guard;
 
 /// Limits how often an async function runs. A call above the limit is refused before the body
 /// starts.
@@ -344,21 +336,5 @@ pub fn rate_limit(
     arguments: proc_macro::TokenStream,
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
-    rewrite(arguments.into(), &item.into()).into()
-}
-
-fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream {
-    let errors = Errors::default();
-    let args = Args::parse(arguments, &errors);
-    let function = errors.note(syn::parse2::<Function>(item.clone()));
-    if let Ok(function) = &function {
-        function.require_one_attribute(&errors);
-    }
-    let guard = Guard::validate(&args, function.as_ref().ok());
-    let function = function.and_then(|function| function.require_async(&errors));
-    match errors.conclude(function.and_then(|function| Ok((function, guard?)))) {
-        Ok((function, guard)) => expand(&function, &guard),
-        // The function stays, so that the callers it has do not turn red as well.
-        Err(compile_errors) => quote!(#item #compile_errors),
-    }
+    rewrite::rewrite(arguments.into(), &item.into()).into()
 }

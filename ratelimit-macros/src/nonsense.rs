@@ -79,7 +79,7 @@ fn is_answered_and_not_panicked_at() {
         let Ok(arguments) = words.join(" ").parse::<TokenStream>() else { continue };
         let function = FUNCTIONS[random(FUNCTIONS.len())];
         let item: TokenStream = function.parse().expect("an item");
-        let answer = crate::rewrite(arguments, &item).to_string();
+        let answer = crate::rewrite::rewrite(arguments, &item).to_string();
         parsed += 1;
         accepted += usize::from(!answer.contains("compile_error"));
     }

@@ -40,7 +40,7 @@ fn expanded(source: &str) -> String {
 /// What an attribute makes of a function, from which it has been taken away.
 fn rewritten(attribute: Attribute, function: &impl ToTokens) -> TokenStream {
     let Meta::List(attribute) = attribute.meta else { panic!("`#[rate_limit(…)]` stands first") };
-    crate::rewrite(attribute.tokens, &function.to_token_stream())
+    crate::rewrite::rewrite(attribute.tokens, &function.to_token_stream())
 }
 
 #[test]

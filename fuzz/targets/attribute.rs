@@ -1,0 +1,43 @@
+//! Whatever is written in `#[rate_limit(…)]` and on whatever item, the answer is tokens.
+//!
+//! The input is the text between the parentheses, a line of three dashes, and the item.
+
+#![no_main]
+
+#[path = "../../ratelimit-macros/src/args.rs"]
+mod args;
+#[path = "../../ratelimit-macros/src/boxed.rs"]
+mod boxed;
+#[path = "../../ratelimit-macros/src/diagnostics.rs"]
+mod diagnostics;
+#[path = "../../ratelimit-macros/src/duration.rs"]
+mod duration;
+#[path = "../../ratelimit-macros/src/expand.rs"]
+mod expand;
+#[path = "../../ratelimit-macros/src/format.rs"]
+mod format;
+#[path = "../../ratelimit-macros/src/function.rs"]
+mod function;
+#[path = "../../ratelimit-macros/src/guard.rs"]
+mod guard;
+#[path = "../../ratelimit-macros/src/key.rs"]
+mod key;
+#[path = "../../ratelimit-macros/src/limit.rs"]
+mod limit;
+#[path = "../../ratelimit-macros/src/policy.rs"]
+mod policy;
+#[path = "../../ratelimit-macros/src/rewrite.rs"]
+mod rewrite;
+#[path = "../../ratelimit-macros/src/values.rs"]
+mod values;
+
+use libfuzzer_sys::fuzz_target;
+use proc_macro2::TokenStream;
+
+fuzz_target!(|text: &str| {
+    let (arguments, item) = text.split_once("\n---\n").unwrap_or((text, "async fn f() {}"));
+    // What is no token sequence does not reach a macro.
+    if let (Ok(arguments), Ok(item)) = (arguments.parse(), item.parse::<TokenStream>()) {
+        let _ = rewrite::rewrite(arguments, &item).to_string();
+    }
+});
