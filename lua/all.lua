@@ -6,14 +6,14 @@
 --
 -- KEYS[i]  the key of limit i; all are different
 -- ARGV[i]  the name of the algorithm of limit i in front of its packed argument: 1 byte, the index
---          in the list below
+--          in the list below; the op of the first argument, decide or peek, is that of all
 -- Reply    the replies of the limits, one behind the other
 
 local algorithms = { sliding, fixed, sliding_counter, bucket }
 local DECIDE, PEEK = 0, 1
 
 -- One time for all of them.
-local _, given, clock = struct.unpack('>I1I1I7', ARGV[1], 2)
+local op, given, clock = struct.unpack('>I1I1I7', ARGV[1], 2)
 if given == 0 then
   local time = redis.call('TIME')
   given, clock = 2, time[1] * 1000000 + time[2]
@@ -33,7 +33,7 @@ for index = 1, #KEYS do
   replies[index] = reply
 end
 
-if admitted then
+if admitted and op == DECIDE then
   for index = 1, #KEYS do replies[index] = ask(DECIDE, index) end
 end
 

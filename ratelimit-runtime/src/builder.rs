@@ -9,6 +9,8 @@ use crate::limit::OnError;
 use crate::limiter::RateLimiter;
 use crate::store::Store;
 use crate::store::embedded::Embedded;
+#[cfg(feature = "redis")]
+use crate::store::redis::{Certificates, Redis, Settings};
 
 /// Sets up a [`RateLimiter`]. Without [`redis`](Self::redis), counts are held in this process.
 ///
@@ -28,6 +30,9 @@ use crate::store::embedded::Embedded;
 pub struct Builder {
     #[cfg(feature = "redis")]
     redis: Option<String>,
+    #[cfg(feature = "redis")]
+    certificates: Certificates,
+    max_in_flight: usize,
     key_prefix: String,
     deadline: Duration,
     max_keys: usize,
@@ -36,12 +41,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Holds counts in the Redis or Valkey server at `url`, so that all processes that use it
-    /// share them. Nothing is connected before the first decision, and connections that break are
-    /// made anew.
+    /// Holds counts in the Redis or Valkey at `url`, so that all processes that use it share them.
+    /// Nothing is connected before the first decision, and connections that break are made anew.
     ///
-    /// `redis://[user:password@]host[:port][/database]`, or `unix:///path/to/socket`; a password
-    /// alone is `redis://:password@host`, and `@ / : # % ?` in it are percent-encoded.
+    /// | URL | what it is |
+    /// | --- | --- |
+    /// | `redis://host[:port][/database]` | one server |
+    /// | `unix:///path/to/socket` | one server, on this machine |
+    /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, as its Sentinels know it; failovers are followed |
+    /// | `redis+cluster://host[:port],host[:port]` | a cluster; one of the hosts must answer to begin with |
+    ///
+    /// In front of the hosts stand a user and a password, if there are any: `user:password@`, or
+    /// `:password@`, with `@ / : # % ?` in them percent-encoded. Sentinels have their own:
+    /// `?sentinel_user=…&sentinel_password=…`. With `rediss` for `redis`, connections are encrypted by
+    /// rustls (feature `tls`).
     ///
     /// Decisions are then awaited in a tokio runtime with I/O and time enabled, as `#[tokio::main]`
     /// makes it; tokio panics where time is disabled.
@@ -51,8 +64,27 @@ impl Builder {
         self
     }
 
+    /// Trusts the servers whose certificates these sign, as PEM, instead of those that the system
+    /// trusts.
+    #[cfg(feature = "tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.root = Some(pem.into());
+        self
+    }
+
+    /// Shows servers a certificate of this client, as PEM, with its private key.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
     /// What every key in Redis begins with; `ratelimit` unless set. Applications that share a
-    /// server and not their counts need different ones.
+    /// server and not their counts need different ones. Without `{` and `}`.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
@@ -62,6 +94,13 @@ impl Builder {
     /// connecting.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// How many decisions may be awaited from Redis at a time, by this limiter; 10,000 unless set. The
+    /// next one is not asked for, and [`OnError`] says what becomes of it.
+    pub fn max_in_flight(mut self, decisions: usize) -> Self {
+        self.max_in_flight = decisions;
         self
     }
 
@@ -90,7 +129,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on a URL that cannot be read, a deadline of zero, or a store of zero keys.
+    /// [`BuildError`] on a URL or a certificate that cannot be read, a key prefix with braces, and
+    /// zeros where they make no sense.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         if self.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
@@ -98,10 +138,19 @@ impl Builder {
         if self.max_keys == 0 {
             return Err(BuildError::ZeroKeys);
         }
+        if self.max_in_flight == 0 {
+            return Err(BuildError::ZeroInFlight);
+        }
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
-            use crate::store::redis::Redis;
-            let shared = Redis::new(url, &self.key_prefix, self.deadline, self.clock.clone())?;
+            let shared = Redis::new(Settings {
+                url,
+                certificates: &self.certificates,
+                prefix: &self.key_prefix,
+                deadline: self.deadline,
+                max_in_flight: self.max_in_flight,
+                clock: self.clock.clone(),
+            })?;
             return Ok(self.build_on(Some(Box::new(shared))));
         }
         Ok(self.build_embedded())
@@ -121,6 +170,9 @@ impl Default for Builder {
         Self {
             #[cfg(feature = "redis")]
             redis: None,
+            #[cfg(feature = "redis")]
+            certificates: Certificates::default(),
+            max_in_flight: 10_000,
             key_prefix: "ratelimit".to_owned(),
             deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
@@ -136,6 +188,7 @@ impl fmt::Debug for Builder {
         f.debug_struct("Builder")
             .field("key_prefix", &self.key_prefix)
             .field("deadline", &self.deadline)
+            .field("max_in_flight", &self.max_in_flight)
             .field("max_keys", &self.max_keys)
             .field("clock", &self.clock)
             .field("on_error", &self.on_error)

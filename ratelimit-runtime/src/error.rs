@@ -22,6 +22,19 @@ pub enum StoreError {
         /// What the connection said.
         message: Arc<str>,
     },
+    /// Nothing was asked: Redis did not answer lately, and is not asked again before it answers a
+    /// probe in the background. Nothing was charged.
+    #[non_exhaustive]
+    CircuitOpen {
+        /// What happened when it was asked last.
+        cause: Arc<StoreError>,
+    },
+    /// Nothing was asked: as many decisions as may be are awaited already. Nothing was charged.
+    #[non_exhaustive]
+    Overloaded {
+        /// The most that may be awaited, `Builder::max_in_flight`.
+        max_in_flight: usize,
+    },
     /// The key holds something that is not the state of a rate limit.
     #[non_exhaustive]
     ForeignKey {
@@ -59,6 +72,14 @@ impl fmt::Display for StoreError {
                 write!(f, "no answer from Redis within the deadline of {deadline:?}")
             }
             Self::Connection { message } => write!(f, "no connection to Redis: {message}"),
+            Self::CircuitOpen { cause } => {
+                write!(f, "Redis is not asked until it answers a probe, after: {cause}")
+            }
+            Self::Overloaded { max_in_flight } => write!(
+                f,
+                "{max_in_flight} decisions are awaited already: Redis is too slow for this many, \
+                 or raise `max_in_flight`"
+            ),
             Self::ForeignKey { key } => write!(
                 f,
                 "the Redis key `{key}` does not hold the state of a rate limit: delete it, or set \
@@ -66,13 +87,10 @@ impl fmt::Display for StoreError {
             ),
             Self::Server { code, message } => {
                 write!(f, "Redis answered {code}: {message}")?;
-                match &**code {
-                    "NOPERM" => f.write_str(" (allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix)"),
-                    "NOAUTH" | "WRONGPASS" => f.write_str(" (check the user and password of the Redis URL; a password alone is `redis://:password@host`)"),
-                    "OOM" => f.write_str(" (raise `maxmemory`, or give the limiter a server of its own)"),
-                    "READONLY" => f.write_str(" (the URL leads to a replica: use the address of the primary)"),
-                    _ => Ok(()),
+                if let Some(advice) = advice(code, message) {
+                    write!(f, " ({advice})")?;
                 }
+                Ok(())
             }
             Self::NoRuntime => f.write_str(
                 "Redis is reached through tokio: await this in a tokio runtime with I/O and time \
@@ -95,6 +113,42 @@ impl fmt::Display for StoreError {
     }
 }
 
+/// What an operator can do about an error of the server.
+fn advice(code: &str, message: &str) -> Option<&'static str> {
+    Some(match code {
+        "NOPERM" if message.to_ascii_lowercase().contains("'time'") => {
+            "allow this user TIME, or set `clock(Clock::Client)` if the server cannot"
+        }
+        "NOPERM" => {
+            "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
+             \"Running it in production\""
+        }
+        "NOAUTH" | "WRONGPASS" => {
+            "check the user and password of the Redis URL; a password alone is \
+             `redis://:password@host`"
+        }
+        "OOM" => "raise `maxmemory`, or give the limiter a server of its own",
+        "READONLY" => {
+            "this is a replica: use the address of the primary, or `redis+sentinel://` to follow it"
+        }
+        "LOADING" => "the server reads its data set; it answers when it is done",
+        "BUSY" => "another script runs for too long: see SCRIPT KILL, and `busy-reply-threshold`",
+        "MISCONF" => {
+            "the server cannot save to its disk and refuses writes: see its log, or \
+             `stop-writes-on-bgsave-error no`"
+        }
+        "NOREPLICAS" => "fewer replicas are connected than `min-replicas-to-write` asks for",
+        "CLUSTERDOWN" => "a part of the cluster has no primary: see CLUSTER INFO",
+        "MOVED" | "CROSSSLOT" => "this is a cluster: begin the URL with `redis+cluster://`",
+        "TRYAGAIN" => "the keys are on their way to another node: the call would do when they are",
+        "MASTERDOWN" => "this replica has lost its primary: see `redis+sentinel://`",
+        "ERR" if message.contains("not allowed from script") => {
+            "this server does not tell scripts the time: set `clock(Clock::Client)`"
+        }
+        _ => return None,
+    })
+}
+
 impl std::error::Error for StoreError {}
 
 /// Why a limiter could not be built.
@@ -113,6 +167,18 @@ pub enum BuildError {
     ZeroDeadline,
     /// A store of zero keys could hold nothing.
     ZeroKeys,
+    /// No decision could be asked for at all.
+    ZeroInFlight,
+    /// A key prefix with braces would put all keys into one slot of a cluster.
+    BracesInPrefix,
+    /// The URL asks for TLS, but this build has none.
+    TlsDisabled,
+    /// A certificate or key for TLS cannot be read.
+    #[non_exhaustive]
+    InvalidCertificate {
+        /// What is wrong with it.
+        message: Arc<str>,
+    },
 }
 
 impl fmt::Display for BuildError {
@@ -121,8 +187,9 @@ impl fmt::Display for BuildError {
             Self::InvalidUrl { message } => write!(
                 f,
                 "the Redis URL cannot be read ({message}): write \
-                 `redis://[user:password@]host[:port][/database]` or `unix:///path`, with `@ / : # % ?` \
-                 in a password percent-encoded"
+                 `redis://[user:password@]host[:port][/database]`, `unix:///path`, \
+                 `redis+sentinel://host,host/service` or `redis+cluster://host,host`, with `@ / : # % ?` in \
+                 a password percent-encoded"
             ),
             Self::RedisDisabled => f.write_str(
                 "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \
@@ -134,6 +201,21 @@ impl fmt::Display for BuildError {
             Self::ZeroKeys => {
                 f.write_str("`max_keys` must be at least 1: a store without keys limits nothing")
             }
+            Self::ZeroInFlight => f.write_str(
+                "`max_in_flight` must be at least 1: no decision could be asked for at all",
+            ),
+            Self::BracesInPrefix => f.write_str(
+                "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \
+                 cluster",
+            ),
+            Self::TlsDisabled => f.write_str(
+                "the Redis URL asks for TLS, but `ratelimit-runtime` was built without its feature \
+                 `tls`: enable the feature, or write `redis://`",
+            ),
+            Self::InvalidCertificate { message } => write!(
+                f,
+                "the certificates for TLS cannot be read ({message}): give the contents of PEM files"
+            ),
         }
     }
 }

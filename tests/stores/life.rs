@@ -9,11 +9,11 @@ use support::server::Server;
 use crate::decision;
 
 const ALGORITHMS: [(Algorithm, &str); 5] = [
-    (Algorithm::Sliding, "ratelimit:sliding:1h:life(key)"),
-    (Algorithm::Fixed, "ratelimit:fixed:1h:life(key)"),
-    (Algorithm::SlidingCounter, "ratelimit:sliding_counter:1h:life(key)"),
-    (Algorithm::TokenBucket, "ratelimit:token_bucket:1h:life(key)"),
-    (Algorithm::LeakyBucket, "ratelimit:leaky_bucket:1h:life(key)"),
+    (Algorithm::Sliding, "ratelimit:sliding:1h:life{key}"),
+    (Algorithm::Fixed, "ratelimit:fixed:1h:life{key}"),
+    (Algorithm::SlidingCounter, "ratelimit:sliding_counter:1h:life{key}"),
+    (Algorithm::TokenBucket, "ratelimit:token_bucket:1h:life{key}"),
+    (Algorithm::LeakyBucket, "ratelimit:leaky_bucket:1h:life{key}"),
 ];
 
 fn limit(algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {

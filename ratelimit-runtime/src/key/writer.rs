@@ -7,10 +7,12 @@
 //! | --- | --- |
 //! | `(a:b)` | a tuple; nested tuples nest |
 //! | `user:(42)` | a format string: its text, and each argument as a group |
-//! | `%` | no key |
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
+//! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
 //!
-//! Braces are escaped so that a value cannot choose its Redis Cluster slot by a hash tag.
+//! Braces are a Redis Cluster hash tag: all counts of one key are in one slot, so that several limits
+//! of it are decided together, and no value chooses its slot by a tag of its own. Counts without a
+//! key have no tag, and are spread by their names.
 
 use std::fmt;
 
@@ -34,13 +36,24 @@ impl Key for Written {
 pub struct KeyWriter<'a> {
     chunk: [u8; CHUNK],
     length: usize,
+    tag: Tag,
     sink: &'a mut dyn FnMut(&[u8]),
+}
+
+/// The hash tag around a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    None,
+    /// It opens with the first byte.
+    Due,
+    Open,
 }
 
 impl KeyWriter<'_> {
     /// Runs `write` and hands the text on to `sink`, without an allocation of its own.
     pub(crate) fn stream(mut sink: impl FnMut(&[u8]), write: impl FnOnce(&mut KeyWriter<'_>)) {
-        let mut writer = KeyWriter { chunk: [0; CHUNK], length: 0, sink: &mut sink };
+        let mut writer =
+            KeyWriter { chunk: [0; CHUNK], length: 0, tag: Tag::None, sink: &mut sink };
         write(&mut writer);
         writer.flush();
     }
@@ -63,7 +76,13 @@ impl KeyWriter<'_> {
         self.raw(unit.as_bytes());
         self.separator();
         self.text(limit.name());
-        self.group(|out| key.write(out));
+        self.tag = Tag::Due;
+        key.write(self);
+        // A text of no bytes has not opened it yet; no key at all has done without it.
+        if self.tag != Tag::None {
+            self.raw(b"}");
+            self.tag = Tag::None;
+        }
     }
 
     /// Writes a value: any bytes, escaped.
@@ -107,6 +126,9 @@ impl KeyWriter<'_> {
 
     /// The key of a limit that has none; no value meets it.
     pub(super) fn nothing(&mut self) {
+        if self.tag == Tag::Due {
+            self.tag = Tag::None;
+        }
         self.raw(b"%");
     }
 
@@ -121,6 +143,10 @@ impl KeyWriter<'_> {
     }
 
     fn raw(&mut self, bytes: &[u8]) {
+        if self.tag == Tag::Due {
+            self.tag = Tag::Open;
+            self.raw(b"{");
+        }
         if bytes.len() > CHUNK - self.length {
             self.flush();
             if bytes.len() > CHUNK {
@@ -175,16 +201,27 @@ mod tests {
             |chunk| text.extend_from_slice(chunk),
             |out| out.identity(&LIMIT, &("a", 7)),
         );
-        assert_eq!(text, b"fixed:1s:app::login((a:7))");
+        assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
+
+        // A key of no text is one, and no key is none.
+        for (key, expected) in [(&"" as &dyn Key, "a{}"), (&(), "a%"), (&((),), "a{(%)}")] {
+            let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
+            let mut text = Vec::new();
+            KeyWriter::stream(
+                |chunk| text.extend_from_slice(chunk),
+                |out| out.identity(&limit, key),
+            );
+            assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
+        }
 
         // A name cannot look like another name with a key.
-        let forged_limit = Limit::fixed("a(b)", 1, std::time::Duration::from_millis(1_500));
+        let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
         KeyWriter::stream(
             |chunk| forged.extend_from_slice(chunk),
             |out| out.identity(&forged_limit, &"c"),
         );
-        assert_eq!(forged, b"fixed:1500ms:a%28b%29(c)");
+        assert_eq!(forged, b"fixed:1500ms:a%7Bb%7D{c}");
     }
 
     #[test]

@@ -1,15 +1,28 @@
 //! The Redis store: one decision is one script, in one round trip, on the keys of its limits.
 
-mod connection;
+mod address;
+mod breaker;
+mod cluster;
+mod failure;
+mod node;
 mod script;
+mod sentinel;
+mod slot;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::redis::{Cmd, RedisError, ServerErrorKind, Value};
+use ::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use tokio::time::Instant;
 
-use self::connection::Connection;
+use self::address::Address;
+pub(crate) use self::address::Certificates;
+use self::cluster::Cluster;
+use self::failure::Failure;
+use self::node::{Find, Node};
 use self::script::{REPLY, Script, decode_reply, named_arguments};
+use self::sentinel::Sentinels;
 use super::Store;
 use crate::algorithm::Op;
 use crate::check::Answer;
@@ -20,30 +33,53 @@ use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
 use crate::part::Part;
 
+/// How a [`Redis`] is reached.
+pub(crate) struct Settings<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) certificates: &'a Certificates,
+    pub(crate) prefix: &'a str,
+    pub(crate) deadline: Duration,
+    pub(crate) max_in_flight: usize,
+    pub(crate) clock: Clock,
+}
+
 pub(crate) struct Redis {
-    connection: Arc<Connection>,
+    servers: Arc<Servers>,
     prefix: Box<str>,
-    deadline: Duration,
     clock: Clock,
 }
 
+/// Those that are asked.
+struct Servers {
+    topology: Topology,
+    deadline: Duration,
+    in_flight: AtomicUsize,
+    max_in_flight: usize,
+}
+
+enum Topology {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
 impl Redis {
-    /// A store on the server at `url`. Nothing is connected before the first decision.
-    pub(crate) fn new(
-        url: &str,
-        prefix: &str,
-        deadline: Duration,
-        clock: Clock,
-    ) -> Result<Self, BuildError> {
-        let client = ::redis::Client::open(url).map_err(|error| BuildError::InvalidUrl {
-            message: error.to_string().trim_end_matches(" - InvalidClientConfig").into(),
-        })?;
-        Ok(Self {
-            connection: Arc::new(Connection::new(client)),
-            prefix: prefix.into(),
-            deadline,
-            clock,
-        })
+    /// A store on the servers that the URL names. Nothing is connected before the first decision.
+    pub(crate) fn new(settings: Settings<'_>) -> Result<Self, BuildError> {
+        let Settings { url, certificates, prefix, deadline, max_in_flight, clock } = settings;
+        if prefix.contains(['{', '}']) {
+            return Err(BuildError::BracesInPrefix);
+        }
+        let topology = match Address::parse(url, certificates)? {
+            Address::Server(target) => Topology::One(Node::new(Find::At(target), deadline)),
+            Address::Sentinel { sentinels, service, primary } => {
+                let primary = Find::Primary(Sentinels::new(sentinels, service, primary));
+                Topology::One(Node::new(primary, deadline))
+            }
+            Address::Cluster { seeds } => Topology::Cluster(Cluster::new(seeds, deadline)),
+        };
+        let in_flight = AtomicUsize::new(0);
+        let servers = Servers { topology, deadline, in_flight, max_in_flight };
+        Ok(Self { servers: Arc::new(servers), prefix: prefix.into(), clock })
     }
 
     fn key(&self, limit: &Limit, key: &dyn Key) -> Vec<u8> {
@@ -53,36 +89,17 @@ impl Redis {
         KeyWriter::stream(|chunk| name.extend_from_slice(chunk), |out| out.identity(limit, key));
         name
     }
-
-    /// Runs `work` on the connection, within the deadline.
-    fn answer<T, F>(&self, work: impl FnOnce(Arc<Connection>) -> F) -> Answer<T>
-    where
-        T: 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let deadline = self.deadline;
-        let connection = Arc::clone(&self.connection);
-        let work = work(Arc::clone(&connection));
-        Answer::later(async move {
-            // Timers and sockets belong to a runtime, and panic without one.
-            if tokio::runtime::Handle::try_current().is_err() {
-                return Err(StoreError::NoRuntime);
-            }
-            tokio::time::timeout(deadline, work).await.unwrap_or_else(|_| {
-                connection.strike();
-                Err(StoreError::Timeout { deadline })
-            })
-        })
-    }
 }
 
 impl Store for Redis {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
-        let script = Script::of(limit.algorithm());
-        let arguments = [script::arguments(op, limit, self.clock.sent(), cost)];
-        let keys = [self.key(limit, key)];
-        self.answer(|connection| async move {
-            let reply = run(&connection, script, &keys, &arguments).await?;
+        let call = Call {
+            script: Script::of(limit.algorithm()),
+            arguments: vec![script::arguments(op, limit, self.clock.sent(), cost)],
+            keys: vec![self.key(limit, key)],
+        };
+        Servers::answer(&self.servers, |servers, by| async move {
+            let reply = servers.run(&call, by).await?;
             let outcome = decode_reply(&reply).ok_or_else(unexpected)?;
             Ok(Answered { outcome, source: Source::Redis })
         })
@@ -90,31 +107,28 @@ impl Store for Redis {
 
     fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {
         let clock = self.clock.sent();
-        let keys: Vec<_> = parts.iter().map(|part| self.key(part.limit, part.key)).collect();
-        let arguments = parts.iter().map(|part| named_arguments(part.limit, clock, part.cost));
-        let arguments: Vec<_> = arguments.collect();
-        let limits: Vec<_> = parts.iter().map(|part| *part.limit).collect();
-        self.answer(|connection| async move {
-            let reply = run(&connection, Script::all(), &keys, &arguments).await?;
-            let replies = limits.iter().zip(reply.chunks(REPLY));
-            let verdicts = replies.map(|(limit, reply)| {
-                let (outcome, source) = (decode_reply(reply)?, Source::Redis);
-                let decision = Decision::new(limit.capacity(), Answered { outcome, source });
-                Some(Verdict { name: limit.name(), decision })
-            });
-            let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();
-            hardest.filter(|_| reply.len() == limits.len() * REPLY).ok_or_else(unexpected)
+        let parts = parts.iter().map(|part| Asked {
+            limit: *part.limit,
+            key: self.key(part.limit, part.key),
+            cost: part.cost,
+        });
+        let groups = self.servers.groups(parts.collect());
+        Servers::answer(&self.servers, move |servers, by| async move {
+            match &groups[..] {
+                [group] => servers.decide(Op::Decide, group, clock, by).await,
+                groups => servers.decide_by_slots(groups, clock, by).await,
+            }
         })
     }
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let key = self.key(limit, key);
-        self.answer(|connection| async move {
+        Servers::answer(&self.servers, |servers, by| async move {
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK").arg(&key);
-            match connection.send(&unlink).await {
+            match servers.send(&unlink, &key, by).await {
                 Ok(_) => Ok(()),
-                Err(error) => Err(store_error(&error, &[key])),
+                Err(failure) => Err(failure.into_store_error(servers.deadline, &[key])),
             }
         })
     }
@@ -124,50 +138,168 @@ impl Store for Redis {
     }
 }
 
-/// Runs a script once, whether the server knows it or not.
-async fn run(
-    connection: &Arc<Connection>,
-    script: &Script,
-    keys: &[Vec<u8>],
-    arguments: &[Vec<u8>],
-) -> Result<Vec<u8>, StoreError> {
-    let mut reply = connection.send(&script.by_hash(keys, arguments)).await;
-    let unknown = ::redis::ErrorKind::Server(ServerErrorKind::NoScript);
-    if reply.as_ref().is_err_and(|error| error.kind() == unknown) {
-        // Certainly not executed, so this is the only charge.
-        reply = connection.send(&script.by_text(keys, arguments)).await;
+/// One limit among several.
+struct Asked {
+    limit: Limit,
+    key: Vec<u8>,
+    cost: u32,
+}
+
+/// A script, and what it is called with.
+struct Call {
+    script: &'static Script,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+}
+
+/// A place among the decisions that are awaited.
+struct Place(Arc<Servers>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
-    match reply {
-        Ok(Value::BulkString(reply)) => Ok(reply),
-        Ok(_) => Err(unexpected()),
-        Err(error) => Err(store_error(&error, keys)),
+}
+
+impl Servers {
+    /// Runs `work`, which is to be done by a moment.
+    fn answer<T, F>(
+        servers: &Arc<Self>,
+        work: impl FnOnce(Arc<Self>, Instant) -> F + Send + 'static,
+    ) -> Answer<T>
+    where
+        T: 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let servers = Arc::clone(servers);
+        Answer::later(async move {
+            // Timers and sockets belong to a runtime, and panic without one.
+            if tokio::runtime::Handle::try_current().is_err() {
+                return Err(StoreError::NoRuntime);
+            }
+            let _place = servers.enter()?;
+            let by = Instant::now() + servers.deadline;
+            work(servers, by).await
+        })
+    }
+
+    fn enter(self: &Arc<Self>) -> Result<Place, StoreError> {
+        let place = Place(Arc::clone(self));
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.max_in_flight {
+            return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
+        }
+        Ok(place)
+    }
+
+    /// What can be decided by one script each: all of it on one server, the limits of one slot in a
+    /// cluster.
+    fn groups(&self, parts: Vec<Asked>) -> Vec<Vec<Asked>> {
+        if matches!(self.topology, Topology::One(_)) {
+            return vec![parts];
+        }
+        let mut groups: Vec<(u16, Vec<Asked>)> = Vec::new();
+        for part in parts {
+            let slot = slot::slot(&part.key);
+            match groups.iter_mut().find(|(other, _)| *other == slot) {
+                Some((_, group)) => group.push(part),
+                None => groups.push((slot, vec![part])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// Answers the limits of one script together.
+    async fn decide(
+        &self,
+        op: Op,
+        group: &[Asked],
+        clock: Option<u64>,
+        by: Instant,
+    ) -> Result<Verdict, StoreError> {
+        let arguments = group.iter().map(|part| named_arguments(op, &part.limit, clock, part.cost));
+        let call = Call {
+            script: Script::all(),
+            keys: group.iter().map(|part| part.key.clone()).collect(),
+            arguments: arguments.collect(),
+        };
+        let reply = self.run(&call, by).await?;
+        let replies = group.iter().zip(reply.chunks(REPLY));
+        let verdicts = replies.map(|(part, reply)| {
+            let (outcome, source) = (decode_reply(reply)?, Source::Redis);
+            let decision = Decision::new(part.limit.capacity(), Answered { outcome, source });
+            Some(Verdict { name: part.limit.name(), decision })
+        });
+        let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();
+        hardest.filter(|_| reply.len() == group.len() * REPLY).ok_or_else(unexpected)
+    }
+
+    /// Answers limits that no one script can: first asks all of them, then charges one group after
+    /// the other. If somebody else was faster in between, what was charged is given back; until then
+    /// others may have been refused for it, but never is more admitted than all limits admit.
+    async fn decide_by_slots(
+        &self,
+        groups: &[Vec<Asked>],
+        clock: Option<u64>,
+        by: Instant,
+    ) -> Result<Verdict, StoreError> {
+        let mut hardest: Option<Verdict> = None;
+        for group in groups {
+            let verdict = self.decide(Op::Peek, group, clock, by).await?;
+            hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
+        }
+        if let Some(refused) = hardest.filter(|hardest| !hardest.decision.allowed) {
+            return Ok(refused);
+        }
+        let mut hardest: Option<Verdict> = None;
+        for (index, group) in groups.iter().enumerate() {
+            let verdict = self.decide(Op::Decide, group, clock, by).await;
+            if !verdict.as_ref().is_ok_and(|verdict| verdict.decision.allowed) {
+                self.give_back(&groups[..index], clock, by).await;
+                return verdict;
+            }
+            let verdict = verdict?;
+            hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
+        }
+        hardest.ok_or(StoreError::NoLimits)
+    }
+
+    async fn give_back(&self, groups: &[Vec<Asked>], clock: Option<u64>, by: Instant) {
+        for part in groups.iter().flatten() {
+            let call = Call {
+                script: Script::of(part.limit.algorithm()),
+                keys: vec![part.key.clone()],
+                arguments: vec![script::arguments(Op::Refund, &part.limit, clock, part.cost)],
+            };
+            // The failure that is told is the one that led here.
+            let _ = self.run(&call, by).await;
+        }
+    }
+
+    /// Runs a script once, whether the server knows it or not.
+    async fn run(&self, call: &Call, by: Instant) -> Result<Vec<u8>, StoreError> {
+        let Call { script, keys, arguments } = call;
+        let key = keys.first().map_or(&[][..], |key| key);
+        let mut reply = self.send(&script.by_hash(keys, arguments), key, by).await;
+        let unknown = ErrorKind::Server(ServerErrorKind::NoScript);
+        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(unknown)) {
+            // Certainly not executed, so this is the only charge.
+            reply = self.send(&script.by_text(keys, arguments), key, by).await;
+        }
+        match reply {
+            Ok(Value::BulkString(reply)) => Ok(reply),
+            Ok(_) => Err(unexpected()),
+            Err(failure) => Err(failure.into_store_error(self.deadline, keys)),
+        }
+    }
+
+    async fn send(&self, command: &Cmd, key: &[u8], by: Instant) -> Result<Value, Failure> {
+        match &self.topology {
+            Topology::One(node) => node.send(command, false, by).await,
+            Topology::Cluster(cluster) => cluster.send(command, slot::slot(key), by).await,
+        }
     }
 }
 
 fn unexpected() -> StoreError {
     StoreError::Server { code: "ERR".into(), message: "the script gave another reply".into() }
-}
-
-/// What an error of the client library means here. A server before Redis 7 wraps the error of a
-/// command in a script's, so its text is searched and not its code alone.
-fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
-    let message = error.detail().unwrap_or(error.category());
-    let code = error.code().unwrap_or("ERR");
-    if code == "BADSTATE"
-        || code == "WRONGTYPE"
-        || message.contains("WRONGTYPE")
-        || message.contains("BADSTATE")
-    {
-        let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
-        return StoreError::ForeignKey { key: keys.join("` or `").into() };
-    }
-    match error.kind() {
-        ::redis::ErrorKind::AuthenticationFailed => {
-            StoreError::Server { code: "NOAUTH".into(), message: message.into() }
-        }
-        ::redis::ErrorKind::Server(_) | ::redis::ErrorKind::Extension => {
-            StoreError::Server { code: code.into(), message: message.into() }
-        }
-        _ => StoreError::Connection { message: error.to_string().into() },
-    }
 }

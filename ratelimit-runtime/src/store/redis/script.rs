@@ -75,9 +75,9 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
 }
 
 /// The argument of `lua/all.lua`.
-pub(super) fn named_arguments(limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+pub(super) fn named_arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
     let mut out = vec![index(limit.algorithm()) as u8 + 1];
-    out.extend(arguments(Op::Decide, limit, clock, cost));
+    out.extend(arguments(op, limit, clock, cost));
     out
 }
 

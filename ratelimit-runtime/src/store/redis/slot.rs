@@ -1,0 +1,49 @@
+//! The slot of a key in a Redis Cluster: CRC16 (XMODEM) of its hash tag, or of all of it, modulo
+//! 16384. Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
+
+pub(super) const SLOTS: u16 = 16384;
+
+pub(super) fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// What stands between the first `{` and the first `}` behind it, if there is anything.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let from = key.iter().position(|byte| *byte == b'{')? + 1;
+    let length = key[from..].iter().position(|byte| *byte == b'}')?;
+    (length > 0).then(|| &key[from..from + length])
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+/// The remainders of each byte.
+const TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_that_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+    }
+}
