@@ -13,7 +13,7 @@ use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::limit::{Limit, OnError};
-use crate::part::Part;
+use crate::part::{Charge, Part};
 #[cfg(doc)]
 use crate::rejection::Rejection;
 use crate::store::Store;
@@ -97,7 +97,7 @@ impl RateLimiter {
     /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         match limit.patience() {
-            Some(wait) => self.wait_for(&[Part::new(limit, &key, cost)], wait),
+            Some(wait) => self.wait_for(&[Charge::new(limit, &key, cost)], wait),
             None => self.ask(Op::Decide, limit, &key, cost),
         }
     }
@@ -114,7 +114,9 @@ impl RateLimiter {
     }
 
     /// Checks a call against several limits in one decision: all admit it and are charged, or none
-    /// is. On Redis that is one script, atomic over all of their keys.
+    /// is. On Redis that is one script, atomic over all of their keys. In a Redis Cluster that is so
+    /// for limits of one key; those of several keys are charged one after the other, and given back
+    /// if one refuses: then other calls may be refused in between, but never are more admitted.
     ///
     /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
     /// one with the longest wait, which the rejection names; else the one with the least left.
@@ -141,6 +143,10 @@ impl RateLimiter {
     ///
     /// As for [`check`](Self::check).
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
+        self.check_charges(&parts.iter().map(Part::charge).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn check_charges(&self, parts: &[Charge<'_>]) -> Check {
         let Some(first) = parts.first().map(|part| part.limit) else {
             return Check::failed("", StoreError::NoLimits);
         };
@@ -216,9 +222,9 @@ impl RateLimiter {
 
     /// Adds up the costs of a limit that comes twice with one key. Two different limits of one count
     /// are an error, of which this gives the name.
-    fn merge<'a>(&self, parts: &[Part<'a>]) -> Result<Vec<Part<'a>>, &'static str> {
+    fn merge<'a>(&self, parts: &[Charge<'a>]) -> Result<Vec<Charge<'a>>, &'static str> {
         let mut places = Vec::with_capacity(parts.len());
-        let mut merged: Vec<Part<'a>> = Vec::with_capacity(parts.len());
+        let mut merged: Vec<Charge<'a>> = Vec::with_capacity(parts.len());
         for part in parts {
             let place = self.inner.local.place(part.limit, part.key);
             match places.iter().position(|at| *at == place).map(|at| &mut merged[at]) {
@@ -235,7 +241,7 @@ impl RateLimiter {
         Ok(merged)
     }
 
-    fn wait_for(&self, parts: &[Part<'_>], wait: Duration) -> Check {
+    fn wait_for(&self, parts: &[Charge<'_>], wait: Duration) -> Check {
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
             return Check::never(part.limit, part.cost);
         }

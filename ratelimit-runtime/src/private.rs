@@ -8,10 +8,10 @@ use crate::check::{Answer, Check};
 use crate::error::StoreError;
 use crate::global;
 use crate::limit::Limit;
-use crate::part::Part;
 use crate::rejection::Rejection;
 
 pub use crate::key::{Format, Key, Piece};
+pub use crate::part::Charge;
 pub use crate::rejection::FromRejection;
 pub use crate::site::Site;
 
@@ -24,8 +24,8 @@ pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
 }
 
 /// Begins the check of one call against several limits.
-pub fn check_all(parts: &[Part<'_>]) -> Check {
-    global::with_current(|limiter| limiter.check_all(parts)).unwrap_or_else(|error| {
+pub fn check_all(parts: &[Charge<'_>]) -> Check {
+    global::with_current(|limiter| limiter.check_charges(parts)).unwrap_or_else(|error| {
         let error = StoreError::Configuration(error);
         parts.first().map_or_else(
             || Check::failed("", StoreError::NoLimits),

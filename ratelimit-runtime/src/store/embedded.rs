@@ -17,7 +17,7 @@ use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
-use crate::part::Part;
+use crate::part::Charge;
 
 /// Enough that threads rarely meet; a power of two.
 const SHARDS: usize = 64;
@@ -75,8 +75,8 @@ impl Embedded {
     }
 
     /// The parts of a call, with their keys looked up.
-    pub(crate) fn asks(&self, parts: &[Part<'_>]) -> Vec<Ask> {
-        let ask = |part: &Part<'_>| {
+    pub(crate) fn asks(&self, parts: &[Charge<'_>]) -> Vec<Ask> {
+        let ask = |part: &Charge<'_>| {
             let place = self.place(part.limit, part.key);
             Ask { limit: *part.limit, place, cost: part.cost }
         };
@@ -123,7 +123,7 @@ fn shard_of(place: u128) -> usize {
     (place >> 122) as usize % SHARDS
 }
 
-/// One limit among several, with the key already looked up; see [`Part`].
+/// One limit among several, with the key already looked up; see [`Charge`].
 pub(crate) struct Ask {
     pub(crate) limit: Limit,
     pub(crate) place: u128,
@@ -136,7 +136,7 @@ impl Store for Embedded {
         Answer::ready(Ok(Answered { outcome, source: self.source() }))
     }
 
-    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {
+    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict> {
         let asks = self.asks(parts);
         Answer::ready(self.apply_all_at(&asks, self.source()).ok_or(StoreError::NoLimits))
     }

@@ -10,7 +10,7 @@ use crate::check::Answer;
 use crate::decision::{Answered, Source, Verdict};
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::part::Part;
+use crate::part::Charge;
 
 /// A store of counts.
 pub(crate) trait Store: Send + Sync {
@@ -20,7 +20,7 @@ pub(crate) trait Store: Send + Sync {
 
     /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
     /// two of them have one count.
-    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict>;
+    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict>;
 
     /// Forgets `key`.
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;

@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::key::{KeyWriter, Written};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::part::Part;
+use crate::part::Charge;
 use crate::rejection::Rejection;
 
 /// The calls of a limiter that wait.
@@ -42,8 +42,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    pub(crate) fn new(limiter: &RateLimiter, parts: &[Part<'_>], wait: Duration) -> Self {
-        let place = |part: &Part<'_>| limiter.local().place(part.limit, part.key);
+    pub(crate) fn new(limiter: &RateLimiter, parts: &[Charge<'_>], wait: Duration) -> Self {
+        let place = |part: &Charge<'_>| limiter.local().place(part.limit, part.key);
         Self {
             limiter: limiter.clone(),
             parts: parts
@@ -80,12 +80,12 @@ impl Wanted {
         let parts = self.parts();
         match &parts[..] {
             [part] => self.limiter.check(part.limit, part.key, part.cost),
-            parts => self.limiter.check_all(parts),
+            parts => self.limiter.check_charges(parts),
         }
     }
 
-    fn parts(&self) -> Vec<Part<'_>> {
-        self.parts.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost)).collect()
+    fn parts(&self) -> Vec<Charge<'_>> {
+        self.parts.iter().map(|(limit, key, cost)| Charge::new(limit, key, *cost)).collect()
     }
 
     /// Gives back what `source` charged, and nobody used.

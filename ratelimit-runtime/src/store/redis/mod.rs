@@ -31,7 +31,7 @@ use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
-use crate::part::Part;
+use crate::part::Charge;
 
 /// How a [`Redis`] is reached.
 pub(crate) struct Settings<'a> {
@@ -105,7 +105,7 @@ impl Store for Redis {
         })
     }
 
-    fn apply_all(&self, parts: &[Part<'_>]) -> Answer<Verdict> {
+    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict> {
         let clock = self.clock.sent();
         let parts = parts.iter().map(|part| Asked {
             limit: *part.limit,

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use super::address::Target;
 use super::breaker::{Breaker, pauses};
 use super::failure::{Failure, store_error};
-use super::sentinel::Sentinels;
+use super::sentinel::{ASK_AGAIN, Primary, Sentinels};
 use crate::error::StoreError;
 
 /// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
@@ -201,10 +201,24 @@ impl Node {
         let (node, socket) = (Arc::clone(self), Arc::clone(socket));
         let attempt = tokio::spawn(async move {
             let _turn = turn;
-            let connection = node.find.connect().await?;
+            let (connection, primary) = match &node.find {
+                Find::At(target) => (connect_to(target).await?, None),
+                Find::Primary(sentinels) => {
+                    let (connection, primary) = sentinels.connect().await?;
+                    (connection, Some(primary))
+                }
+            };
             tracing::debug!(node = %node.name, "connected to Redis");
             let link = Link { connection, identity: Arc::default() };
             *lock(&socket.link) = Some(link.clone());
+            if let Some(primary) = primary {
+                tokio::spawn(watch(
+                    Arc::downgrade(&node),
+                    Arc::downgrade(&socket),
+                    Arc::downgrade(&link.identity),
+                    primary,
+                ));
+            }
             Ok(link)
         });
         attempt.await.unwrap_or_else(|_| {
@@ -213,11 +227,20 @@ impl Node {
     }
 }
 
-impl Find {
-    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        match self {
-            Self::At(target) => connect_to(target).await,
-            Self::Primary(sentinels) => sentinels.connect().await,
+/// Gives up a link when another server becomes the primary. Ends with the link.
+async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: Primary) {
+    loop {
+        tokio::time::sleep(ASK_AGAIN).await;
+        let (Some(node), Some(socket), Some(_)) =
+            (node.upgrade(), socket.upgrade(), link.upgrade())
+        else {
+            return;
+        };
+        let Find::Primary(sentinels) = &node.find else { return };
+        if sentinels.primary().await.is_ok_and(|now| now != primary) {
+            tracing::info!(node = %node.name, "another server is the primary now");
+            *lock(&socket.link) = None;
+            return;
         }
     }
 }

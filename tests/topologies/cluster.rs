@@ -1,0 +1,306 @@
+//! A cluster: keys are spread, moved and survive the loss of a node, and every count stays exact.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, Part, Rejection};
+use redis::{Client, Commands, Connection};
+use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
+use support::ALGORITHMS;
+use tokio::task::JoinSet;
+
+use crate::{admits, denying, has_a_copy, recovered};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Nodes {
+    cluster: RedisCluster,
+}
+
+impl Nodes {
+    fn start(replicas: u16) -> Self {
+        let configuration = RedisClusterConfiguration {
+            num_nodes: 3 * (1 + replicas),
+            num_replicas: replicas,
+            ..RedisClusterConfiguration::default()
+        };
+        Self { cluster: RedisCluster::new(configuration) }
+    }
+
+    /// A URL of one node: the others are found.
+    fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{}", self.port(0))
+    }
+
+    fn port(&self, node: usize) -> u16 {
+        self.cluster.servers[node].host_and_port().expect("TCP").1
+    }
+
+    fn connection(&self, node: usize) -> Connection {
+        let info = self.cluster.servers[node].connection_info();
+        Client::open(info).expect("an address").get_connection().expect("a node")
+    }
+
+    fn id(&self, node: usize) -> String {
+        redis::cmd("CLUSTER").arg("MYID").query(&mut self.connection(node)).expect("MYID")
+    }
+
+    /// The node that serves a slot.
+    fn owner(&self, slot: u16) -> usize {
+        let holds = |node: &usize| {
+            let serves = self.served(*node);
+            self.is_primary(*node) && serves.iter().any(|(from, to)| (*from..=*to).contains(&slot))
+        };
+        (0..self.cluster.servers.len()).find(holds).expect("somebody serves it")
+    }
+
+    fn is_primary(&self, node: usize) -> bool {
+        let role: Vec<redis::Value> =
+            redis::cmd("ROLE").query(&mut self.connection(node)).expect("ROLE");
+        matches!(&role[0], redis::Value::BulkString(role) if role == b"master")
+    }
+
+    /// The ranges of slots of a node, as it sees them itself.
+    fn served(&self, node: usize) -> Vec<(u16, u16)> {
+        let id = self.id(node);
+        let nodes: String =
+            redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
+        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("itself");
+        let ranges = line.split(' ').skip(8).filter(|range| !range.starts_with('['));
+        let ends = |range: &str| {
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            (from.parse().expect("a slot"), to.parse().expect("a slot"))
+        };
+        ranges.map(ends).collect()
+    }
+
+    fn slot(&self, key: &str) -> u16 {
+        let mut ask = redis::cmd("CLUSTER");
+        ask.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
+    }
+
+    fn set_slot(&self, node: usize, slot: u16, state: &[&str]) {
+        let mut set = redis::cmd("CLUSTER");
+        set.arg("SETSLOT").arg(slot).arg(state).exec(&mut self.connection(node)).expect("SETSLOT");
+    }
+
+    fn keys(&self, node: usize) -> Vec<String> {
+        self.connection(node).keys("*").expect("KEYS")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_spread_and_counts_exact() {
+    let nodes = Nodes::start(0);
+    let fleet: Vec<_> = (0..3).map(|_| denying(&nodes.url()).build().expect("valid")).collect();
+    let mut tasks = JoinSet::new();
+    for algorithm in ALGORITHMS {
+        let mut limit = Limit::new("spread", algorithm, 20, HOUR).expect("valid");
+        if limit.capacity() == 1 {
+            limit = limit.burst(20);
+        }
+        for key in 0..12 {
+            for limiter in fleet.clone() {
+                tasks.spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..20 {
+                        admitted += u32::from(admits(&limiter, &limit, &key.to_string()).await);
+                    }
+                    admitted
+                });
+            }
+        }
+    }
+    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    // A bucket refills while it is asked: at 20 an hour, not by a whole token.
+    assert_eq!(admitted, 20 * 12 * ALGORITHMS.len() as u32);
+    for node in 0..3 {
+        let keys = nodes.keys(node);
+        assert!(keys.len() > 5, "{keys:?}");
+        let mut connection = nodes.connection(node);
+        for key in keys {
+            let life: i64 = connection.pttl(&key).expect("PTTL");
+            assert!(life > 0, "{key} has no TTL");
+        }
+    }
+}
+
+/// Limits without a key are spread, too: a tag of their own would put them all on one node.
+#[tokio::test]
+async fn limits_without_a_key_share_no_slot() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    let names: Vec<String> = (0..20).map(|index| format!("limit {index}")).collect();
+    for name in &names {
+        let name: &'static str = Box::leak(name.clone().into_boxed_str());
+        limiter.check(&Limit::fixed(name, 1, HOUR), (), 1).await.expect("admitted");
+    }
+    let used = (0..3).filter(|node| !nodes.keys(*node).is_empty()).count();
+    assert_eq!(used, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_limits_are_all_or_nothing() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    let first = Limit::sliding("several.first", 10, HOUR);
+    let second = Limit::token_bucket("several.second", 4, HOUR);
+    let remaining = async |limit: &Limit, key: &str| {
+        limiter.peek(limit, key, 1).await.expect("a decision").remaining
+    };
+
+    // Of one key: one script.
+    let before = calls(&nodes);
+    for _ in 0..4 {
+        let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
+        limiter.check_all(&parts).await.expect("admitted");
+    }
+    let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
+    let refused = limiter.check_all(&parts).await;
+    assert!(matches!(refused, Err(Rejection::Limited { name: "several.second", .. })));
+    // One that the script was not known to.
+    assert_eq!(calls(&nodes) - before, 6);
+    assert_eq!(remaining(&first, "ann").await, 6);
+
+    // Of keys in three slots, by many at once: nothing that was refused stays charged.
+    let keys = ["a", "b", "c"];
+    let slots: HashSet<_> = keys.map(|key| nodes.slot(key)).into();
+    assert_eq!(slots.len(), 3);
+    let mut tasks = JoinSet::new();
+    for _ in 0..40 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let third = Limit::fixed("several.third", 6, HOUR);
+            let parts = [
+                Part::new(&first, &"a", 1),
+                Part::new(&second, &"b", 1),
+                Part::new(&third, &"c", 1),
+            ];
+            match limiter.check_all(&parts).await {
+                Ok(_) => 1,
+                Err(Rejection::Limited { .. }) => 0,
+                Err(other) => panic!("{other:?}"),
+            }
+        });
+    }
+    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    assert!((1..=4).contains(&admitted), "{admitted}");
+    assert_eq!(remaining(&first, "a").await, 10 - admitted);
+    assert_eq!(remaining(&second, "b").await, 4 - admitted);
+    // One after the other, all of it is used.
+    for _ in admitted..4 {
+        let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
+        limiter.check_all(&parts).await.expect("admitted");
+    }
+    let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
+    let refused = limiter.check_all(&parts).await;
+    assert!(matches!(refused, Err(Rejection::Limited { name: "several.second", .. })));
+    assert_eq!(remaining(&first, "a").await, 6);
+}
+
+/// Calls of scripts, known and unknown, on all nodes.
+fn calls(nodes: &Nodes) -> u32 {
+    let of = |node: usize| {
+        let mut info = redis::cmd("INFO");
+        let stats: String =
+            info.arg("commandstats").query(&mut nodes.connection(node)).expect("INFO");
+        let lines = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
+        counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>()
+    };
+    (0..nodes.cluster.servers.len()).map(of).sum()
+}
+
+/// A slot goes from node to node while its keys are asked about, without a call too many or too
+/// few, and without an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resharding_is_not_noticed() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    let limit = Limit::sliding("moved", 300, HOUR);
+    let bucket = Limit::token_bucket("moved", 300, HOUR);
+    let slot = nodes.slot("ratelimit:sliding:1h:moved{key}");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
+        tasks.spawn(async move {
+            let mut admitted = 0_u32;
+            while !stop.load(Ordering::Relaxed) {
+                if task % 2 == 0 {
+                    admitted += u32::from(admits(&limiter, &limit, "key").await);
+                } else {
+                    // Both keys at once, which may be on two nodes for a moment.
+                    let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
+                    match limiter.check_all(&parts).await {
+                        Ok(_) => admitted += 1,
+                        Err(Rejection::Limited { .. }) => {}
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            admitted
+        });
+    }
+    let moves = tokio::task::spawn_blocking(move || {
+        for _ in 0..6 {
+            let from = nodes.owner(slot);
+            let to = (from + 1) % 3;
+            nodes.set_slot(to, slot, &["IMPORTING", &nodes.id(from)]);
+            nodes.set_slot(from, slot, &["MIGRATING", &nodes.id(to)]);
+            std::thread::sleep(Duration::from_millis(40));
+            loop {
+                let mut keys = redis::cmd("CLUSTER");
+                keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
+                let keys: Vec<String> = keys.query(&mut nodes.connection(from)).expect("keys");
+                let Some(key) = keys.first() else { break };
+                let mut migrate = redis::cmd("MIGRATE");
+                migrate.arg("127.0.0.1").arg(nodes.port(to)).arg(key).arg(0).arg(5_000);
+                migrate.exec(&mut nodes.connection(from)).expect("MIGRATE");
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            let id = nodes.id(to);
+            for node in [to, from, 3 - to - from] {
+                nodes.set_slot(node, slot, &["NODE", &id]);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        nodes
+    });
+    let nodes = moves.await.expect("no panic");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stop.store(true, Ordering::Relaxed);
+    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    assert_eq!(admitted, 300);
+    drop(nodes);
+}
+
+/// A node is killed, its replica becomes the primary, and what was counted still counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_node_is_replaced() {
+    let mut nodes = Nodes::start(1);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    let limit = Limit::sliding("lost", 3, HOUR);
+    let keys: Vec<String> = (0..30).map(|index| format!("key {index}")).collect();
+    for key in &keys {
+        recovered(&limiter, &limit, key).await;
+        while admits(&limiter, &limit, key).await {}
+    }
+    let primaries: Vec<_> = (0..6).filter(|node| nodes.is_primary(*node)).collect();
+    for node in &primaries {
+        while !has_a_copy(&mut nodes.connection(*node)) {}
+    }
+    // The one that the limiter was told of first.
+    nodes.cluster.servers[primaries[0]].stop();
+    let mut slowest = Duration::ZERO;
+    for key in &keys {
+        let (decision, took) = recovered(&limiter, &limit, key).await;
+        assert!(!decision.allowed, "the count of {key} was lost");
+        slowest = slowest.max(took);
+    }
+    println!("a killed node was replaced after {slowest:?}");
+    assert!(slowest > Duration::from_millis(500), "no key was on the lost node");
+}

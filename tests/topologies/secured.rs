@@ -1,0 +1,92 @@
+//! One server: by TLS, with a user and a database, at a socket of this machine.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{BuildError, Limit, Rejection, StoreError};
+use redis::ConnectionAddr;
+use redis_test::server::RedisServer;
+use redis_test::utils::get_random_available_port;
+
+use crate::{denying, recovered};
+
+const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
+
+fn tls_server(shows: bool) -> (RedisServer, String) {
+    let port = get_random_available_port();
+    let address = ConnectionAddr::TcpTls {
+        host: "127.0.0.1".to_owned(),
+        port,
+        insecure: false,
+        tls_params: None,
+    };
+    let server = RedisServer::new_with_addr_and_modules(address, &[], shows);
+    (server, format!("rediss://127.0.0.1:{port}"))
+}
+
+#[tokio::test]
+async fn tls_with_a_root_certificate() {
+    let (server, url) = tls_server(false);
+    let files = server.tls_paths.as_ref().expect("it was started with TLS");
+    let root = std::fs::read(&files.ca_crt).expect("a certificate");
+    let limiter = denying(&url).root_certificates(root).build().expect("valid");
+    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 8);
+
+    // Signed by nobody that this machine knows.
+    let limiter = denying(&url).build().expect("valid");
+    let refused = limiter.check(&LIMIT, "key", 1).await;
+    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) = refused
+    else {
+        panic!("{refused:?}")
+    };
+    assert!(message.to_lowercase().contains("certificate"), "{message}");
+}
+
+#[tokio::test]
+async fn tls_with_a_client_certificate() {
+    let (server, url) = tls_server(true);
+    let files = server.tls_paths.as_ref().expect("it was started with TLS");
+    let read = |path| std::fs::read(path).expect("a certificate");
+    let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
+    let limiter = denying(&url).root_certificates(root.clone()).client_certificate(own, key);
+    let limiter = limiter.build().expect("valid");
+    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+
+    let limiter = denying(&url).root_certificates(root).build().expect("valid");
+    assert!(limiter.check(&LIMIT, "key", 1).await.is_err(), "it has shown no certificate");
+}
+
+#[test]
+fn certificates_that_are_none_are_named() {
+    let build = denying("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
+    let error = build.build().err();
+    assert!(matches!(error, Some(BuildError::InvalidCertificate { .. })), "{error:?}");
+    assert!(error.is_some_and(|error| error.to_string().contains("PEM")));
+}
+
+#[tokio::test]
+async fn a_user_with_a_database() {
+    let server = support::server::Server::start();
+    let mut connection = server.connection();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "ann", "on", ">p@ss:w/rd", "~*", "+@all"])
+        .exec(&mut connection)
+        .expect("ACL SETUSER");
+    let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
+    let limiter = denying(&url).build().expect("valid");
+    assert!(limiter.check(&LIMIT, "key", 1).await.is_ok());
+    assert!(server.lives().is_empty());
+    redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
+    assert_eq!(keys, ["ratelimit:sliding:1h:secured{key}"]);
+}
+
+#[tokio::test]
+async fn a_socket_of_this_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("redis.sock");
+    let address = ConnectionAddr::Unix(path.clone());
+    let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
+    let limiter = denying(&format!("unix://{}", path.display())).build().expect("valid");
+    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+}
