@@ -1,7 +1,6 @@
 //! What Redis does to a limiter: flushed scripts, lost keys, foreign keys, silence, absence.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -12,9 +11,8 @@ use ratelimit_runtime::{
 };
 use redis::Commands;
 use support::ALGORITHMS;
+use support::proxy::{Network, Proxy};
 use support::server::Server;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 
 const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
 
@@ -188,44 +186,7 @@ async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     // Were it begun anew by each call, none would ever last long enough.
     while limiter.check(&DAILY, (), 1).await.is_err() {}
-    assert_eq!(slow.connections.load(Ordering::Relaxed), 1);
-}
-
-/// Stands before a server: keeps the first bytes of each connection back for a while, and falls
-/// silent on those that are open when it is told to.
-struct Proxy {
-    port: u16,
-    connections: Arc<AtomicU32>,
-    mute: Arc<Notify>,
-}
-
-impl Proxy {
-    fn start(server: u16, delay: Duration) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("bound").port();
-        let (connections, mute) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
-        let (counted, muted) = (Arc::clone(&connections), Arc::clone(&mute));
-        tokio::spawn(async move {
-            listener.set_nonblocking(true).expect("a socket");
-            let listener = TcpListener::from_std(listener).expect("a socket");
-            while let Ok((mut client, _)) = listener.accept().await {
-                counted.fetch_add(1, Ordering::Relaxed);
-                let muted = Arc::clone(&muted);
-                tokio::spawn(async move {
-                    tokio::time::sleep(delay).await;
-                    let mut server = TcpStream::connect(("127.0.0.1", server)).await?;
-                    let copy = tokio::io::copy_bidirectional(&mut client, &mut server);
-                    tokio::select! {
-                        done = copy => return done,
-                        () = muted.notified() => {}
-                    }
-                    // Open, and never a byte again.
-                    std::future::pending().await
-                });
-            }
-        });
-        Self { port, connections, mute }
-    }
+    assert_eq!(slow.connections(), 1);
 }
 
 /// A runtime that begins to connect and then stands still keeps no other from connecting.
@@ -254,16 +215,17 @@ async fn a_connection_that_fell_silent_is_replaced() {
     let deadline = Duration::from_millis(150);
     let limiter = denying(&url).deadline(deadline).build().expect("valid");
     while limiter.check(&DAILY, (), 1).await.is_err() {}
-    proxy.mute.notify_waiters();
+    proxy.set(Network::Silent);
     for _ in 0..3 {
         let error = store_error(limiter.check(&DAILY, (), 1).await);
         assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     }
+    proxy.set(Network::Up);
     // From here on nobody waits for it.
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     recovered(&limiter).await;
-    assert!(proxy.connections.load(Ordering::Relaxed) >= 2);
+    assert!(proxy.connections() >= 2);
 }
 
 /// Each worker of a server may have a runtime of its own; all of them keep their connections.

@@ -120,3 +120,14 @@ impl Server {
         Client::open(&*self.url).expect("a valid URL")
     }
 }
+
+/// Whether a replica has all that this primary has. It waits for what its own connection wrote.
+///
+/// # Panics
+///
+/// When the server is gone.
+pub fn has_a_copy(primary: &mut Connection) -> bool {
+    redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
+    let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u32>(primary);
+    copies.is_ok_and(|copies| copies == 1)
+}

@@ -6,90 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Part, Rejection};
-use redis::{Client, Commands, Connection};
-use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
+use redis::Commands;
 use support::ALGORITHMS;
+use support::cluster::Nodes;
+use support::server::has_a_copy;
 use tokio::task::JoinSet;
 
-use crate::{admits, denying, has_a_copy, recovered};
+use crate::{admits, denying, recovered};
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-struct Nodes {
-    cluster: RedisCluster,
-}
-
-impl Nodes {
-    fn start(replicas: u16) -> Self {
-        let configuration = RedisClusterConfiguration {
-            num_nodes: 3 * (1 + replicas),
-            num_replicas: replicas,
-            ..RedisClusterConfiguration::default()
-        };
-        Self { cluster: RedisCluster::new(configuration) }
-    }
-
-    /// A URL of one node: the others are found.
-    fn url(&self) -> String {
-        format!("redis+cluster://127.0.0.1:{}", self.port(0))
-    }
-
-    fn port(&self, node: usize) -> u16 {
-        self.cluster.servers[node].host_and_port().expect("TCP").1
-    }
-
-    fn connection(&self, node: usize) -> Connection {
-        let info = self.cluster.servers[node].connection_info();
-        Client::open(info).expect("an address").get_connection().expect("a node")
-    }
-
-    fn id(&self, node: usize) -> String {
-        redis::cmd("CLUSTER").arg("MYID").query(&mut self.connection(node)).expect("MYID")
-    }
-
-    /// The node that serves a slot.
-    fn owner(&self, slot: u16) -> usize {
-        let holds = |node: &usize| {
-            let serves = self.served(*node);
-            self.is_primary(*node) && serves.iter().any(|(from, to)| (*from..=*to).contains(&slot))
-        };
-        (0..self.cluster.servers.len()).find(holds).expect("somebody serves it")
-    }
-
-    fn is_primary(&self, node: usize) -> bool {
-        let role: Vec<redis::Value> =
-            redis::cmd("ROLE").query(&mut self.connection(node)).expect("ROLE");
-        matches!(&role[0], redis::Value::BulkString(role) if role == b"master")
-    }
-
-    /// The ranges of slots of a node, as it sees them itself.
-    fn served(&self, node: usize) -> Vec<(u16, u16)> {
-        let id = self.id(node);
-        let nodes: String =
-            redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
-        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("itself");
-        let ranges = line.split(' ').skip(8).filter(|range| !range.starts_with('['));
-        let ends = |range: &str| {
-            let (from, to) = range.split_once('-').unwrap_or((range, range));
-            (from.parse().expect("a slot"), to.parse().expect("a slot"))
-        };
-        ranges.map(ends).collect()
-    }
-
-    fn slot(&self, key: &str) -> u16 {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
-    }
-
-    fn set_slot(&self, node: usize, slot: u16, state: &[&str]) {
-        let mut set = redis::cmd("CLUSTER");
-        set.arg("SETSLOT").arg(slot).arg(state).exec(&mut self.connection(node)).expect("SETSLOT");
-    }
-
-    fn keys(&self, node: usize) -> Vec<String> {
-        self.connection(node).keys("*").expect("KEYS")
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_spread_and_counts_exact() {
@@ -210,7 +135,7 @@ fn calls(nodes: &Nodes) -> u32 {
         let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
         counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>()
     };
-    (0..nodes.cluster.servers.len()).map(of).sum()
+    (0..nodes.len()).map(of).sum()
 }
 
 /// A slot goes from node to node while its keys are asked about, without a call too many or too
@@ -247,26 +172,7 @@ async fn resharding_is_not_noticed() {
     }
     let moves = tokio::task::spawn_blocking(move || {
         for _ in 0..6 {
-            let from = nodes.owner(slot);
-            let to = (from + 1) % 3;
-            nodes.set_slot(to, slot, &["IMPORTING", &nodes.id(from)]);
-            nodes.set_slot(from, slot, &["MIGRATING", &nodes.id(to)]);
-            std::thread::sleep(Duration::from_millis(40));
-            loop {
-                let mut keys = redis::cmd("CLUSTER");
-                keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
-                let keys: Vec<String> = keys.query(&mut nodes.connection(from)).expect("keys");
-                let Some(key) = keys.first() else { break };
-                let mut migrate = redis::cmd("MIGRATE");
-                migrate.arg("127.0.0.1").arg(nodes.port(to)).arg(key).arg(0).arg(5_000);
-                migrate.exec(&mut nodes.connection(from)).expect("MIGRATE");
-                std::thread::sleep(Duration::from_millis(40));
-            }
-            let id = nodes.id(to);
-            for node in [to, from, 3 - to - from] {
-                nodes.set_slot(node, slot, &["NODE", &id]);
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            nodes.move_slot(slot, Duration::from_millis(40));
         }
         nodes
     });
@@ -294,7 +200,7 @@ async fn a_lost_node_is_replaced() {
         while !has_a_copy(&mut nodes.connection(*node)) {}
     }
     // The one that the limiter was told of first.
-    nodes.cluster.servers[primaries[0]].stop();
+    nodes.kill(primaries[0]);
     let mut slowest = Duration::ZERO;
     for key in &keys {
         let (decision, took) = recovered(&limiter, &limit, key).await;

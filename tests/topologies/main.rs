@@ -36,10 +36,3 @@ async fn recovered(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
-
-/// Whether a replica has all that this primary has. It waits for what its own connection wrote.
-fn has_a_copy(primary: &mut redis::Connection) -> bool {
-    redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
-    let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u32>(primary);
-    copies.is_ok_and(|copies| copies == 1)
-}

@@ -1,0 +1,400 @@
+//! Every fault that Redis and the network have, under load from several processes.
+//!
+//! A fleet calls one limit as fast as it may while a fault comes and goes. With `on_error = deny` no
+//! more than the threshold may be admitted, whatever happens; each call has to end in time; and
+//! decisions have to come back by themselves. The table is that of "Running it in production".
+//!
+//! This program is both sides: without arguments the test, with them one process of the fleet.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection};
+use redis::Connection;
+use redis_test::server::RedisServer;
+use redis_test::utils::get_random_available_port;
+use support::cluster::Nodes;
+use support::proxy::{Network, Proxy};
+use support::sentinel::Service;
+use support::server::Server;
+
+const PROCESSES: usize = 3;
+const TASKS: usize = 16;
+const THRESHOLD: u32 = 12_000;
+const DEADLINE: Duration = Duration::from_millis(100);
+const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
+const KEY: &str = "ratelimit:sliding:1h:matrix{key}";
+
+/// Before the fault, for its length, and after it.
+const BEFORE: Duration = Duration::from_millis(500);
+const FAULT: Duration = Duration::from_secs(1);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [process, url] if process == "process" => member(url),
+        // `cargo test -- <filter>` passes what other tests are to run.
+        _ => test(),
+    }
+}
+
+/// What a fault is, and what may be admitted under it.
+struct Fault {
+    name: &'static str,
+    most: u32,
+    /// Whether what was admitted is known to reach the threshold.
+    exact: bool,
+    /// Says when it is over.
+    happens: fn() -> Report,
+}
+
+const FAULTS: [Fault; 11] = [
+    Fault { name: "killed and started again", most: THRESHOLD, exact: false, happens: killed },
+    Fault { name: "stopped (SIGSTOP)", most: THRESHOLD, exact: false, happens: stopped },
+    Fault { name: "paused (CLIENT PAUSE)", most: THRESHOLD, exact: false, happens: paused },
+    Fault { name: "network cut", most: THRESHOLD, exact: false, happens: cut },
+    Fault { name: "replies lost", most: THRESHOLD, exact: false, happens: deaf },
+    Fault { name: "SCRIPT FLUSH, again and again", most: THRESHOLD, exact: true, happens: flushed },
+    // What is deleted is not counted any more.
+    Fault { name: "FLUSHALL, once", most: 2 * THRESHOLD, exact: true, happens: emptied },
+    Fault { name: "out of memory", most: THRESHOLD, exact: true, happens: full },
+    // A replica knows what has reached it: replication is asynchronous.
+    Fault { name: "primary lost (Sentinel)", most: LAGGED, exact: false, happens: failed_over },
+    Fault { name: "node lost (cluster)", most: LAGGED, exact: false, happens: node_lost },
+    Fault { name: "slot moved (cluster)", most: THRESHOLD, exact: true, happens: resharded },
+];
+
+/// A fiftieth more, for calls that a lost primary had admitted and its replica did not hear of.
+const LAGGED: u32 = THRESHOLD + THRESHOLD / 50;
+
+fn test() {
+    println!("\nrunning {} tests", FAULTS.len());
+    let mut table = String::from(
+        "| fault | admitted of 12,000 | calls | not decided | p50 | p99 | longest | back after |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for Fault { name, most, exact, happens } in FAULTS {
+        let report = happens();
+        let Report { admitted, calls, undecided, p50, p99, longest, back } = report;
+        assert!(admitted <= most, "{name}: {admitted} admitted");
+        assert!(!exact || admitted >= THRESHOLD, "{name}: only {admitted} admitted");
+        // No call hangs; how fast they are is in the table.
+        assert!(longest < DEADLINE * 10, "{name}: a call took {longest:?}");
+        let back = back.map_or("never away".to_owned(), |back| format!("{} ms", back.as_millis()));
+        let (p50, p99) = (p50.as_micros(), p99.as_secs_f64() * 1_000.0);
+        let longest = longest.as_millis();
+        let row = writeln!(
+            table,
+            "| {name} | {admitted} | {calls} | {undecided} | {p50} µs | {p99:.1} ms | {longest} ms | {back} |"
+        );
+        row.expect("a text");
+        println!("test matrix::{name} ... ok");
+    }
+    println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", FAULTS.len());
+}
+
+#[derive(Default)]
+struct Report {
+    admitted: u32,
+    calls: u64,
+    undecided: u64,
+    p50: Duration,
+    p99: Duration,
+    longest: Duration,
+    /// How long after the end of the fault the last process decided again.
+    back: Option<Duration>,
+}
+
+/// A server that keeps what it wrote, when it is killed as well.
+struct Durable {
+    server: RedisServer,
+    folder: tempfile::TempDir,
+    port: u16,
+}
+
+impl Durable {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = get_random_available_port();
+        let server = Self::spawn(port, folder.path());
+        let durable = Self { server, folder, port };
+        durable.connection();
+        durable
+    }
+
+    fn spawn(port: u16, folder: &std::path::Path) -> RedisServer {
+        let address = redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
+        let keep = ["--appendonly", "yes", "--appendfsync", "always", "--dir"];
+        RedisServer::new_with_addr_tls_modules_and_spawner(
+            address,
+            None,
+            None,
+            false,
+            None,
+            &[],
+            |command| command.args(keep).arg(folder).spawn().expect("redis-server"),
+        )
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn connection(&self) -> Connection {
+        let client = redis::Client::open(self.url()).expect("an address");
+        loop {
+            if let Ok(connection) = client.get_connection() {
+                return connection;
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let mut kill = Command::new("kill");
+        kill.arg(signal).arg(self.server.process.id().to_string());
+        assert!(kill.status().expect("kill").success());
+    }
+}
+
+fn killed() -> Report {
+    let mut durable = Durable::start();
+    let fleet = Fleet::start(&durable.url());
+    sleep(BEFORE);
+    durable.server.stop();
+    sleep(FAULT);
+    durable.server = Durable::spawn(durable.port, durable.folder.path());
+    durable.connection();
+    fleet.finish(Duration::from_millis(2_500))
+}
+
+fn stopped() -> Report {
+    let durable = Durable::start();
+    let fleet = Fleet::start(&durable.url());
+    sleep(BEFORE);
+    durable.signal("-STOP");
+    sleep(FAULT);
+    durable.signal("-CONT");
+    fleet.finish(Duration::from_millis(2_500))
+}
+
+fn paused() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    sleep(BEFORE);
+    let mut pause = redis::cmd("CLIENT");
+    pause.arg("PAUSE").arg(FAULT.as_millis() as u64);
+    pause.exec(&mut server.connection()).expect("CLIENT PAUSE");
+    sleep(FAULT);
+    fleet.finish(Duration::from_millis(2_500))
+}
+
+fn cut() -> Report {
+    through_proxy(Network::Cut)
+}
+
+fn deaf() -> Report {
+    through_proxy(Network::Deaf)
+}
+
+fn through_proxy(network: Network) -> Report {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let fleet = Fleet::start(&format!("redis://127.0.0.1:{}", proxy.port));
+    sleep(BEFORE);
+    proxy.set(network);
+    sleep(FAULT);
+    proxy.set(Network::Up);
+    fleet.finish(Duration::from_millis(2_500))
+}
+
+fn flushed() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    let mut connection = server.connection();
+    let start = Instant::now();
+    while start.elapsed() < BEFORE + FAULT {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
+        sleep(Duration::from_millis(3));
+    }
+    fleet.finish(Duration::from_millis(2_500))
+}
+
+fn emptied() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    sleep(BEFORE);
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+    fleet.finish(Duration::from_millis(3_500))
+}
+
+fn full() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    let mut connection = server.connection();
+    let mut limit = |bytes: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(bytes).exec(&mut connection).expect("CONFIG SET");
+    };
+    sleep(BEFORE);
+    limit("1mb");
+    sleep(FAULT);
+    limit("0");
+    fleet.finish(Duration::from_millis(3_500))
+}
+
+fn failed_over() -> Report {
+    let mut service = Service::start();
+    let fleet = Fleet::start(&service.url("master0"));
+    sleep(BEFORE);
+    service.kill_primary();
+    fleet.finish(Duration::from_secs(5))
+}
+
+fn node_lost() -> Report {
+    let mut nodes = Nodes::start(1);
+    let owner = nodes.owner(nodes.slot(KEY));
+    // Found by another node than the one that will be lost.
+    let seed = nodes.port((owner + 1) % nodes.len());
+    let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
+    sleep(BEFORE);
+    nodes.kill(owner);
+    fleet.finish(Duration::from_secs(11))
+}
+
+fn resharded() -> Report {
+    let nodes = Nodes::start(0);
+    let slot = nodes.slot(KEY);
+    let fleet = Fleet::start(&nodes.url());
+    sleep(BEFORE);
+    nodes.move_slot(slot, Duration::from_millis(150));
+    nodes.move_slot(slot, Duration::from_millis(150));
+    fleet.finish(Duration::from_millis(3_500))
+}
+
+/// The processes that call.
+struct Fleet {
+    processes: Vec<Child>,
+}
+
+impl Fleet {
+    fn start(url: &str) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let process = |_| {
+            let mut command = Command::new(&program);
+            command.args(["process", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut process = command.spawn().expect("a process");
+            // It says when it has been decided for once.
+            let mut line = String::new();
+            let stdout = process.stdout.as_mut().expect("piped");
+            BufReader::new(stdout).read_line(&mut line).expect("a line");
+            assert_eq!(line, "ready\n");
+            process
+        };
+        Self { processes: (0..PROCESSES).map(process).collect() }
+    }
+
+    /// The fault is over: lets the fleet go on for a while, and then tell.
+    fn finish(self, after: Duration) -> Report {
+        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        sleep(after);
+        let mut report = Report::default();
+        let (mut waits, mut back) = (Vec::new(), Duration::ZERO);
+        for mut process in self.processes {
+            let _ = process.stdin.take().expect("piped").write_all(b"enough\n");
+            let output = process.wait_with_output().expect("its output");
+            assert!(output.status.success(), "a process panicked");
+            let text = String::from_utf8(output.stdout).expect("text");
+            let mut lines = text.lines();
+            let mut numbers = lines.next().expect("counts").split(' ');
+            let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
+            report.admitted += next() as u32;
+            report.calls += next();
+            report.undecided += next();
+            // The last call that was not decided, and the first after it that was.
+            let (last_error, first_after) = (next(), next());
+            assert!(last_error == 0 || first_after > 0, "a process never came back");
+            back = back.max(Duration::from_micros(first_after).saturating_sub(end));
+            waits.extend(lines.map(|line| line.parse::<u64>().expect("microseconds")));
+        }
+        waits.sort_unstable();
+        let quantile = |thousandths: usize| {
+            Duration::from_micros(waits[(waits.len() - 1) * thousandths / 1_000])
+        };
+        (report.p50, report.p99, report.longest) = (quantile(500), quantile(990), quantile(1_000));
+        report.back = (report.undecided > 0).then_some(back);
+        report
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    admitted: u64,
+    undecided: u64,
+    last_error: u64,
+    first_after: u64,
+    waits: Vec<u64>,
+}
+
+/// Calls from many tasks until it is told that it is enough.
+fn member(url: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
+    let limiter = limiter.build().expect("valid");
+    let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
+    let tasks = tokio::task::LocalSet::new();
+    let enough = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let told = std::sync::Arc::clone(&enough);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        told.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    runtime.expect("a runtime").block_on(tasks.run_until(async {
+        while limiter.check(&LIMIT, "key", 0).await.is_err() {}
+        println!("ready");
+        let calls = (0..TASKS).map(|_| {
+            let (limiter, tally, enough) = (limiter.clone(), tally.clone(), enough.clone());
+            tokio::task::spawn_local(async move {
+                while !enough.load(std::sync::atomic::Ordering::Relaxed) {
+                    let start = Instant::now();
+                    let answer = limiter.check(&LIMIT, "key", 1).await;
+                    let wait = start.elapsed().as_micros() as u64;
+                    tally.borrow_mut().note(&answer.map(drop), wait);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.expect("no panic");
+        }
+    }));
+    let Tally { admitted, undecided, last_error, first_after, waits } = &*tally.borrow();
+    let mut out = format!("{admitted} {} {undecided} {last_error} {first_after}\n", waits.len());
+    for wait in waits {
+        writeln!(out, "{wait}").expect("a text");
+    }
+    std::io::stdout().write_all(out.as_bytes()).expect("stdout");
+}
+
+impl Tally {
+    fn note(&mut self, answer: &Result<(), Rejection>, wait: u64) {
+        self.waits.push(wait);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let now = now.as_micros() as u64;
+        match answer {
+            Err(Rejection::Unavailable { .. }) => {
+                self.undecided += 1;
+                (self.last_error, self.first_after) = (now, 0);
+                return;
+            }
+            Ok(()) => self.admitted += 1,
+            Err(_) => {}
+        }
+        if self.last_error > 0 && self.first_after == 0 {
+            self.first_after = now;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A real primary behind real Sentinels for a test, on free ports, stopped on drop.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use redis::{Client, Connection};
+use redis_test::sentinel::RedisSentinelCluster;
+use redis_test::server::RedisServer;
+
+use crate::server::has_a_copy;
+
+/// A primary, a replica, and three Sentinels.
+pub struct Service {
+    cluster: RedisSentinelCluster,
+}
+
+impl Service {
+    /// Starts them, with Sentinels that notice soon.
+    pub fn start() -> Self {
+        let service = Self { cluster: RedisSentinelCluster::new(1, 1, 3) };
+        for sentinel in &service.cluster.sentinel_servers {
+            let client = Client::open(sentinel.connection_info()).expect("an address");
+            // Starting takes some milliseconds; there is no event to wait for but an answer.
+            let mut connection = loop {
+                match client.get_connection() {
+                    Ok(connection) => break connection,
+                    Err(_) => sleep(Duration::from_millis(10)),
+                }
+            };
+            for (setting, value) in [("down-after-milliseconds", 500), ("failover-timeout", 2_000)]
+            {
+                let mut set = redis::cmd("SENTINEL");
+                set.arg("SET").arg("master0").arg(setting).arg(value);
+                set.exec(&mut connection).expect("SENTINEL SET");
+            }
+        }
+        service
+    }
+
+    /// The URL of a service.
+    pub fn url(&self, service: &str) -> String {
+        let servers = self.cluster.sentinel_servers.iter();
+        let ports = servers.filter_map(|server| server.host_and_port());
+        let hosts: Vec<_> = ports.map(|(host, port)| format!("{host}:{port}")).collect();
+        format!("redis+sentinel://{}/{service}", hosts.join(","))
+    }
+
+    /// A connection to a Sentinel.
+    fn sentinel(&self) -> Connection {
+        let sentinel = self.cluster.sentinel_servers[0].connection_info();
+        Client::open(sentinel).expect("an address").get_connection().expect("a Sentinel")
+    }
+
+    /// Where the primary is, as a Sentinel knows it.
+    pub fn primary(&self) -> (String, u16) {
+        let mut ask = redis::cmd("SENTINEL");
+        ask.arg("GET-MASTER-ADDR-BY-NAME").arg("master0");
+        ask.query(&mut self.sentinel()).expect("the primary")
+    }
+
+    /// Waits until the replica has all that the primary has.
+    pub fn settle(&self) {
+        let client = Client::open(self.primary()).expect("an address");
+        while !has_a_copy(&mut client.get_connection().expect("the primary")) {}
+    }
+
+    /// Asks for a failover, under which the old primary lives on as a replica.
+    pub fn fail_over(&self) {
+        let failover = || {
+            let mut failover = redis::cmd("SENTINEL");
+            failover.arg("FAILOVER").arg("master0").exec(&mut self.sentinel())
+        };
+        // Refused while a Sentinel has not yet seen the replica.
+        while failover().is_err() {
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Kills the primary.
+    pub fn kill_primary(&mut self) {
+        let (_, port) = self.primary();
+        let is_primary =
+            |server: &RedisServer| server.host_and_port().is_some_and(|(_, other)| port == other);
+        let server = self.cluster.servers.iter_mut().find(|server| is_primary(server));
+        server.expect("the primary").stop();
+    }
+}
