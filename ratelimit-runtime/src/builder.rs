@@ -38,6 +38,7 @@ pub struct Builder {
     max_keys: usize,
     clock: Clock,
     on_error: OnError,
+    instances: u32,
 }
 
 impl Builder {
@@ -119,6 +120,14 @@ impl Builder {
         self
     }
 
+    /// How many processes share the limits; 1 unless set. While Redis cannot decide and
+    /// [`OnError::Local`] says that this process does, it admits its share: the threshold, and the
+    /// burst, divided by this number, and at least 1. Without it, each process admits the whole limit.
+    pub fn instances(mut self, instances: u32) -> Self {
+        self.instances = instances;
+        self
+    }
+
     /// Whose time limits are decided by; the store's own unless set.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -161,7 +170,8 @@ impl Builder {
     }
 
     fn build_on(self, shared: Option<Box<dyn Store>>) -> RateLimiter {
-        RateLimiter::new(Embedded::new(self.max_keys, self.clock), shared, self.on_error)
+        let local = Embedded::new(self.max_keys, self.clock);
+        RateLimiter::new(local, shared, self.on_error, self.instances)
     }
 }
 
@@ -178,6 +188,7 @@ impl Default for Builder {
             max_keys: 1_000_000,
             clock: Clock::Store,
             on_error: OnError::Local,
+            instances: 1,
         }
     }
 }
@@ -192,6 +203,7 @@ impl fmt::Debug for Builder {
             .field("max_keys", &self.max_keys)
             .field("clock", &self.clock)
             .field("on_error", &self.on_error)
+            .field("instances", &self.instances)
             .finish_non_exhaustive()
     }
 }

@@ -116,12 +116,9 @@ impl fmt::Display for StoreError {
 /// What an operator can do about an error of the server.
 fn advice(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
-        "NOPERM" if message.to_ascii_lowercase().contains("'time'") => {
-            "allow this user TIME, or set `clock(Clock::Client)` if the server cannot"
-        }
         "NOPERM" => {
             "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
-             \"Running it in production\""
+             \"Running it in production\"; if the server refuses TIME, set `clock(Clock::Client)`"
         }
         "NOAUTH" | "WRONGPASS" => {
             "check the user and password of the Redis URL; a password alone is \

@@ -41,6 +41,13 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+/// Guides: what is more than one item's to say.
+#[cfg(all(any(doc, doctest), feature = "redis"))]
+pub mod guide {
+    #[doc = include_str!("../docs/production.md")]
+    pub mod production {}
+}
+
 mod algorithm;
 #[cfg(feature = "axum")]
 mod axum;

@@ -53,6 +53,8 @@ struct Inner {
     local: Embedded,
     shared: Option<Box<dyn Store>>,
     on_error: OnError,
+    /// How many processes there are, which share a limit while Redis does not decide.
+    instances: u32,
     waiters: Waiters,
     /// When it was last said that the shared store does not decide; 0 when it does.
     said: AtomicU64,
@@ -73,9 +75,14 @@ impl RateLimiter {
         Builder::default()
     }
 
-    pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
+    pub(crate) fn new(
+        local: Embedded,
+        shared: Option<Box<dyn Store>>,
+        on_error: OnError,
+        instances: u32,
+    ) -> Self {
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
-        Self { inner: Arc::new(Inner { local, shared, on_error, waiters, said }) }
+        Self { inner: Arc::new(Inner { local, shared, on_error, instances, waiters, said }) }
     }
 
     /// Where this limiter decides, unless a limit or a failure says otherwise.
@@ -168,7 +175,11 @@ impl RateLimiter {
         };
         let answer = shared.apply_all(&parts);
         let on_error = self.on_error(first);
-        let asks = self.inner.local.asks(&parts);
+        let mut asks = self.inner.local.asks(&parts);
+        for ask in &mut asks {
+            ask.limit = ask.limit.share(self.inner.instances);
+            ask.cost = ask.cost.min(ask.limit.capacity());
+        }
         let (limiter, limit) = (self.clone(), *first);
         Check::all(
             first,
@@ -300,6 +311,9 @@ impl RateLimiter {
             limiter.inner.note(&limit, on_error, &answer);
             answer.or_else(|error| match on_error {
                 OnError::Local => {
+                    let limit = limit.share(limiter.inner.instances);
+                    // A call that costs more than the share takes all of it.
+                    let cost = cost.min(limit.capacity());
                     let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
                     Ok(Answered { outcome, source: Source::Fallback })
                 }

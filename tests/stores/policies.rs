@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Clock, Limit, OnError, RateLimiter, Rejection, Scope, Source, VirtualClock,
+    Clock, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source, VirtualClock,
 };
+use support::ALGORITHMS;
 use support::server::Server;
 
 use crate::{Timed, decision};
@@ -39,6 +40,38 @@ async fn local_counts_in_this_process_by_the_same_limit() {
     assert_eq!(limiter.refund(&limit, "key", 1).await.expect("local").remaining, 1);
     assert!(limiter.check(&limit, "another", 3).await.is_ok());
     assert!(limiter.peek(&limit, "another", 0).await.is_ok_and(|peek| peek.remaining == 0));
+}
+
+#[tokio::test]
+async fn local_admits_a_share_when_it_knows_of_others() {
+    let server = Server::start();
+    let limiter = server.builder().on_error(OnError::Local).instances(4).build().expect("valid");
+    let limits = ALGORITHMS.map(|algorithm| {
+        let limit = Limit::new("share", algorithm, 10, HOUR).expect("valid");
+        if limit.capacity() == 1 { limit.burst(9) } else { limit }
+    });
+    for limit in &limits {
+        // All of it where Redis decides.
+        assert!(limiter.check(limit, "key", 9).await.is_ok());
+    }
+    drop(server);
+    for limit in &limits {
+        for remaining in [1, 0] {
+            let decision = limiter.check(limit, "key", 1).await.expect("admitted");
+            assert_eq!((decision.remaining, decision.source), (remaining, Source::Fallback));
+        }
+        assert!(limiter.check(limit, "key", 1).await.is_err());
+        // A call that costs more than the share takes it all.
+        assert_eq!(limiter.check(limit, "dear", 9).await.expect("admitted").remaining, 0);
+        assert!(limiter.check(limit, "dear", 1).await.is_err());
+        let parts = [Part::new(limit, &"together", 2)];
+        assert!(limiter.check_all(&parts).await.is_ok());
+        assert!(limiter.check_all(&parts).await.is_err());
+        // And never less than one.
+        let one = Limit::new("one", limit.algorithm(), 2, HOUR).expect("valid");
+        assert!(limiter.check(&one, "key", 1).await.is_ok());
+        assert!(limiter.check(&one, "key", 1).await.is_err());
+    }
 }
 
 #[tokio::test]

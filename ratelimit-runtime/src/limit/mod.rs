@@ -330,6 +330,18 @@ impl Limit {
             == (other.scope, other.on_error, other.shadow, other.wait)
     }
 
+    /// What one of so many processes may admit by itself: its share, and at least one.
+    pub(crate) fn share(&self, instances: u32) -> Self {
+        if instances <= 1 {
+            return *self;
+        }
+        let (threshold, burst) =
+            ((self.threshold / instances).max(1), (self.burst / instances).max(1));
+        let rate = Rate::new(threshold, self.period_us, burst).unwrap_or(self.rate);
+        let grain = Grain::new(threshold, self.period_us);
+        Self { threshold, burst, rate, grain, ..*self }
+    }
+
     /// The period in the largest unit that it is a whole number of.
     pub(crate) const fn period_in_units(&self) -> (u64, &'static str) {
         match self.period_us {

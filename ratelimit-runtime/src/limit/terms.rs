@@ -84,7 +84,8 @@ pub enum Scope {
 #[non_exhaustive]
 pub enum OnError {
     /// This process decides by the same limit, on counts of its own. A fleet of `n` processes may
-    /// then admit up to `n` times the limit.
+    /// then admit up to `n` times the limit, unless each is told to keep to its share:
+    /// [`Builder::instances`](crate::Builder::instances).
     #[default]
     Local,
     /// The call is admitted.

@@ -44,6 +44,9 @@ pub(super) fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
     // Errors of the commands of a script, which are wrapped as well.
     let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
     let inner = wrapped.iter().find(|code| message.contains(**code));
+    // In Redis 7 it has lost its code.
+    let forbidden = message.contains("The user executing the script can't").then_some(&"NOPERM");
+    let inner = inner.or(forbidden);
     match error.kind() {
         ErrorKind::AuthenticationFailed => {
             StoreError::Server { code: "NOAUTH".into(), message: message.into() }

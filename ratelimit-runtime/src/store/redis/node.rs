@@ -7,6 +7,7 @@
 //! ever sent again: a broken connection fails the calls that were on it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(super) struct Node {
     /// How long a probe may take.
     deadline: Duration,
     sockets: Mutex<HashMap<Id, Arc<Socket>>>,
+    /// It has been looked at whether keys may be evicted.
+    inspected: AtomicBool,
 }
 
 /// The link of one runtime, if there is one.
@@ -73,7 +76,8 @@ impl Node {
             Find::At(target) => target.name(),
             Find::Primary(sentinels) => sentinels.name(),
         };
-        Arc::new(Self { find, name, deadline, sockets: Mutex::default() })
+        let inspected = AtomicBool::new(false);
+        Arc::new(Self { find, name, deadline, sockets: Mutex::default(), inspected })
     }
 
     pub(super) fn host(&self) -> &str {
@@ -211,6 +215,9 @@ impl Node {
             tracing::debug!(node = %node.name, "connected to Redis");
             let link = Link { connection, identity: Arc::default() };
             *lock(&socket.link) = Some(link.clone());
+            if !node.inspected.swap(true, Ordering::Relaxed) {
+                tokio::spawn(warn_of_eviction(node.name.clone(), link.connection.clone()));
+            }
             if let Some(primary) = primary {
                 tokio::spawn(watch(
                     Arc::downgrade(&node),
@@ -242,6 +249,26 @@ async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: 
             *lock(&socket.link) = None;
             return;
         }
+    }
+}
+
+/// Says so when the server may evict keys of the limiter, which then start anew.
+async fn warn_of_eviction(node: Box<str>, mut connection: MultiplexedConnection) {
+    let info: Result<String, _> =
+        redis::cmd("INFO").arg("memory").query_async(&mut connection).await;
+    // A user who may not ask is not told.
+    let Ok(info) = info else { return };
+    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    let (most, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
+    if let (Some(most), Some(policy)) = (most, policy)
+        && most != "0"
+        && policy != "noeviction"
+    {
+        tracing::warn!(
+            %node, policy,
+            "Redis may evict keys of rate limits, which then start anew: set `maxmemory-policy \
+             noeviction`, or give the limiter a server of its own"
+        );
     }
 }
 
