@@ -19,7 +19,7 @@ use redis_test::utils::get_random_available_port;
 use support::cluster::Nodes;
 use support::proxy::{Network, Proxy};
 use support::sentinel::Service;
-use support::server::Server;
+use support::server::{Server, has_a_copy};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
@@ -250,6 +250,8 @@ fn failed_over() -> Report {
     let mut service = Service::start();
     let fleet = Fleet::start(&service.url("master0"));
     sleep(BEFORE);
+    // The replica follows; what it has not heard of yet at this moment is lost.
+    service.settle();
     service.kill_primary();
     fleet.finish(Duration::from_secs(5))
 }
@@ -261,6 +263,7 @@ fn node_lost() -> Report {
     let seed = nodes.port((owner + 1) % nodes.len());
     let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
     sleep(BEFORE);
+    while !has_a_copy(&mut nodes.connection(owner)) {}
     nodes.kill(owner);
     fleet.finish(Duration::from_secs(11))
 }
