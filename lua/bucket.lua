@@ -56,4 +56,7 @@ if allowed and cost > 0 and op ~= PEEK then
 end
 
 remaining = math.floor(math.max(capacity - level, 0) / token)
-if level > 0 then reset = math.min(math.ceil(level / drain), full) + lag end
+if level > 0 then
+  reset = math.min(math.ceil(level / drain), full) + lag
+  slack = (drain - level % drain) % drain
+end

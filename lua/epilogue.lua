@@ -16,4 +16,4 @@ elseif changed or not allowed then
   end
 end
 
-return struct.pack('>I7I1I4I7I7', clock, allowed and 1 or 0, remaining, retry, reset)
+return struct.pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)

@@ -27,7 +27,7 @@ if given == 0 then
 end
 
 -- What the algorithm says, for the epilogue: whether the call is admitted, what remains, the waits
--- in microseconds from the clock (`reset` is how long the key is of use), and the text to write at
--- the start of the key, if anything changed.
-local allowed, remaining, retry, reset, changed = false, 0, 0, 0, nil
+-- in microseconds from the clock (`reset` is how long the key is of use), by how many units of a
+-- bucket `reset` was rounded up, and the text to write at the start of the key, if anything changed.
+local allowed, remaining, retry, reset, slack, changed = false, 0, 0, 0, 0, nil
 

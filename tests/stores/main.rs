@@ -2,6 +2,7 @@
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
+mod batches;
 mod bounds;
 mod extremes;
 mod faults;

@@ -1,6 +1,7 @@
 //! The Redis store: one decision is one script, in one round trip, on the keys of its limits.
 
 mod address;
+mod batch;
 mod breaker;
 mod cluster;
 mod failure;
@@ -18,13 +19,14 @@ use tokio::time::Instant;
 
 use self::address::Address;
 pub(crate) use self::address::Certificates;
+use self::batch::{Asked, Queues};
 use self::cluster::Cluster;
 use self::failure::Failure;
 use self::node::{Find, Node};
 use self::script::{REPLY, Script, decode_reply, named_arguments};
 use self::sentinel::Sentinels;
 use super::Store;
-use crate::algorithm::Op;
+use crate::algorithm::{Op, Outcome};
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
@@ -46,12 +48,13 @@ pub(crate) struct Settings<'a> {
 pub(crate) struct Redis {
     servers: Arc<Servers>,
     prefix: Box<str>,
-    clock: Clock,
 }
 
 /// Those that are asked.
 struct Servers {
     topology: Topology,
+    queues: Queues,
+    clock: Clock,
     deadline: Duration,
     in_flight: AtomicUsize,
     max_in_flight: usize,
@@ -77,9 +80,9 @@ impl Redis {
             }
             Address::Cluster { seeds } => Topology::Cluster(Cluster::new(seeds, deadline)),
         };
-        let in_flight = AtomicUsize::new(0);
-        let servers = Servers { topology, deadline, in_flight, max_in_flight };
-        Ok(Self { servers: Arc::new(servers), prefix: prefix.into(), clock })
+        let (queues, in_flight) = (Queues::default(), AtomicUsize::new(0));
+        let servers = Servers { topology, queues, clock, deadline, in_flight, max_in_flight };
+        Ok(Self { servers: Arc::new(servers), prefix: prefix.into() })
     }
 
     fn key(&self, limit: &Limit, key: &dyn Key) -> Vec<u8> {
@@ -93,20 +96,17 @@ impl Redis {
 
 impl Store for Redis {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
-        let call = Call {
-            script: Script::of(limit.algorithm()),
-            arguments: vec![script::arguments(op, limit, self.clock.sent(), cost)],
-            keys: vec![self.key(limit, key)],
-        };
-        Servers::answer(&self.servers, |servers, by| async move {
-            let reply = servers.run(&call, by).await?;
-            let outcome = decode_reply(&reply).ok_or_else(unexpected)?;
+        let asked = Asked { limit: *limit, key: self.key(limit, key), cost };
+        Servers::answer(&self.servers, move |servers, by| async move {
+            let outcome = match op {
+                Op::Decide => servers.decide_one(asked, by).await?,
+                op => servers.ask(op, asked, by).await?,
+            };
             Ok(Answered { outcome, source: Source::Redis })
         })
     }
 
     fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict> {
-        let clock = self.clock.sent();
         let parts = parts.iter().map(|part| Asked {
             limit: *part.limit,
             key: self.key(part.limit, part.key),
@@ -115,8 +115,8 @@ impl Store for Redis {
         let groups = self.servers.groups(parts.collect());
         Servers::answer(&self.servers, move |servers, by| async move {
             match &groups[..] {
-                [group] => servers.decide(Op::Decide, group, clock, by).await,
-                groups => servers.decide_by_slots(groups, clock, by).await,
+                [group] => servers.decide(Op::Decide, group, by).await,
+                _ => servers.decide_by_slots(groups, by).await,
             }
         })
     }
@@ -136,13 +136,6 @@ impl Store for Redis {
     fn source(&self) -> Source {
         Source::Redis
     }
-}
-
-/// One limit among several.
-struct Asked {
-    limit: Limit,
-    key: Vec<u8>,
-    cost: u32,
 }
 
 /// A script, and what it is called with.
@@ -191,15 +184,24 @@ impl Servers {
         Ok(place)
     }
 
+    fn under_way(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// What keys of one script have in common.
+    fn slot(&self, key: &[u8]) -> u16 {
+        match self.topology {
+            Topology::One(_) => 0,
+            Topology::Cluster(_) => slot::slot(key),
+        }
+    }
+
     /// What can be decided by one script each: all of it on one server, the limits of one slot in a
     /// cluster.
     fn groups(&self, parts: Vec<Asked>) -> Vec<Vec<Asked>> {
-        if matches!(self.topology, Topology::One(_)) {
-            return vec![parts];
-        }
         let mut groups: Vec<(u16, Vec<Asked>)> = Vec::new();
         for part in parts {
-            let slot = slot::slot(&part.key);
+            let slot = self.slot(&part.key);
             match groups.iter_mut().find(|(other, _)| *other == slot) {
                 Some((_, group)) => group.push(part),
                 None => groups.push((slot, vec![part])),
@@ -209,13 +211,8 @@ impl Servers {
     }
 
     /// Answers the limits of one script together.
-    async fn decide(
-        &self,
-        op: Op,
-        group: &[Asked],
-        clock: Option<u64>,
-        by: Instant,
-    ) -> Result<Verdict, StoreError> {
+    async fn decide(&self, op: Op, group: &[Asked], by: Instant) -> Result<Verdict, StoreError> {
+        let clock = self.clock.sent();
         let arguments = group.iter().map(|part| named_arguments(op, &part.limit, clock, part.cost));
         let call = Call {
             script: Script::all(),
@@ -238,13 +235,12 @@ impl Servers {
     /// others may have been refused for it, but never is more admitted than all limits admit.
     async fn decide_by_slots(
         &self,
-        groups: &[Vec<Asked>],
-        clock: Option<u64>,
+        mut groups: Vec<Vec<Asked>>,
         by: Instant,
     ) -> Result<Verdict, StoreError> {
         let mut hardest: Option<Verdict> = None;
-        for group in groups {
-            let verdict = self.decide(Op::Peek, group, clock, by).await?;
+        for group in &groups {
+            let verdict = self.decide(Op::Peek, group, by).await?;
             hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
         }
         if let Some(refused) = hardest.filter(|hardest| !hardest.decision.allowed) {
@@ -252,9 +248,10 @@ impl Servers {
         }
         let mut hardest: Option<Verdict> = None;
         for (index, group) in groups.iter().enumerate() {
-            let verdict = self.decide(Op::Decide, group, clock, by).await;
+            let verdict = self.decide(Op::Decide, group, by).await;
             if !verdict.as_ref().is_ok_and(|verdict| verdict.decision.allowed) {
-                self.give_back(&groups[..index], clock, by).await;
+                groups.truncate(index);
+                self.give_back(groups, by).await;
                 return verdict;
             }
             let verdict = verdict?;
@@ -263,20 +260,34 @@ impl Servers {
         hardest.ok_or(StoreError::NoLimits)
     }
 
-    async fn give_back(&self, groups: &[Vec<Asked>], clock: Option<u64>, by: Instant) {
-        for part in groups.iter().flatten() {
-            let call = Call {
-                script: Script::of(part.limit.algorithm()),
-                keys: vec![part.key.clone()],
-                arguments: vec![script::arguments(Op::Refund, &part.limit, clock, part.cost)],
-            };
+    async fn give_back(&self, groups: Vec<Vec<Asked>>, by: Instant) {
+        for part in groups.into_iter().flatten() {
             // The failure that is told is the one that led here.
-            let _ = self.run(&call, by).await;
+            let _ = self.ask(Op::Refund, part, by).await;
+        }
+    }
+
+    /// Asks about one limit.
+    async fn ask(&self, op: Op, asked: Asked, by: Instant) -> Result<Outcome, StoreError> {
+        let Asked { limit, key, cost } = asked;
+        let call = Call {
+            script: Script::of(limit.algorithm()),
+            arguments: vec![script::arguments(op, &limit, self.clock.sent(), cost)],
+            keys: vec![key],
+        };
+        decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)
+    }
+
+    /// Runs a script that replies one string.
+    async fn run(&self, call: &Call, by: Instant) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            _ => Err(unexpected()),
         }
     }
 
     /// Runs a script once, whether the server knows it or not.
-    async fn run(&self, call: &Call, by: Instant) -> Result<Vec<u8>, StoreError> {
+    async fn run_for(&self, call: &Call, by: Instant) -> Result<Value, StoreError> {
         let Call { script, keys, arguments } = call;
         let key = keys.first().map_or(&[][..], |key| key);
         let mut reply = self.send(&script.by_hash(keys, arguments), key, by).await;
@@ -285,11 +296,7 @@ impl Servers {
             // Certainly not executed, so this is the only charge.
             reply = self.send(&script.by_text(keys, arguments), key, by).await;
         }
-        match reply {
-            Ok(Value::BulkString(reply)) => Ok(reply),
-            Ok(_) => Err(unexpected()),
-            Err(failure) => Err(failure.into_store_error(self.deadline, keys)),
-        }
+        reply.map_err(|failure| failure.into_store_error(self.deadline, keys))
     }
 
     async fn send(&self, command: &Cmd, key: &[u8], by: Instant) -> Result<Value, Failure> {

@@ -4,6 +4,7 @@ use once_cell::sync::Lazy;
 use redis::Cmd;
 
 use crate::algorithm::{Op, Outcome};
+use crate::error::StoreError;
 use crate::limit::{Algorithm, Limit};
 
 /// A script, as the server gets it.
@@ -43,13 +44,24 @@ impl Script {
 
     /// The script that decides several limits together.
     pub(super) fn all() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| {
-            let functions = BODIES.map(|(name, body)| {
-                format!("local function {name}(KEYS, ARGV)\n{PRELUDE}{body}{EPILOGUE}\nend\n")
-            });
-            Script::new(functions.concat() + include_str!("../../../lua/all.lua"))
-        });
+        static SCRIPT: Lazy<Script> =
+            Lazy::new(|| Script::over_functions(include_str!("../../../lua/all.lua")));
         &SCRIPT
+    }
+
+    /// The script that decides many calls, each by itself.
+    pub(super) fn batch() -> &'static Self {
+        static SCRIPT: Lazy<Script> =
+            Lazy::new(|| Script::over_functions(include_str!("../../../lua/batch.lua")));
+        &SCRIPT
+    }
+
+    /// A script behind those of the algorithms, each a function.
+    fn over_functions(text: &str) -> Self {
+        let functions = BODIES.map(|(name, body)| {
+            format!("local function {name}(KEYS, ARGV)\n{PRELUDE}{body}{EPILOGUE}\nend\n")
+        });
+        Self::new(functions.concat() + text)
     }
 
     fn new(text: String) -> Self {
@@ -78,6 +90,19 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
 pub(super) fn named_arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
     let mut out = vec![index(limit.algorithm()) as u8 + 1];
     out.extend(arguments(op, limit, clock, cost));
+    out
+}
+
+/// The argument of `lua/batch.lua` for an entry.
+pub(super) fn counted_arguments(
+    limit: &Limit,
+    clock: Option<u64>,
+    cost: u32,
+    count: u32,
+) -> Vec<u8> {
+    let mut out = vec![index(limit.algorithm()) as u8 + 1];
+    out.extend(count.to_be_bytes());
+    out.extend(arguments(Op::Decide, limit, clock, cost));
     out
 }
 
@@ -125,21 +150,35 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
 }
 
 /// How long the reply of one limit is.
-pub(super) const REPLY: usize = 26;
+pub(super) const REPLY: usize = 30;
 
 /// The reply of `lua/epilogue.lua`; `None` if it is not one.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (clock, reply) = reply.split_first_chunk()?;
     let (allowed, reply) = reply.split_first()?;
     let (remaining, reply) = reply.split_first_chunk()?;
-    let (retry, reset) = reply.split_first_chunk()?;
+    let (retry, reply) = reply.split_first_chunk()?;
+    let (reset, slack) = reply.split_first_chunk()?;
+    (slack.len() == 4).then_some(())?;
     Some(Outcome {
         clock: get_7(*clock),
         allowed: *allowed == 1,
         remaining: u32::from_be_bytes(*remaining),
         retry_us: get_7(*retry),
-        reset_us: get_7(reset.try_into().ok()?),
+        reset_us: get_7(*reset),
     })
+}
+
+/// By how much the wait until the reset was rounded up, in units of a bucket.
+pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
+    reply.last_chunk().map(|slack| u32::from_be_bytes(*slack))
+}
+
+/// What the error of one entry means.
+pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
+    // As Redis writes errors: the code, a space, the rest.
+    let (code, rest) = message.trim_start_matches('-').split_once(' ').unwrap_or((message, ""));
+    super::failure::server_error(code, rest, &[key.to_vec()])
 }
 
 fn put_7(out: &mut Vec<u8>, number: u64) {
