@@ -103,17 +103,32 @@ impl Server {
             .collect()
     }
 
-    /// How many calls of scripts it has answered.
+    /// How many calls of known scripts it has answered.
     ///
     /// # Panics
     ///
     /// When the server is gone.
     #[must_use]
     pub fn script_calls(&self) -> u32 {
+        self.script_stat("calls=").map_or(0, |count| count.parse().expect("a count"))
+    }
+
+    /// How many microseconds it has spent in them.
+    ///
+    /// # Panics
+    ///
+    /// When the server is gone.
+    #[must_use]
+    pub fn script_micros(&self) -> f64 {
+        self.script_stat("usec=").map_or(0.0, |micros| micros.parse().expect("a number"))
+    }
+
+    fn script_stat(&self, name: &str) -> Option<String> {
         let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
         let stats: String = info.expect("INFO");
-        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        calls.map_or(0, |it| it.split(',').next().and_then(|it| it.parse().ok()).expect("a count"))
+        let stat = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"))?;
+        let value = stat.split(',').find_map(|pair| pair.strip_prefix(name))?;
+        Some(value.to_owned())
     }
 
     fn client(&self) -> Client {
