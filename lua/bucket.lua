@@ -4,7 +4,7 @@
 -- A level above the capacity is what was booked ahead, or taken while the capacity was larger.
 --
 -- State    string of 26 bytes: version (1), at (7), level (7), token (7), drain (4)
--- ARGV[1]  after the prelude's: burst (4), token (7): units of one token,
+-- arg      after the prelude's: burst (4), token (7): units of one token,
 --          drain (4): units that refill each microsecond, and of two ops that only buckets know:
 --            3 book (7): admit, if need be for a slot at most so many microseconds ahead
 --            4 unbook (7): give back what was booked for this time, if nobody booked behind it

@@ -2,7 +2,7 @@
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
 -- State    string of 12 bytes: version (1), start (7), count (4)
--- ARGV[1]  after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
+-- arg      after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
 --          multiples of the period since the epoch (7)
 
 local aligned, shift = struct.unpack('>I1I7', arg, rest)

@@ -1,14 +1,15 @@
 -- The beginning of every script: its arguments, and the time. `epilogue.lua` is the end.
 --
--- KEYS[1]  the key
--- ARGV[1]  one packed string, big-endian (one unpack costs less than six `tonumber`):
---            1 byte   op: 0 decide, 1 peek, 2 refund
---            1 byte   whose clock: 0 to ask this server, 1 the caller's, 2 this server's, asked before
---            7 bytes  clock, microseconds since the epoch
---            4 bytes  cost
---            4 bytes  threshold
---            7 bytes  period, microseconds
---          and, from `rest` on, what the algorithm itself takes
+-- key  the key
+-- arg  one packed string, big-endian (one unpack costs less than six `tonumber`):
+--        1 byte   op: 0 decide, 1 peek, 2 refund
+--        1 byte   whose clock: 0 to ask this server, 1 the caller's
+--        7 bytes  clock, microseconds since the epoch
+--        4 bytes  cost
+--        4 bytes  threshold
+--        7 bytes  period, microseconds
+--      and, from `rest` on, what the algorithm itself takes
+-- as, at, units  op, clock and cost in the place of those, where a script decides more than one call
 --
 -- All numbers are integers below 2^53, exact in Lua's doubles. Functions are made anew by each call
 -- of a script, so there are none on the common ways.
@@ -19,9 +20,11 @@ local DECIDE, PEEK, REFUND = 0, 1, 2
 -- nor the state of another release is taken for one.
 local VERSION, BADSTATE = 1, 'BADSTATE not the state of a rate limit'
 
-local call, key, arg = redis.call, KEYS[1], ARGV[1]
+local call = redis.call
 local op, given, clock, cost, threshold, period, rest = struct.unpack('>I1I1I7I4I4I7', arg)
-if given == 0 then
+if at then
+  op, clock, cost = as, at, units or cost
+elseif given == 0 then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]
 end

@@ -3,7 +3,7 @@
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.
 --
 -- State    string of 16 bytes: version (1), start (7), previous (4), current (4)
--- ARGV[1]  after the prelude's: grain (7): microseconds in which the overlap is counted,
+-- arg      after the prelude's: grain (7): microseconds in which the overlap is counted,
 --          span (7): the period in grains, rounded up
 
 local grain, span = struct.unpack('>I7I7', arg, rest)

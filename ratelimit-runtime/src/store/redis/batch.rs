@@ -288,6 +288,6 @@ impl Outcome {
         } else {
             0
         };
-        Self { remaining: self.remaining + units as u32, reset_us: self.reset_us - sooner, ..self }
+        Self { remaining: self.remaining.saturating_add(units as u32), reset_us: self.reset_us.saturating_sub(sooner), ..self }
     }
 }

@@ -16,6 +16,12 @@ pub(super) struct Script {
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 const EPILOGUE: &str = include_str!("../../../lua/epilogue.lua");
 
+/// What the prelude is about, in a script that decides one call.
+const ALONE: &str = "local key, arg, as, at, units = KEYS[1], ARGV[1]\n";
+
+/// The same in one that decides several.
+const PARAMETERS: &str = "(key, arg, as, at, units)";
+
 /// In the order of the list in `lua/all.lua`.
 const BODIES: [(&str, &str); 4] = [
     ("sliding", include_str!("../../../lua/sliding.lua")),
@@ -37,8 +43,9 @@ const fn index(algorithm: Algorithm) -> usize {
 impl Script {
     /// The script that decides one limit.
     pub(super) fn of(algorithm: Algorithm) -> &'static Self {
-        static SCRIPTS: Lazy<[Script; 4]> =
-            Lazy::new(|| BODIES.map(|(_, body)| Script::new(format!("{PRELUDE}{body}{EPILOGUE}"))));
+        static SCRIPTS: Lazy<[Script; 4]> = Lazy::new(|| {
+            BODIES.map(|(_, body)| Script::new(format!("{ALONE}{PRELUDE}{body}{EPILOGUE}")))
+        });
         &SCRIPTS[index(algorithm)]
     }
 
@@ -59,7 +66,7 @@ impl Script {
     /// A script behind those of the algorithms, each a function.
     fn over_functions(text: &str) -> Self {
         let functions = BODIES.map(|(name, body)| {
-            format!("local function {name}(KEYS, ARGV)\n{PRELUDE}{body}{EPILOGUE}\nend\n")
+            format!("local function {name}{PARAMETERS}\n{PRELUDE}{body}{EPILOGUE}\nend\n")
         });
         Self::new(functions.concat() + text)
     }
@@ -88,8 +95,8 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
 
 /// The argument of `lua/all.lua`.
 pub(super) fn named_arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
-    let mut out = vec![index(limit.algorithm()) as u8 + 1];
-    out.extend(arguments(op, limit, clock, cost));
+    let mut out = arguments(op, limit, clock, cost);
+    out.push(index(limit.algorithm()) as u8 + 1);
     out
 }
 
@@ -100,9 +107,8 @@ pub(super) fn counted_arguments(
     cost: u32,
     count: u32,
 ) -> Vec<u8> {
-    let mut out = vec![index(limit.algorithm()) as u8 + 1];
+    let mut out = named_arguments(Op::Decide, limit, clock, cost);
     out.extend(count.to_be_bytes());
-    out.extend(arguments(Op::Decide, limit, clock, cost));
     out
 }
 
