@@ -3,7 +3,7 @@
 --
 -- A level above the capacity is what was booked ahead, or taken while the capacity was larger.
 --
--- State    string of 26 bytes: version (1), at (7), level (7), token (7), drain (4)
+-- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4)
 -- arg      after the prelude's: burst (4), token (7): units of one token,
 --          drain (4): units that refill each microsecond, and of two ops that only buckets know:
 --            3 book (7): admit, if need be for a slot at most so many microseconds ahead
@@ -16,8 +16,8 @@ local capacity, charge = burst * token, cost * token
 local state = call('GET', key)
 local at, level, old_token, old_drain = 0, 0, token, drain
 if state then
-  if #state ~= 26 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
-  at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state, 2)
+  if #state ~= 32 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
+  at, level, old_token, old_drain = struct.unpack('>I7I7I7I4', state, 8)
 end
 local now = clock < at and at or clock
 local lag, last = now - clock, level
@@ -52,7 +52,7 @@ if allowed and cost > 0 and op ~= PEEK then
     level = math.max(level - charge, 0)
   end
   full = math.ceil(level / drain)
-  changed = struct.pack('>I1I7I7I7I4', VERSION, now, level, token, drain)
+  changed = struct.pack('>I7I7I7I4', now, level, token, drain)
 end
 
 remaining = math.floor(math.max(capacity - level, 0) / token)

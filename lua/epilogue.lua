@@ -3,17 +3,17 @@
 
 if changed and reset == 0 then
   call('DEL', key)
-elseif changed or not allowed then
-  if changed then call('SETRANGE', key, 0, changed) end
-  -- Reading a TTL costs less than setting it, so it is set an eighth longer than needed, and set
-  -- again when it no longer suffices; a refused call only mends one that somebody removed. A clock
-  -- that is not this server's gets a minute of drift.
-  local need = math.ceil(reset / 1000)
+elseif changed then
+  -- Setting a TTL costs more than all else here, so it is set an eighth longer than needed, the
+  -- state says until when it lasts, and it is set again when that no longer suffices. A clock that is
+  -- not this server's gets a minute of drift.
+  local lives = state and state ~= '' and struct.unpack('>I6', state, 2) or 0
+  local since, need = math.floor(clock / 1000), math.ceil(reset / 1000)
   if given == 1 then need = need + 60000 end
-  local ttl = call('PTTL', key)
-  if ttl < 0 or (changed and ttl < need) then
-    call('PEXPIRE', key, need + math.floor(need / 8) + 1)
-  end
+  local short = lives < since + need
+  if short then lives = since + need + math.floor(need / 8) + 1 end
+  call('SETRANGE', key, 0, struct.pack('>I1I6', VERSION, lives) .. changed)
+  if short then call('PEXPIRE', key, lives - since) end
 end
 
 return struct.pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)

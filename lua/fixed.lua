@@ -1,7 +1,7 @@
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
--- State    string of 12 bytes: version (1), start (7), count (4)
+-- State    string of 18 bytes: its beginning (7), start (7), count (4)
 -- arg      after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
 --          multiples of the period since the epoch (7)
 
@@ -10,8 +10,8 @@ local aligned, shift = struct.unpack('>I1I7', arg, rest)
 local state = call('GET', key)
 local start, count = 0, 0
 if state then
-  if #state ~= 12 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
-  start, count = struct.unpack('>I7I4', state, 2)
+  if #state ~= 18 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
+  start, count = struct.unpack('>I7I4', state, 8)
 end
 local now = clock < start and start or clock
 
@@ -33,7 +33,7 @@ if not allowed then
   retry = left
 elseif cost > 0 and op ~= PEEK then
   count = op == REFUND and math.max(count - cost, 0) or count + cost
-  changed = struct.pack('>I1I7I4', VERSION, start, count)
+  changed = struct.pack('>I7I4', start, count)
 end
 
 if count < threshold then remaining = threshold - count end

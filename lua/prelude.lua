@@ -16,8 +16,9 @@
 
 local DECIDE, PEEK, REFUND = 0, 1, 2
 
--- The first byte of every state. Another layout gets another number, so that neither a foreign text
--- nor the state of another release is taken for one.
+-- Every state begins with its version (1), and with the end of its TTL in milliseconds of the clock
+-- (6). Another layout gets another version, so that neither a foreign text nor the state of another
+-- release is taken for one.
 local VERSION, BADSTATE = 1, 'BADSTATE not the state of a rate limit'
 
 local call = redis.call
@@ -31,6 +32,7 @@ end
 
 -- What the algorithm says, for the epilogue: whether the call is admitted, what remains, the waits
 -- in microseconds from the clock (`reset` is how long the key is of use), by how many units of a
--- bucket `reset` was rounded up, and the text to write at the start of the key, if anything changed.
+-- bucket `reset` was rounded up, and the text to write behind the beginning of the state, if anything
+-- changed.
 local allowed, remaining, retry, reset, slack, changed = false, 0, 0, 0, 0, nil
 

@@ -5,17 +5,17 @@
 -- including it; totals count modulo 2^32. The entries stand in a ring that grows with the log, up
 -- to `threshold` of them, so that a call touches the header and one or two entries.
 --
--- State    string: header of 35 bytes: version (1), head (4), length (4), slots (4),
+-- State    string: header of 41 bytes: its beginning (7), head (4), length (4), slots (4),
 --          base (4): the total before the first entry, total (4) and time of the last entry (7),
 --          time of the first (7); then `slots` entries of 11 bytes: time (7), total (4)
 
-local HEADER, ENTRY, WRAP = 35, 11, 4294967296
+local HEADER, ENTRY, WRAP = 41, 11, 4294967296
 
-local state = call('GETRANGE', key, 0, 34)
+local state = call('GETRANGE', key, 0, HEADER - 1)
 local head, length, slots, base, total, last, oldest = 0, 0, 0, 0, 0, 0, 0
 if state ~= '' then
   if #state ~= HEADER or string.byte(state) ~= VERSION then return { err = BADSTATE } end
-  head, length, slots, base, total, last, oldest = struct.unpack('>I4I4I4I4I4I7I7', state, 2)
+  head, length, slots, base, total, last, oldest = struct.unpack('>I4I4I4I4I4I7I7', state, 8)
 end
 local now = clock < last and last or clock
 
@@ -88,7 +88,7 @@ elseif cost > 0 and op == REFUND and slots > 0 then
   end
 end
 if allowed and cost > 0 and op ~= PEEK and slots > 0 then
-  changed = struct.pack('>I1I4I4I4I4I4I7I7', VERSION, head, length, slots, base, total, last, oldest)
+  changed = struct.pack('>I4I4I4I4I4I7I7', head, length, slots, base, total, last, oldest)
 end
 
 if used < threshold then remaining = threshold - used end

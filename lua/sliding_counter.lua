@@ -2,7 +2,7 @@
 -- overlaps the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.
 --
--- State    string of 16 bytes: version (1), start (7), previous (4), current (4)
+-- State    string of 22 bytes: its beginning (7), start (7), previous (4), current (4)
 -- arg      after the prelude's: grain (7): microseconds in which the overlap is counted,
 --          span (7): the period in grains, rounded up
 
@@ -11,8 +11,8 @@ local grain, span = struct.unpack('>I7I7', arg, rest)
 local state = call('GET', key)
 local since, previous, current = 0, 0, 0
 if state then
-  if #state ~= 16 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
-  since, previous, current = struct.unpack('>I7I4I4', state, 2)
+  if #state ~= 22 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
+  since, previous, current = struct.unpack('>I7I4I4', state, 8)
 end
 local now = clock < since and since or clock
 local lag = now - clock
@@ -40,7 +40,7 @@ elseif cost > 0 and op ~= PEEK then
   else
     current = current + cost
   end
-  changed = struct.pack('>I1I7I4I4', VERSION, start, previous, current)
+  changed = struct.pack('>I7I4I4', start, previous, current)
 end
 
 local free = (threshold - current) * span - previous * overlap

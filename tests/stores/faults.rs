@@ -301,7 +301,7 @@ async fn a_refused_user_is_told_what_to_allow() {
 async fn the_least_rights_are_enough_and_needed() {
     let server = Server::start();
     let mut connection = server.connection();
-    let least = "~ratelimit:* +eval +evalsha +time +get +set +getrange +setrange +pttl +pexpire +del \
+    let least = "~ratelimit:* +eval +evalsha +time +get +set +getrange +setrange +pexpire +del \
                  +unlink";
     let page = include_str!("../../ratelimit-runtime/docs/production.md");
     assert!(page.contains(least), "the page says something else");

@@ -22,10 +22,10 @@ use crate::error::StoreError;
 use crate::limit::Limit;
 
 /// So many decisions may be under way before they queue.
-const THROUGH: usize = 16;
+const THROUGH: usize = 8;
 
 /// How many scripts of a queue are under way at a time.
-const FLIGHTS: usize = 4;
+const FLIGHTS: usize = 2;
 
 /// How many entries a script has at most: Redis does nothing else meanwhile.
 const ENTRIES: usize = 64;
@@ -288,6 +288,10 @@ impl Outcome {
         } else {
             0
         };
-        Self { remaining: self.remaining.saturating_add(units as u32), reset_us: self.reset_us.saturating_sub(sooner), ..self }
+        Self {
+            remaining: self.remaining.saturating_add(units as u32),
+            reset_us: self.reset_us.saturating_sub(sooner),
+            ..self
+        }
     }
 }
