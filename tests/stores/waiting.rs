@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Limit, Part, Rejection};
+use ratelimit_runtime::{Algorithm, Key, Limit, Part, Rejection};
 use support::ALGORITHMS;
 use support::model::Model;
 use support::server::Server;
@@ -24,6 +24,27 @@ async fn settle(timed: &Timed) {
     }
     if timed.limiter.source() == ratelimit_runtime::Source::Redis {
         tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+/// Whoever waits, and whoever looks, gives back or does not wait, means the same count.
+#[tokio::test]
+async fn waited_for_or_not_it_is_one_count() {
+    let server = Server::start();
+    for timed in [Timed::embedded(), Timed::redis(&server)] {
+        for algorithm in ALGORITHMS {
+            let limit = limit(algorithm, 10, Duration::from_millis(1));
+            let capacity = limit.capacity();
+            for key in [&() as &(dyn Key + Sync), &"", &"key", &((),), &("a", 7)] {
+                timed.limiter.check(&limit, key, capacity).await.expect("a new key");
+                let seen = timed.limiter.peek(&limit, key, 1).await.expect("a decision");
+                assert_eq!((seen.allowed, seen.remaining), (false, 0), "{algorithm}");
+                timed.limiter.reset(&limit, key).await.expect("answers");
+                timed.limiter.check(&limit, key, capacity).await.expect("a key that was reset");
+                timed.limiter.refund(&limit, key, capacity).await.expect("answers");
+                timed.limiter.check(&limit, key, capacity).await.expect("all was given back");
+            }
+        }
     }
 }
 

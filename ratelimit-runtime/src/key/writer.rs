@@ -22,13 +22,21 @@ use crate::limit::Limit;
 /// Bytes gathered before they are handed on; most keys are shorter and are handed on once.
 const CHUNK: usize = 96;
 
+/// The text of no key.
+const NOTHING: &[u8] = b"%";
+
 /// A key as its text, which outlives what it was made of.
 #[derive(Clone)]
 pub(crate) struct Written(Box<[u8]>);
 
 impl Key for Written {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        out.raw(&self.0);
+        // The text of no value: every `%` of one is escaped.
+        if *self.0 == *NOTHING {
+            out.nothing();
+        } else {
+            out.raw(&self.0);
+        }
     }
 }
 
@@ -129,7 +137,7 @@ impl KeyWriter<'_> {
         if self.tag == Tag::Due {
             self.tag = Tag::None;
         }
-        self.raw(b"%");
+        self.raw(NOTHING);
     }
 
     /// Writes the text of a format string: escaped, but for colons, which separate nothing there.
@@ -212,6 +220,14 @@ mod tests {
                 |out| out.identity(&limit, key),
             );
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
+
+            // Kept for later, it is the same.
+            let mut again = Vec::new();
+            KeyWriter::stream(
+                |chunk| again.extend_from_slice(chunk),
+                |out| out.identity(&limit, &KeyWriter::written(key)),
+            );
+            assert_eq!(again, text);
         }
 
         // A name cannot look like another name with a key.

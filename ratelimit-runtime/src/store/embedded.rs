@@ -3,10 +3,17 @@
 //! Keys are held as 128-bit `SipHash` fingerprints under a secret of this store: a key of any length
 //! costs the same, and nobody can find two keys that meet without knowing the secret.
 
+#[cfg(all(test, loom))]
+mod interleavings;
+
 use std::hash::{BuildHasherDefault, Hasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
 
 use indexmap::IndexMap;
+#[cfg(all(test, loom))]
+use loom::sync::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Store;

@@ -1,0 +1,155 @@
+//! What goes to the scripts has the layout that they document, whatever the limit; and what comes
+//! back is decoded or refused, whatever it is.
+
+#![no_main]
+#![allow(dead_code, unused_imports, reason = "the runtime uses more of its files than this does")]
+
+#[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
+mod algorithm;
+#[path = "../../ratelimit-runtime/src/key/mod.rs"]
+mod key;
+#[path = "../../ratelimit-runtime/src/limit/mod.rs"]
+mod limit;
+#[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
+mod script;
+
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+
+use self::algorithm::{Op, Outcome};
+use self::limit::{Algorithm, Align, Limit};
+
+/// What a limit is made of.
+#[derive(Arbitrary, Debug)]
+struct Made {
+    algorithm: u8,
+    threshold: u32,
+    period_us: u64,
+    burst: Option<u32>,
+    align: Option<i16>,
+}
+
+impl Made {
+    fn limit(&self) -> Option<Limit> {
+        let algorithm = match self.algorithm % 5 {
+            0 => Algorithm::Sliding,
+            1 => Algorithm::Fixed,
+            2 => Algorithm::SlidingCounter,
+            3 => Algorithm::TokenBucket,
+            _ => Algorithm::LeakyBucket,
+        };
+        let period = Duration::from_micros(self.period_us);
+        let limit = Limit::new("replies", algorithm, self.threshold, period).ok()?;
+        let limit = self.burst.map_or(Some(limit), |burst| limit.try_burst(burst).ok())?;
+        self.align.map_or(Some(limit), |minutes| {
+            limit.try_align(Align::offset_minutes(i32::from(minutes) % (14 * 60))).ok()
+        })
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+enum Asked {
+    Decide,
+    Peek,
+    Refund,
+    Book(u64),
+    Unbook(u64),
+}
+
+impl Asked {
+    /// The question, its number, and the time it is about.
+    fn op(&self) -> (Op, u64, u64) {
+        match *self {
+            Self::Decide => (Op::Decide, 0, 0),
+            Self::Peek => (Op::Peek, 1, 0),
+            Self::Refund => (Op::Refund, 2, 0),
+            Self::Book(wait) => (Op::Book { wait: time(wait) }, 3, time(wait)),
+            Self::Unbook(slot) => (Op::Unbook { slot: time(slot) }, 4, time(slot)),
+        }
+    }
+}
+
+/// A time that a limiter has: below 2⁵³.
+fn time(number: u64) -> u64 {
+    number >> 11
+}
+
+/// Takes a number of `bytes` bytes from the front.
+fn take(text: &mut &[u8], bytes: usize) -> u64 {
+    let (number, rest) = text.split_at(bytes);
+    *text = rest;
+    number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
+}
+
+/// Reads the arguments as `lua/prelude.lua` and the scripts after it describe them.
+fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
+    let (op, number, time) = asked.op();
+    if time > 0 && !matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+        return;
+    }
+    let named = script::named_arguments(op, limit, clock, cost);
+    let (index, packed) = named.split_first().expect("an index");
+    assert_eq!(packed, script::arguments(op, limit, clock, cost));
+
+    let mut rest = packed;
+    assert_eq!(take(&mut rest, 1), number);
+    assert_eq!(take(&mut rest, 1), u64::from(clock.is_some()));
+    assert_eq!(take(&mut rest, 7), clock.unwrap_or(0));
+    assert_eq!(take(&mut rest, 4), cost.into());
+    assert_eq!(take(&mut rest, 4), limit.threshold().into());
+    assert_eq!(u128::from(take(&mut rest, 7)), limit.period().as_micros());
+    match limit.algorithm() {
+        Algorithm::Sliding => assert_eq!((*index, packed.len()), (1, 24)),
+        Algorithm::Fixed => {
+            assert_eq!((*index, packed.len()), (2, 32));
+            assert_eq!(take(&mut rest, 1), u64::from(limit.shift_us().is_some()));
+            assert_eq!(take(&mut rest, 7), limit.shift_us().unwrap_or(0));
+            assert!(limit.shift_us().unwrap_or(0) < limit.period_us());
+        }
+        Algorithm::SlidingCounter => {
+            assert_eq!((*index, packed.len()), (3, 38));
+            assert_eq!(take(&mut rest, 7), limit.grain.grain);
+            let span = take(&mut rest, 7);
+            assert_eq!(span, limit.grain.span);
+            assert!(u128::from(limit.threshold()) * u128::from(span) <= 1 << 52);
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            assert_eq!((*index, packed.len()), (4, 46));
+            assert_eq!(take(&mut rest, 4), limit.capacity().into());
+            let token = take(&mut rest, 7);
+            assert_eq!(token, limit.rate.token);
+            assert_eq!(take(&mut rest, 4), limit.rate.drain);
+            assert_eq!(take(&mut rest, 7), time);
+            assert!(limit.rate.drain > 0 && token > 0);
+            assert!(u128::from(limit.capacity()) * u128::from(token) <= 1 << 52);
+        }
+    }
+    assert!(rest.is_empty());
+}
+
+/// The reply of `lua/epilogue.lua`.
+fn reply(outcome: &Outcome) -> Vec<u8> {
+    let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
+    reply.push(outcome.allowed.into());
+    reply.extend(outcome.remaining.to_be_bytes());
+    reply.extend(&outcome.retry_us.to_be_bytes()[1..]);
+    reply.extend(&outcome.reset_us.to_be_bytes()[1..]);
+    reply
+}
+
+fuzz_target!(|input: (Made, Asked, Option<u64>, u32, &[u8])| {
+    let (made, asked, clock, cost, bytes) = input;
+    if let Some(limit) = made.limit() {
+        arguments(&limit, &asked, clock.map(time), cost);
+    }
+    let decoded = script::decode_reply(bytes);
+    assert_eq!(decoded.is_some(), bytes.len() == script::REPLY);
+    if let Some(outcome) = decoded {
+        let mut again = reply(&outcome);
+        assert_eq!(again[7] == 1, bytes[7] == 1);
+        again[7] = bytes[7];
+        assert_eq!(again, bytes);
+    }
+});
