@@ -18,8 +18,9 @@ use support::ALGORITHMS;
 const ROUNDS: usize = 7;
 const DECISIONS: usize = 1 << 20;
 
-/// Nothing is refused.
-const FLOWING: u32 = 1_000_000;
+/// Nothing is refused, and no key is as new again in the meantime.
+const FLOWING: u32 = 10_000_000;
+const PERIOD: Duration = Duration::from_secs(365 * 86_400);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -74,13 +75,9 @@ struct Ours {
 impl Ours {
     fn new(algorithm: Algorithm, threshold: u32) -> Self {
         let limiter = RateLimiter::builder().max_keys(2_000_000).build().expect("valid");
-        let mut limit =
-            Limit::new("bench", algorithm, threshold, Duration::from_secs(1)).expect("valid");
+        let mut limit = Limit::new("bench", algorithm, threshold, PERIOD).expect("valid");
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(threshold);
-        }
-        if threshold == 1 {
-            limit = Limit::token_bucket("bench", 1, Duration::from_secs(3600));
         }
         Self { limiter, limit }
     }
@@ -104,11 +101,8 @@ struct Governor(DefaultKeyedRateLimiter<String>);
 impl Governor {
     fn new(threshold: u32) -> Self {
         let threshold = NonZeroU32::new(threshold).expect("above zero");
-        let quota = if threshold.get() == 1 {
-            Quota::per_hour(threshold)
-        } else {
-            Quota::per_second(threshold)
-        };
+        let quota = Quota::with_period(PERIOD / threshold.get()).expect("above zero");
+        let quota = quota.allow_burst(threshold);
         Self(DefaultKeyedRateLimiter::keyed(quota))
     }
 }
@@ -198,25 +192,25 @@ fn zipf(keys: u64) -> Vec<u32> {
     (0..DECISIONS).map(|_| pick(random())).collect()
 }
 
-#[rate_limit(period = 1, threshold = FLOWING, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
+#[rate_limit(period = "365d", threshold = FLOWING, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
 async fn formatted(user: &str, id: u32) -> bool {
     black_box((user, id));
     true
 }
 
-#[rate_limit(period = 1, threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
+#[rate_limit(period = "365d", threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
 async fn text(user: &str) -> bool {
     black_box(user);
     true
 }
 
-#[rate_limit(period = 1, threshold = FLOWING, algo = "token_bucket", key = (user, id), on_limited = |_| false)]
+#[rate_limit(period = "365d", threshold = FLOWING, algo = "token_bucket", key = (user, id), on_limited = |_| false)]
 async fn tuple(user: &str, id: u32) -> bool {
     black_box((user, id));
     true
 }
 
-#[rate_limit(period = 1, threshold = FLOWING, algo = "token_bucket", on_limited = |_| false)]
+#[rate_limit(period = "365d", threshold = FLOWING, algo = "token_bucket", on_limited = |_| false)]
 async fn keyless() -> bool {
     true
 }

@@ -204,7 +204,7 @@ impl Count {
 
 fn text(write: impl FnOnce(&mut KeyWriter<'_>)) -> Vec<u8> {
     let mut text = Vec::new();
-    KeyWriter::stream(|chunk| text.extend_from_slice(chunk), write);
+    KeyWriter::append(&mut text, write);
     text
 }
 

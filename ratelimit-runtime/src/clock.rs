@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
 use tokio::sync::Notify;
@@ -144,9 +144,15 @@ fn wall() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
 }
 
+/// The wall clock at the start, carried on by the cycle counter of the processor where that is as good
+/// as a clock, and by the monotonic clock elsewhere.
 fn steady() -> u64 {
-    static START: Lazy<(u64, Instant)> = Lazy::new(|| (wall(), Instant::now()));
-    START.0 + micros(START.1.elapsed())
+    static START: Lazy<(u64, u64, quanta::Clock)> = Lazy::new(|| {
+        let clock = quanta::Clock::new();
+        (wall(), clock.raw(), clock)
+    });
+    let (wall, raw, clock) = &*START;
+    wall + clock.delta_as_nanos(*raw, clock.raw()) / 1_000
 }
 
 /// Microseconds, at most those of the year 2112: what is added to a time then still is exact in the

@@ -70,8 +70,9 @@ impl Bucket {
         let charge = u64::from(cost).saturating_mul(token);
         let now = clock.max(self.at);
         let lag = now - clock;
-        let mut full = self.full_in(now);
-        let mut level = self.level_at(now, limit.rate);
+        // At one rate a level says by itself how long it lasts.
+        let mut full = if self.is_of(limit.rate) { u64::MAX } else { self.full_in(now) };
+        let mut level = self.level_at(now, limit.rate, full);
 
         let mut allowed = match op {
             Op::Refund => true,
@@ -80,7 +81,7 @@ impl Bucket {
         };
         let mut retry = 0;
         if !allowed && !op.gives_back() {
-            retry = (level + charge - capacity).div_ceil(drain).min(full) + lag;
+            retry = ceil(level + charge - capacity, drain).min(full) + lag;
             allowed = matches!(op, Op::Book { wait } if retry <= wait) && level + charge <= MOST;
         }
         if cost > 0 && allowed && op != Op::Peek {
@@ -91,7 +92,7 @@ impl Bucket {
             };
             *self =
                 if level == 0 { Self::default() } else { Self { at: now, level, token, drain } };
-            full = self.full_in(now);
+            full = u64::MAX;
         }
 
         Outcome {
@@ -99,7 +100,7 @@ impl Bucket {
             allowed,
             remaining: (capacity.saturating_sub(level) / token) as u32,
             retry_us: retry,
-            reset_us: if level == 0 { 0 } else { level.div_ceil(drain).min(full) + lag },
+            reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
         }
     }
 
@@ -115,9 +116,13 @@ impl Bucket {
         (self.at + self.level.div_ceil(self.drain.max(1))).saturating_sub(now)
     }
 
+    fn is_of(&self, rate: Rate) -> bool {
+        self.token == rate.token && self.drain == rate.drain
+    }
+
     /// The level at `now`: as if this rate had been in force since the last change.
-    fn level_at(&self, now: u64, rate: Rate) -> u64 {
-        if self.full_in(now) == 0 {
+    fn level_at(&self, now: u64, rate: Rate, full: u64) -> u64 {
+        if full == 0 {
             return 0;
         }
         let level = if self.token == rate.token {
@@ -128,4 +133,9 @@ impl Bucket {
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
     }
+}
+
+/// Rounded up. A division is what takes longest in a decision, and many rates need none.
+fn ceil(units: u64, drain: u64) -> u64 {
+    if drain == 1 { units } else { units.div_ceil(drain) }
 }

@@ -35,12 +35,9 @@ mod tests {
     #[test]
     fn arguments_are_delimited() {
         let text = |pieces: &[Piece<'_>]| {
-            let mut text = String::new();
-            KeyWriter::stream(
-                |chunk| text.push_str(std::str::from_utf8(chunk).expect("ASCII")),
-                |out| Format(pieces).write(out),
-            );
-            text
+            let mut text = Vec::new();
+            KeyWriter::append(&mut text, |out| Format(pieces).write(out));
+            String::from_utf8(text).expect("ASCII")
         };
         let [ab, a, b, c, bc] = ["a-b", "a", "b", "c", "b-c"];
         let dash = Piece::Text("-");

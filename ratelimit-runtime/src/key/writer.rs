@@ -15,12 +15,12 @@
 //! key have no tag, and are spread by their names.
 
 use std::fmt;
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Key;
 use crate::limit::Limit;
-
-/// Bytes gathered before they are handed on; most keys are shorter and are handed on once.
-const CHUNK: usize = 96;
 
 /// The text of no key.
 const NOTHING: &[u8] = b"%";
@@ -42,10 +42,14 @@ impl Key for Written {
 
 /// Takes what a [`Key`] is made of. See [`Key`] for how to implement one.
 pub struct KeyWriter<'a> {
-    chunk: [u8; CHUNK],
-    length: usize,
     tag: Tag,
-    sink: &'a mut dyn FnMut(&[u8]),
+    sink: Sink<'a>,
+}
+
+/// Where the text goes.
+enum Sink<'a> {
+    Text(&'a mut Vec<u8>),
+    Hash(&'a mut SipHasher13),
 }
 
 /// The hash tag around a key.
@@ -58,19 +62,23 @@ enum Tag {
 }
 
 impl KeyWriter<'_> {
-    /// Runs `write` and hands the text on to `sink`, without an allocation of its own.
-    pub(crate) fn stream(mut sink: impl FnMut(&[u8]), write: impl FnOnce(&mut KeyWriter<'_>)) {
-        let mut writer =
-            KeyWriter { chunk: [0; CHUNK], length: 0, tag: Tag::None, sink: &mut sink };
-        write(&mut writer);
-        writer.flush();
+    /// Adds what `write` writes to a text.
+    pub(crate) fn append(text: &mut Vec<u8>, write: impl FnOnce(&mut KeyWriter<'_>)) {
+        write(&mut KeyWriter { tag: Tag::None, sink: Sink::Text(text) });
     }
 
     /// The text of `key`, to be written again.
     pub(crate) fn written(key: &dyn Key) -> Written {
         let mut text = Vec::new();
-        KeyWriter::stream(|chunk| text.extend_from_slice(chunk), |out| key.write(out));
+        KeyWriter::append(&mut text, |out| key.write(out));
         Written(text.into())
+    }
+
+    /// The fingerprint of `key` under a secret: that of its text.
+    pub(crate) fn fingerprint(secret: &SipHasher13, key: &dyn Key) -> u128 {
+        let mut hasher = *secret;
+        key.write(&mut KeyWriter { tag: Tag::None, sink: Sink::Hash(&mut hasher) });
+        hasher.finish128().as_u128()
     }
 
     /// Writes what a count belongs to: the algorithm and the period it is counted by, the name of
@@ -96,7 +104,7 @@ impl KeyWriter<'_> {
     /// Writes a value: any bytes, escaped.
     pub fn bytes(&mut self, value: &[u8]) {
         let mut rest = value;
-        while let Some(at) = rest.iter().position(|byte| escape(*byte).is_some()) {
+        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
             self.raw(&rest[..at]);
             self.raw(escape(rest[at]).unwrap_or_default());
             rest = &rest[at + 1..];
@@ -155,19 +163,10 @@ impl KeyWriter<'_> {
             self.tag = Tag::Open;
             self.raw(b"{");
         }
-        if bytes.len() > CHUNK - self.length {
-            self.flush();
-            if bytes.len() > CHUNK {
-                return (self.sink)(bytes);
-            }
+        match &mut self.sink {
+            Sink::Text(text) => text.extend_from_slice(bytes),
+            Sink::Hash(hasher) => hasher.write(bytes),
         }
-        self.chunk[self.length..self.length + bytes.len()].copy_from_slice(bytes);
-        self.length += bytes.len();
-    }
-
-    fn flush(&mut self) {
-        (self.sink)(&self.chunk[..self.length]);
-        self.length = 0;
     }
 }
 
@@ -177,7 +176,17 @@ impl fmt::Debug for KeyWriter<'_> {
     }
 }
 
-fn escape(byte: u8) -> Option<&'static [u8]> {
+/// Which bytes are escaped.
+const ESCAPED: [bool; 256] = {
+    let (mut escaped, mut byte) = ([false; 256], 0);
+    while byte < 256 {
+        escaped[byte] = escape(byte as u8).is_some();
+        byte += 1;
+    }
+    escaped
+};
+
+const fn escape(byte: u8) -> Option<&'static [u8]> {
     Some(match byte {
         b'(' => b"%28",
         b')' => b"%29",
@@ -205,38 +214,26 @@ mod tests {
     fn an_identity_names_algorithm_limit_and_key() {
         const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
         let mut text = Vec::new();
-        KeyWriter::stream(
-            |chunk| text.extend_from_slice(chunk),
-            |out| out.identity(&LIMIT, &("a", 7)),
-        );
+        KeyWriter::append(&mut text, |out| out.identity(&LIMIT, &("a", 7)));
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
         // A key of no text is one, and no key is none.
         for (key, expected) in [(&"" as &dyn Key, "a{}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
-            KeyWriter::stream(
-                |chunk| text.extend_from_slice(chunk),
-                |out| out.identity(&limit, key),
-            );
+            KeyWriter::append(&mut text, |out| out.identity(&limit, key));
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
 
             // Kept for later, it is the same.
             let mut again = Vec::new();
-            KeyWriter::stream(
-                |chunk| again.extend_from_slice(chunk),
-                |out| out.identity(&limit, &KeyWriter::written(key)),
-            );
+            KeyWriter::append(&mut again, |out| out.identity(&limit, &KeyWriter::written(key)));
             assert_eq!(again, text);
         }
 
         // A name cannot look like another name with a key.
         let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
-        KeyWriter::stream(
-            |chunk| forged.extend_from_slice(chunk),
-            |out| out.identity(&forged_limit, &"c"),
-        );
+        KeyWriter::append(&mut forged, |out| out.identity(&forged_limit, &"c"));
         assert_eq!(forged, b"fixed:1500ms:a%7Bb%7D{c}");
     }
 
@@ -283,7 +280,7 @@ mod tests {
 
     #[test]
     fn long_keys_are_whole() {
-        for length in [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 100_000] {
+        for length in [0, 1, 95, 1_000, 100_000] {
             let key = "x:".repeat(length);
             assert_eq!(text(&key), "x%3A".repeat(length));
         }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 use indexmap::IndexMap;
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
 use super::Store;
 use crate::algorithm::{Op, Outcome, State};
@@ -76,9 +76,7 @@ impl Embedded {
 
     /// Where the count of `key` is: its fingerprint.
     pub(crate) fn place(&self, limit: &Limit, key: &dyn Key) -> u128 {
-        let mut hasher = self.secret;
-        KeyWriter::stream(|chunk| hasher.write(chunk), |out| out.identity(limit, key));
-        hasher.finish128().as_u128()
+        limit.identity ^ KeyWriter::fingerprint(&self.secret, key)
     }
 
     /// The parts of a call, with their keys looked up.

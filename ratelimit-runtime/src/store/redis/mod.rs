@@ -89,7 +89,7 @@ impl Redis {
         let mut name = Vec::with_capacity(self.prefix.len() + limit.name().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
-        KeyWriter::stream(|chunk| name.extend_from_slice(chunk), |out| out.identity(limit, key));
+        KeyWriter::append(&mut name, |out| out.identity(limit, key));
         name
     }
 }
