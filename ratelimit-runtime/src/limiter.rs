@@ -17,7 +17,7 @@ use crate::part::Part;
 use crate::question::Question;
 #[cfg(doc)]
 use crate::rejection::Rejection;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::store::Store;
 use crate::store::embedded::Embedded;
 use crate::waiting::{Waiters, Wanted};
@@ -76,6 +76,7 @@ impl RateLimiter {
     }
 
     pub(crate) fn new(local: Embedded, shared: Option<Box<dyn Store>>, on_error: OnError) -> Self {
+        report::describe();
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
         Self { inner: Arc::new(Inner { local, shared, on_error, waiters, said }) }
     }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod events;
+mod metrics;
 
 use std::sync::{Arc, Mutex};
 

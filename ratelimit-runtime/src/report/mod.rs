@@ -1,8 +1,17 @@
 //! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
-//! events. Keys may be personal, so no event has one.
+//! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
+//! no event and no label has one.
+
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "unmeasured.rs"]
+mod metrics;
 
 use std::fmt;
 
+use self::metrics::Began;
+pub(crate) use self::metrics::{describe, keys_changed};
 use crate::decision::Source;
 use crate::error::StoreError;
 use crate::question::Finding;
@@ -11,17 +20,19 @@ use crate::rejection::Rejection;
 /// A check that has begun.
 pub(crate) struct Report {
     shadow: bool,
+    began: Began,
 }
 
 impl Report {
     /// A check begins; `shadow` when the call will go on whatever is found.
     pub(crate) fn begin(shadow: bool) -> Self {
-        Self { shadow }
+        Self { shadow, began: Began::now() }
     }
 
     /// The check has ended.
     pub(crate) fn end(self, finding: &Finding) {
         emit(finding, self.shadow);
+        metrics::ended(&self.began, finding, self.shadow);
     }
 }
 
