@@ -63,8 +63,9 @@ impl<T> fmt::Debug for Answer<T> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Check {
     question: Question,
-    /// The capacity of a shadow, which lets every call go on.
-    shadow: Option<u32>,
+    capacity: u32,
+    /// Every call goes on.
+    shadow: bool,
     /// Told of the end; nobody hears of a peek.
     report: Option<Report>,
 }
@@ -77,20 +78,20 @@ impl Check {
 
     /// A look at `limit`.
     pub(crate) fn peek(limit: &Limit, question: Question) -> Self {
-        let shadow = limit.is_shadow().then_some(limit.capacity());
-        Self { question, shadow, report: None }
+        let (capacity, shadow) = (limit.capacity(), limit.is_shadow());
+        Self { question, capacity, shadow, report: None }
     }
 
     /// A call under `limit` that nobody can decide.
     pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
         let question = Question::failed(limit.name(), error);
-        Self::new(Report::begin(limit.is_shadow()), limit, question)
+        Self::new(Report::begin(), limit, question)
     }
 
     /// A call that cannot be asked about, whatever its limits say.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
-        let (question, report) = (Question::failed(name, error), Report::begin(false));
-        Self { question, shadow: None, report: Some(report) }
+        let (question, report) = (Question::failed(name, error), Report::begin());
+        Self { question, capacity: 0, shadow: false, report: Some(report) }
     }
 }
 
@@ -101,18 +102,15 @@ impl Future for Check {
         let finding = ready!(Pin::new(&mut self.question).poll(context));
         let is_peek = self.report.is_none();
         if let Some(report) = self.report.take() {
-            report.end(&finding);
+            report.end(&finding, self.shadow);
         }
-        Poll::Ready(match (finding, self.shadow) {
-            (Ok(verdict), _) => Ok(verdict.decision),
-            (Err(Rejection::Limited { decision, .. }), Some(_)) => Ok(decision),
-            (Err(Rejection::CostExceedsCapacity { capacity, .. }), Some(_)) => {
-                Ok(Decision::never(capacity))
-            }
-            (Err(Rejection::Unavailable { .. }), Some(capacity)) if !is_peek => {
-                Ok(Decision::undecided(capacity))
-            }
-            (Err(rejection), _) => Err(rejection),
+        Poll::Ready(match finding {
+            Ok(verdict) => Ok(verdict.decision),
+            Err(rejection) if !self.shadow => Err(rejection),
+            Err(Rejection::Limited { decision, .. }) => Ok(decision),
+            Err(Rejection::CostExceedsCapacity { capacity, .. }) => Ok(Decision::never(capacity)),
+            Err(unavailable) if is_peek => Err(unavailable),
+            Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(self.capacity)),
         })
     }
 }

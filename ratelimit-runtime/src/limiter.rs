@@ -99,7 +99,7 @@ impl RateLimiter {
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        let report = Report::begin(limit.is_shadow());
+        let report = Report::begin();
         let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Part::new(limit, &key, cost)], wait),
             None => self.ask(Op::Decide, limit, &key, cost),
@@ -149,7 +149,7 @@ impl RateLimiter {
         let Some(first) = parts.first().map(|part| part.limit) else {
             return Check::failed("", StoreError::NoLimits);
         };
-        let report = Report::begin(first.is_shadow());
+        let report = Report::begin();
         if !parts.iter().all(|part| part.limit.agrees_with(first)) {
             return Check::failed(first.name(), StoreError::MixedLimits);
         }

@@ -20,7 +20,7 @@ pub(crate) struct Question(State);
 
 enum State {
     Known(Option<Rejection>),
-    Asked { op: Op, name: &'static str, capacity: u32, answer: Answer<Answered> },
+    Asked { refuses: bool, name: &'static str, capacity: u32, answer: Answer<Answered> },
     AskedAll { name: &'static str, answer: Answer<Verdict> },
     Waits(Pin<Box<dyn Future<Output = Finding> + Send>>),
 }
@@ -29,7 +29,7 @@ impl Question {
     /// The answer of a store about `limit`.
     pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Answered>) -> Self {
         let (name, capacity) = (limit.name(), limit.capacity());
-        Self(State::Asked { op, name, capacity, answer })
+        Self(State::Asked { refuses: op == Op::Decide, name, capacity, answer })
     }
 
     /// The answer of a store about several limits, of which `first` is named when there is none.
@@ -63,11 +63,11 @@ impl Future for Question {
                 return Poll::Ready(Err(rejection.take().expect("polled after it was ready")));
             }
             State::Waits(answer) => return answer.as_mut().poll(context),
-            State::Asked { op, name, capacity, answer } => {
+            State::Asked { refuses, name, capacity, answer } => {
                 let (name, capacity) = (*name, *capacity);
                 let answer = ready!(Pin::new(answer).poll(context));
                 let verdict = |it| Verdict { name, decision: Decision::new(capacity, it) };
-                (name, *op == Op::Decide, answer.map(verdict))
+                (name, *refuses, answer.map(verdict))
             }
             State::AskedAll { name, answer } => {
                 (*name, true, ready!(Pin::new(answer).poll(context)))

@@ -19,20 +19,18 @@ use crate::rejection::Rejection;
 
 /// A check that has begun.
 pub(crate) struct Report {
-    shadow: bool,
     began: Began,
 }
 
 impl Report {
-    /// A check begins; `shadow` when the call will go on whatever is found.
-    pub(crate) fn begin(shadow: bool) -> Self {
-        Self { shadow, began: Began::now() }
+    pub(crate) fn begin() -> Self {
+        Self { began: Began::now() }
     }
 
-    /// The check has ended.
-    pub(crate) fn end(self, finding: &Finding) {
-        emit(finding, self.shadow);
-        metrics::ended(&self.began, finding, self.shadow);
+    /// The check has ended; `shadow` when the call goes on whatever was found.
+    pub(crate) fn end(self, finding: &Finding, shadow: bool) {
+        emit(finding, shadow);
+        metrics::ended(&self.began, finding, shadow);
     }
 }
 
