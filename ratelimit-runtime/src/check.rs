@@ -5,11 +5,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::algorithm::Op;
-use crate::decision::{Answered, Decision, Verdict};
+use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::question::Question;
 use crate::rejection::Rejection;
+use crate::report::Report;
 
 /// The answer of a store, now or later: `Result<T, StoreError>`.
 #[must_use = "futures do nothing unless polled"]
@@ -60,48 +61,37 @@ impl<T> fmt::Debug for Answer<T> {
 
 /// A call being checked: `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Check(State);
-
-enum State {
-    Known(Option<Result<Decision, Rejection>>),
-    Asked { op: Op, name: &'static str, capacity: u32, shadow: bool, answer: Answer<Answered> },
-    Waits(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
-    AskedAll { capacity: u32, shadow: bool, name: &'static str, answer: Answer<Verdict> },
+pub struct Check {
+    question: Question,
+    capacity: u32,
+    /// Every call goes on.
+    shadow: bool,
+    /// Told of the end; nobody hears of a peek.
+    report: Option<Report>,
 }
 
 impl Check {
-    /// The answer of a store, as the limit has it understood.
-    pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Answered>) -> Self {
-        let (name, capacity, shadow) = (limit.name(), limit.capacity(), limit.is_shadow());
-        Self(State::Asked { op, name, capacity, shadow, answer })
+    /// A call under `limit`, reported once it is answered.
+    pub(crate) fn new(report: Report, limit: &Limit, question: Question) -> Self {
+        Self { report: Some(report), ..Self::peek(limit, question) }
     }
 
-    /// The answer of a store about several limits, of which `first` says how it is understood.
-    pub(crate) fn all(first: &Limit, answer: Answer<Verdict>) -> Self {
-        let (name, capacity, shadow) = (first.name(), first.capacity(), first.is_shadow());
-        Self(State::AskedAll { capacity, shadow, name, answer })
+    /// A look at `limit`.
+    pub(crate) fn peek(limit: &Limit, question: Question) -> Self {
+        let (capacity, shadow) = (limit.capacity(), limit.is_shadow());
+        Self { question, capacity, shadow, report: None }
     }
 
-    /// An answer that is waited for.
-    pub(crate) fn waits(
-        answer: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
-    ) -> Self {
-        Self(State::Waits(Box::pin(answer)))
+    /// A call under `limit` that nobody can decide.
+    pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
+        let question = Question::failed(limit.name(), error);
+        Self::new(Report::begin(), limit, question)
     }
 
-    /// The answer to a call that cannot be asked.
+    /// A call that cannot be asked about, whatever its limits say.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
-        Self(State::Known(Some(Err(Rejection::Unavailable { name, error }))))
-    }
-
-    /// The answer to a cost that is above the capacity.
-    pub(crate) fn never(limit: &Limit, cost: u32) -> Self {
-        let (name, capacity) = (limit.name(), limit.capacity());
-        Self(State::Known(Some(if limit.is_shadow() {
-            Ok(Decision::never(capacity))
-        } else {
-            Err(Rejection::CostExceedsCapacity { name, cost, capacity })
-        })))
+        let (question, report) = (Question::failed(name, error), Report::begin());
+        Self { question, capacity: 0, shadow: false, report: Some(report) }
     }
 }
 
@@ -109,30 +99,18 @@ impl Future for Check {
     type Output = Result<Decision, Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (name, refuses, undecided, answer) = match &mut self.0 {
-            State::Known(answer) => {
-                return Poll::Ready(answer.take().expect("polled after it was ready"));
-            }
-            State::Waits(answer) => return answer.as_mut().poll(context),
-            State::Asked { op, name, capacity, shadow, answer } => {
-                let answer = ready!(Pin::new(answer).poll(context));
-                let answer = answer.map(|answered| Decision::new(*capacity, answered));
-                let refuses = *op == Op::Decide && !*shadow;
-                let undecided = (*op == Op::Decide && *shadow).then_some(*capacity);
-                (*name, refuses, undecided, answer)
-            }
-            State::AskedAll { name, capacity, shadow, answer } => {
-                match ready!(Pin::new(answer).poll(context)) {
-                    Ok(Verdict { name, decision }) => (name, !*shadow, None, Ok(decision)),
-                    Err(error) => (*name, true, shadow.then_some(*capacity), Err(error)),
-                }
-            }
-        };
-        Poll::Ready(match (answer, undecided) {
-            (Ok(decision), _) if decision.allowed || !refuses => Ok(decision),
-            (Ok(decision), _) => Err(Rejection::Limited { name, decision }),
-            (Err(_), Some(capacity)) => Ok(Decision::undecided(capacity)),
-            (Err(error), None) => Err(Rejection::Unavailable { name, error }),
+        let finding = ready!(Pin::new(&mut self.question).poll(context));
+        let is_peek = self.report.is_none();
+        if let Some(report) = self.report.take() {
+            report.end(&finding, self.shadow);
+        }
+        Poll::Ready(match finding {
+            Ok(verdict) => Ok(verdict.decision),
+            Err(rejection) if !self.shadow => Err(rejection),
+            Err(Rejection::Limited { decision, .. }) => Ok(decision),
+            Err(Rejection::CostExceedsCapacity { capacity, .. }) => Ok(Decision::never(capacity)),
+            Err(unavailable) if is_peek => Err(unavailable),
+            Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(self.capacity)),
         })
     }
 }

@@ -31,7 +31,35 @@
 //! | --- | --- | --- |
 //! | `redis` | yes | counts shared by a fleet, in Redis or Valkey |
 //! | `axum` | | [`Rejection`] as an axum response |
+//! | `metrics` | | what is decided, as metrics; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
+//!
+//! # Seeing what happens
+//!
+//! Each checked call is reported once, when it is answered: not the questions that it asks while it
+//! waits, nor calls that gave up, nor `peek`, `refund` and `reset`. Keys may be personal, and are
+//! many: they are in none of this.
+//!
+//! | `tracing` event | level | fields |
+//! | --- | --- | --- |
+//! | refused | `DEBUG` | `limit`, `retry_after`, `source` |
+//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `cost`, `capacity` |
+//! | would be refused, by a [shadow](Limit::shadow) | `INFO` | as of the refusal |
+//! | not decided: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
+//!
+//! With feature `metrics`, these go to the recorder that the application has installed for the
+//! `metrics` facade, best before the limiter is built: help texts and units are given then.
+//!
+//! | metric | kind | labels | |
+//! | --- | --- | --- | --- |
+//! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
+//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | from the call of `check` to its answer, waiting included |
+//! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; those out of use are counted until they are reclaimed |
+//!
+//! - `limit` is the name of the limit; of several, of the one that spoke.
+//! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity`, `unavailable`; of a shadow
+//!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity), `unavailable`.
+//! - `source` is who decided: `embedded`, `redis`; `fallback` for what [`OnError`] says; `none`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -61,7 +89,9 @@ mod key;
 mod limit;
 mod limiter;
 mod part;
+mod question;
 mod rejection;
+mod report;
 mod site;
 mod store;
 mod waiting;

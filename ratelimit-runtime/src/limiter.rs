@@ -14,8 +14,10 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::limit::{Limit, OnError};
 use crate::part::{Charge, Part};
+use crate::question::Question;
 #[cfg(doc)]
 use crate::rejection::Rejection;
+use crate::report::{self, Report};
 use crate::store::Store;
 use crate::store::embedded::Embedded;
 use crate::waiting::{Waiters, Wanted};
@@ -81,6 +83,7 @@ impl RateLimiter {
         on_error: OnError,
         instances: u32,
     ) -> Self {
+        report::describe();
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
         Self { inner: Arc::new(Inner { local, shared, on_error, instances, waiters, said }) }
     }
@@ -103,10 +106,12 @@ impl RateLimiter {
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        match limit.patience() {
+        let report = Report::begin();
+        let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Charge::new(limit, &key, cost)], wait),
             None => self.ask(Op::Decide, limit, &key, cost),
-        }
+        };
+        Check::new(report, limit, question)
     }
 
     /// Says what [`check`](Self::check) would, and changes nothing. It is `Ok` as well where the call
@@ -117,7 +122,7 @@ impl RateLimiter {
     /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.ask(Op::Peek, limit, &key, cost)
+        Check::peek(limit, self.ask(Op::Peek, limit, &key, cost))
     }
 
     /// Checks a call against several limits in one decision: all admit it and are charged, or none
@@ -157,47 +162,16 @@ impl RateLimiter {
         let Some(first) = parts.first().map(|part| part.limit) else {
             return Check::failed("", StoreError::NoLimits);
         };
+        let report = Report::begin();
         if !parts.iter().all(|part| part.limit.agrees_with(first)) {
             return Check::failed(first.name(), StoreError::MixedLimits);
         }
-        let parts = match self.merge(parts) {
-            Ok(parts) => parts,
-            Err(name) => return Check::failed(name, StoreError::SharedCount { name }),
+        let question = match (self.merge(parts), first.patience()) {
+            (Err(name), _) => return Check::failed(name, StoreError::SharedCount { name }),
+            (Ok(parts), Some(wait)) => self.wait_for(&parts, wait),
+            (Ok(parts), None) => self.ask_all(&parts),
         };
-        if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
-            return Check::never(part.limit, part.cost);
-        }
-        if let Some(wait) = first.patience() {
-            return self.wait_for(&parts, wait);
-        }
-        let Some(shared) = self.shared(first) else {
-            return Check::all(first, self.inner.local.apply_all(&parts));
-        };
-        let answer = shared.apply_all(&parts);
-        let on_error = self.on_error(first);
-        let mut asks = self.inner.local.asks(&parts);
-        for ask in &mut asks {
-            ask.limit = ask.limit.share(self.inner.instances);
-            ask.cost = ask.cost.min(ask.limit.capacity());
-        }
-        let (limiter, limit) = (self.clone(), *first);
-        Check::all(
-            first,
-            Answer::later(async move {
-                let answer = answer.await;
-                limiter.inner.note(&limit, on_error, &answer);
-                answer.or_else(|error| match on_error {
-                    OnError::Local => {
-                        limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
-                    }
-                    OnError::Allow => Ok(Verdict {
-                        name: limit.name(),
-                        decision: Decision::undecided(limit.capacity()),
-                    }),
-                    OnError::Deny => Err(error),
-                })
-            }),
-        )
+        Check::new(report, first, question)
     }
 
     /// Gives back `cost` units that were charged, the newest first, and never more than are
@@ -252,11 +226,11 @@ impl RateLimiter {
         Ok(merged)
     }
 
-    fn wait_for(&self, parts: &[Charge<'_>], wait: Duration) -> Check {
+    fn wait_for(&self, parts: &[Charge<'_>], wait: Duration) -> Question {
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
-            return Check::never(part.limit, part.cost);
+            return Question::never(part.limit, part.cost);
         }
-        Check::waits(Wanted::new(self, parts, wait).admitted())
+        Question::waits(Wanted::new(self, parts, wait).admitted())
     }
 
     pub(crate) fn local(&self) -> &Embedded {
@@ -282,11 +256,50 @@ impl RateLimiter {
         }
     }
 
-    fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+    /// Asks once, whether the limit would have the call wait or not.
+    pub(crate) fn ask(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Question {
         if cost > limit.capacity() {
-            return Check::never(limit, cost);
+            return Question::never(limit, cost);
         }
-        Check::new(op, limit, self.decide(op, limit, key, cost))
+        Question::new(op, limit, self.decide(op, limit, key, cost))
+    }
+
+    /// Asks once about several limits, of which no two have one count.
+    pub(crate) fn ask_all(&self, parts: &[Charge<'_>]) -> Question {
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return Question::failed("", StoreError::NoLimits);
+        };
+        if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
+            return Question::never(part.limit, part.cost);
+        }
+        let Some(shared) = self.shared(first) else {
+            return Question::all(first, self.inner.local.apply_all(parts));
+        };
+        let answer = shared.apply_all(parts);
+        let on_error = self.on_error(first);
+        let mut asks = self.inner.local.asks(parts);
+        for ask in &mut asks {
+            ask.limit = ask.limit.share(self.inner.instances);
+            ask.cost = ask.cost.min(ask.limit.capacity());
+        }
+        let (limiter, limit) = (self.clone(), *first);
+        Question::all(
+            first,
+            Answer::later(async move {
+                let answer = answer.await;
+                limiter.inner.note(&limit, on_error, &answer);
+                answer.or_else(|error| match on_error {
+                    OnError::Local => {
+                        limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
+                    }
+                    OnError::Allow => Ok(Verdict {
+                        name: limit.name(),
+                        decision: Decision::undecided(limit.capacity()),
+                    }),
+                    OnError::Deny => Err(error),
+                })
+            }),
+        )
     }
 
     /// Asks the store of the limit; where that is the shared one and it fails, does what the limit

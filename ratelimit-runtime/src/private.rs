@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Op;
-use crate::check::{Answer, Check};
+use crate::check::Check;
 use crate::error::StoreError;
 use crate::global;
 use crate::limit::Limit;
@@ -18,9 +17,8 @@ pub use crate::site::Site;
 /// Begins the check of one call. The future owns what it needs, so that nothing borrowed by the
 /// key lives across the `await`.
 pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
-    global::with_current(|limiter| limiter.check(limit, key, cost)).unwrap_or_else(|error| {
-        Check::new(Op::Decide, limit, Answer::ready(Err(StoreError::Configuration(error))))
-    })
+    global::with_current(|limiter| limiter.check(limit, key, cost))
+        .unwrap_or_else(|error| Check::undecided(limit, StoreError::Configuration(error)))
 }
 
 /// Begins the check of one call against several limits.
@@ -29,7 +27,7 @@ pub fn check_all(parts: &[Charge<'_>]) -> Check {
         let error = StoreError::Configuration(error);
         parts.first().map_or_else(
             || Check::failed("", StoreError::NoLimits),
-            |part| Check::all(part.limit, Answer::ready(Err(error))),
+            |part| Check::undecided(part.limit, error),
         )
     })
 }

@@ -25,6 +25,7 @@ use crate::error::StoreError;
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
 use crate::part::Charge;
+use crate::report;
 
 /// Enough that threads rarely meet; a power of two.
 const SHARDS: usize = 64;
@@ -91,7 +92,8 @@ impl Embedded {
     /// Answers `op` about the key at `place`.
     pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
         let clock = self.clock.local();
-        self.shard(shard_of(place)).apply(place, op, limit, clock, cost)
+        let shard = self.shard(shard_of(place));
+        change([shard], |[shard]| shard.apply(place, op, limit, clock, cost))
     }
 
     /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
@@ -101,19 +103,21 @@ impl Embedded {
         let mut indices: Vec<_> = asks.iter().map(|ask| shard_of(ask.place)).collect();
         indices.sort_unstable();
         indices.dedup();
-        let mut held: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
-        let mut answer = |op, ask: &Ask| {
-            let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
-            let outcome = held[at].apply(ask.place, op, &ask.limit, clock, ask.cost);
-            let decision = Decision::new(ask.limit.capacity(), Answered { outcome, source });
-            Verdict { name: ask.limit.name(), decision }
-        };
+        let held: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
+        change(held, |held| {
+            let mut answer = |op, ask: &Ask| {
+                let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
+                let outcome = held[at].apply(ask.place, op, &ask.limit, clock, ask.cost);
+                let decision = Decision::new(ask.limit.capacity(), Answered { outcome, source });
+                Verdict { name: ask.limit.name(), decision }
+            };
 
-        let verdict = asks.iter().map(|ask| answer(Op::Peek, ask)).reduce(Verdict::harder)?;
-        if !verdict.decision.allowed {
-            return Some(verdict);
-        }
-        asks.iter().map(|ask| answer(Op::Decide, ask)).reduce(Verdict::harder)
+            let verdict = asks.iter().map(|ask| answer(Op::Peek, ask)).reduce(Verdict::harder)?;
+            if !verdict.decision.allowed {
+                return Some(verdict);
+            }
+            asks.iter().map(|ask| answer(Op::Decide, ask)).reduce(Verdict::harder)
+        })
     }
 
     /// A shard; held for the arithmetic only.
@@ -121,6 +125,28 @@ impl Embedded {
         // A panic cannot leave a shard half changed: nothing under the lock calls foreign code.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let shards: Vec<_> = (0..SHARDS).map(|index| self.shard(index)).collect();
+        change(shards, |shards| shards.iter_mut().for_each(|shard| shard.entries.clear()));
+    }
+}
+
+/// Changes shards, and tells how many keys came or went once the shards are free again: who is told
+/// may be slow, and is foreign code.
+fn change<'a, H, T>(mut held: H, work: impl FnOnce(&mut H) -> T) -> T
+where
+    H: AsRef<[MutexGuard<'a, Shard>]>,
+{
+    let count = |held: &H| held.as_ref().iter().map(|shard| shard.entries.len()).sum::<usize>();
+    let before = count(&held);
+    let answer = work(&mut held);
+    let after = count(&held);
+    drop(held);
+    report::keys_changed(after as isize - before as isize);
+    answer
 }
 
 /// The shard of a key. The table inside uses the low bits.
@@ -148,7 +174,8 @@ impl Store for Embedded {
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let place = self.place(limit, key);
-        self.shard(shard_of(place)).entries.swap_remove(&place);
+        let shard = self.shard(shard_of(place));
+        change([shard], |[shard]| shard.entries.swap_remove(&place));
         Answer::ready(Ok(()))
     }
 

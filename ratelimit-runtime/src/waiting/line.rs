@@ -10,6 +10,7 @@ use super::{InFlight, Wanted, before, lock};
 use crate::decision::Decision;
 use crate::limit::{Algorithm, Limit};
 use crate::limiter::RateLimiter;
+use crate::question::Finding;
 use crate::rejection::Rejection;
 
 /// The lines of a limiter, by what is waited for. A line exists while somebody is in it.
@@ -35,12 +36,7 @@ struct Ahead {
 }
 
 /// Waits in line, and then for the store.
-pub(super) async fn admitted(
-    wanted: &Wanted,
-    limit: &Limit,
-    cost: u32,
-    deadline: u64,
-) -> Result<Decision, Rejection> {
+pub(super) async fn admitted(wanted: &Wanted, limit: &Limit, cost: u32, deadline: u64) -> Finding {
     let clock = wanted.clock();
     let mut place = Place::join(&wanted.limiter, wanted.place, cost);
     if place.earliest(limit, cost) > deadline {
@@ -54,11 +50,9 @@ pub(super) async fn admitted(
         let asked = clock.local();
         let undo = {
             let wanted = wanted.clone();
-            async move |answer: Result<Decision, Rejection>| {
-                if let Ok(decision) = answer
-                    && decision.allowed
-                {
-                    wanted.refund(decision.source).await;
+            async move |answer: Finding| {
+                if let Ok(verdict) = answer {
+                    wanted.refund(verdict.decision.source).await;
                 }
             }
         };
@@ -78,7 +72,7 @@ pub(super) async fn admitted(
 
 /// The rejection of a call that those before it leave no time: the state of its first limit, and
 /// the wait until it would be its turn.
-async fn refused(wanted: &Wanted, earliest: u64, now: u64) -> Result<Decision, Rejection> {
+async fn refused(wanted: &Wanted, earliest: u64, now: u64) -> Finding {
     let Some((limit, key, cost)) = wanted.parts.first() else { return wanted.ask().await };
     let peek = wanted.limiter.peek(limit, key, *cost).await?;
     let turn = Duration::from_micros(earliest.saturating_sub(now));

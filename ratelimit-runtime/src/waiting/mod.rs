@@ -15,14 +15,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::algorithm::Op;
-use crate::check::Check;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source};
+use crate::decision::Source;
 use crate::error::StoreError;
 use crate::key::{KeyWriter, Written};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::part::Charge;
+use crate::question::{Finding, Question};
 use crate::rejection::Rejection;
 
 /// The calls of a limiter that wait.
@@ -56,7 +56,7 @@ impl Wanted {
     }
 
     /// Waits until the call is admitted, or it is clear that it will not be in time.
-    pub(crate) async fn admitted(self) -> Result<Decision, Rejection> {
+    pub(crate) async fn admitted(self) -> Finding {
         if !self.clock().can_sleep() {
             let name = self.parts.first().map_or("", |(limit, ..)| limit.name());
             return Err(Rejection::Unavailable { name, error: StoreError::NoRuntime });
@@ -76,11 +76,11 @@ impl Wanted {
         self.limiter.local().clock()
     }
 
-    fn ask(&self) -> Check {
+    fn ask(&self) -> Question {
         let parts = self.parts();
         match &parts[..] {
-            [part] => self.limiter.check(part.limit, part.key, part.cost),
-            parts => self.limiter.check_charges(parts),
+            [part] => self.limiter.ask(Op::Decide, part.limit, part.key, part.cost),
+            parts => self.limiter.ask_all(parts),
         }
     }
 

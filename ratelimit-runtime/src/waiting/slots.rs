@@ -15,10 +15,11 @@ use tokio::sync::Notify;
 
 use super::{InFlight, Wanted, before, lock};
 use crate::algorithm::Op;
-use crate::decision::{Answered, Decision, Source};
+use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::Written;
 use crate::limit::Limit;
+use crate::question::Finding;
 use crate::rejection::Rejection;
 
 /// The booked slots of this process.
@@ -65,7 +66,7 @@ pub(super) async fn admitted(
     key: &Written,
     cost: u32,
     deadline: u64,
-) -> Result<Decision, Rejection> {
+) -> Finding {
     let (clock, capacity, name) = (wanted.clock(), limit.capacity(), limit.name());
     let wait = deadline.saturating_sub(clock.local()).min(1 << 52);
     let undo = {
@@ -92,7 +93,7 @@ pub(super) async fn admitted(
         decision.reset_after = decision.reset_after.saturating_sub(decision.retry_after);
         decision.retry_after = Duration::ZERO;
     }
-    Ok(decision)
+    Ok(Verdict { name, decision })
 }
 
 /// A waiter's place among those of its cost, given up on drop.

@@ -1,0 +1,87 @@
+//! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
+//! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
+//! no event and no label has one.
+
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "unmeasured.rs"]
+mod metrics;
+
+use std::fmt;
+
+use self::metrics::Began;
+pub(crate) use self::metrics::{describe, keys_changed};
+use crate::decision::Source;
+use crate::error::StoreError;
+use crate::question::Finding;
+use crate::rejection::Rejection;
+
+/// A check that has begun.
+pub(crate) struct Report {
+    began: Began,
+}
+
+impl Report {
+    pub(crate) fn begin() -> Self {
+        Self { began: Began::now() }
+    }
+
+    /// The check has ended; `shadow` when the call goes on whatever was found.
+    pub(crate) fn end(self, finding: &Finding, shadow: bool) {
+        emit(finding, shadow);
+        metrics::ended(&self.began, finding, shadow);
+    }
+}
+
+/// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
+fn emit(finding: &Finding, shadow: bool) {
+    match finding {
+        Ok(_) => {}
+        Err(Rejection::Limited { name, decision }) if shadow => tracing::info!(
+            limit = name,
+            retry_after = ?decision.retry_after,
+            source = name_of(Some(decision.source)),
+            "would be refused"
+        ),
+        Err(Rejection::Limited { name, decision }) => tracing::debug!(
+            limit = name,
+            retry_after = ?decision.retry_after,
+            source = name_of(Some(decision.source)),
+            "refused"
+        ),
+        Err(Rejection::CostExceedsCapacity { name, cost, capacity }) if shadow => {
+            tracing::info!(limit = name, cost, capacity, "would be refused, however long it waits");
+        }
+        Err(Rejection::CostExceedsCapacity { name, cost, capacity }) => {
+            tracing::info!(limit = name, cost, capacity, "refused, however long it waits");
+        }
+        Err(Rejection::Unavailable { name, error }) => {
+            tracing::debug!(limit = name, error = %Keyless(error), "not decided");
+        }
+    }
+}
+
+/// The word for who decided.
+fn name_of(source: Option<Source>) -> &'static str {
+    match source {
+        Some(Source::Embedded) => "embedded",
+        Some(Source::Redis) => "redis",
+        Some(Source::Fallback) => "fallback",
+        None => "none",
+    }
+}
+
+/// An error without the key that it may be about.
+struct Keyless<'a>(&'a StoreError);
+
+impl fmt::Display for Keyless<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            StoreError::ForeignKey { .. } => {
+                f.write_str("the Redis key does not hold the state of a rate limit")
+            }
+            other => other.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `tracing` events: what is refused or cannot be decided, and what a shadow would refuse.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, OnError};
+use redis::Commands;
+use support::server::Server;
+
+use crate::{KEY, Timed, calls, events_of};
+
+const LIMIT: Limit = Limit::sliding("events", 1, Duration::from_secs(3600));
+
+#[tokio::test]
+async fn a_refusal_is_an_event() {
+    let server = Server::start();
+    for on in [Timed::embedded(), Timed::redis(&server)] {
+        let source = on.source;
+        assert_eq!(
+            events_of(calls::plain(&on)).await,
+            [
+                format!("DEBUG refused limit=\"plain\" retry_after=3600s source=\"{source}\""),
+                "INFO refused, however long it waits limit=\"plain\" cost=2 capacity=1".to_owned(),
+            ]
+        );
+        let narrow =
+            format!("DEBUG refused limit=\"narrow\" retry_after=3600s source=\"{source}\"");
+        assert_eq!(events_of(calls::several(&on)).await, [narrow]);
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_says_what_it_would_refuse() {
+    let server = Server::start();
+    for on in [Timed::embedded(), Timed::redis(&server)] {
+        let source = on.source;
+        assert_eq!(
+            events_of(calls::shadow(&on)).await,
+            [
+                format!(
+                    "INFO would be refused limit=\"shadow\" retry_after=3600s source=\"{source}\""
+                ),
+                "INFO would be refused, however long it waits limit=\"shadow\" cost=2 capacity=1"
+                    .to_owned(),
+            ]
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_told_once() {
+    let server = Server::start();
+    for on in [Timed::embedded(), Timed::redis(&server)] {
+        let source = on.source;
+        let refused = |limit, retry_after| {
+            format!(
+                "DEBUG refused limit=\"{limit}\" retry_after={retry_after}s source=\"{source}\""
+            )
+        };
+        let expected = [refused("line", 7200), refused("slot", 7200), refused("wide", 3600)];
+        assert_eq!(events_of(calls::waits(&on)).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn only_checks_are_told() {
+    let server = Server::start();
+    for on in [Timed::embedded(), Timed::redis(&server)] {
+        assert_eq!(events_of(calls::quiet(&on)).await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_decided_is_told_without_its_key() {
+    let server = Server::start();
+    let on = Timed::redis(&server);
+    let name = format!("ratelimit:sliding:1h:events({KEY})");
+    let _: () = server.connection().set(name, "foreign").expect("SET");
+    let foreign = events_of(async {
+        assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
+    });
+    let error = "error=the Redis key does not hold the state of a rate limit";
+    assert_eq!(foreign.await, [format!("DEBUG not decided limit=\"events\" {error}")]);
+
+    drop(server);
+    let events = events_of(async {
+        assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
+        assert!(on.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
+        assert!(on.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
+        // The local count takes over.
+        let local = LIMIT.on_error(OnError::Local);
+        assert!(on.limiter.check(&local, KEY, 1).await.is_ok());
+        assert!(on.limiter.check(&local, KEY, 1).await.is_err());
+        calls::nothing(&on).await;
+    });
+    let events = events.await;
+    let down = "DEBUG not decided limit=\"events\" error=no connection to Redis: ";
+    assert_eq!(events.len(), 4, "{events:#?}");
+    assert!(events[..2].iter().all(|event| event.starts_with(down)), "{events:#?}");
+    assert_eq!(events[2], "DEBUG refused limit=\"events\" retry_after=3600s source=\"fallback\"");
+    assert!(events[3].contains("the limits of one `check_all` are decided as one"), "{events:#?}");
+    assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
+}

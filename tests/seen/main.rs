@@ -1,0 +1,74 @@
+//! What operators see of a limiter: each call once, on either store, and never a key.
+
+mod calls;
+mod events;
+mod metrics;
+
+use std::sync::{Arc, Mutex};
+
+use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use support::server::Server;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// What no event and no label may have.
+const KEY: &str = "alice@example.org";
+
+/// A limiter on virtual time, and the word for who decides there.
+struct Timed {
+    limiter: RateLimiter,
+    clock: VirtualClock,
+    source: &'static str,
+}
+
+impl Timed {
+    fn embedded() -> Self {
+        let clock = VirtualClock::new();
+        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
+        Self { limiter: builder.build().expect("valid settings"), clock, source: "embedded" }
+    }
+
+    fn redis(server: &Server) -> Self {
+        let clock = VirtualClock::new();
+        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+        Self { limiter: builder.build().expect("valid settings"), clock, source: "redis" }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// The events that `calls` cause, each a line of level, message and fields.
+async fn events_of(calls: impl Future<Output = ()>) -> Vec<String> {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(log.clone())
+        .with_ansi(false)
+        .without_time()
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    calls.await;
+    drop(guard);
+    let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+    let ours = log.lines().filter(|line| line.contains("ratelimit_runtime::report"));
+    ours.map(|line| line.replace("ratelimit_runtime::report: ", "").trim().to_owned()).collect()
+}
