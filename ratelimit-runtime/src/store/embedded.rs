@@ -129,8 +129,10 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        let shards: Vec<_> = (0..SHARDS).map(|index| self.shard(index)).collect();
-        change(shards, |shards| shards.iter_mut().for_each(|shard| shard.entries.clear()));
+        let shards = self.shards.iter_mut().map(Mutex::get_mut);
+        let shards = shards.map(|shard| shard.unwrap_or_else(PoisonError::into_inner));
+        let held: usize = shards.map(|shard| shard.entries.len()).sum();
+        report::keys_changed(-(held as isize));
     }
 }
 
