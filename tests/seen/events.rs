@@ -73,7 +73,7 @@ async fn only_checks_are_told() {
 async fn what_cannot_be_decided_is_told_without_its_key() {
     let server = Server::start();
     let on = Timed::redis(&server);
-    let name = format!("ratelimit:sliding:1h:events({KEY})");
+    let name = format!("ratelimit:sliding:1h:events{{{KEY}}}");
     let _: () = server.connection().set(name, "foreign").expect("SET");
     let foreign = events_of(async {
         assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
