@@ -6,6 +6,10 @@
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
+#[path = "../../ratelimit-runtime/src/error.rs"]
+mod error;
+#[path = "../../ratelimit-runtime/src/store/redis/failure.rs"]
+mod failure;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
@@ -90,7 +94,7 @@ fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
         return;
     }
     let named = script::named_arguments(op, limit, clock, cost);
-    let (index, packed) = named.split_first().expect("an index");
+    let (index, packed) = named.split_last().expect("an index");
     assert_eq!(packed, script::arguments(op, limit, clock, cost));
 
     let mut rest = packed;
@@ -130,12 +134,13 @@ fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
 }
 
 /// The reply of `lua/epilogue.lua`.
-fn reply(outcome: &Outcome) -> Vec<u8> {
+fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
     reply.push(outcome.allowed.into());
     reply.extend(outcome.remaining.to_be_bytes());
     reply.extend(&outcome.retry_us.to_be_bytes()[1..]);
     reply.extend(&outcome.reset_us.to_be_bytes()[1..]);
+    reply.extend(slack.to_be_bytes());
     reply
 }
 
@@ -147,7 +152,8 @@ fuzz_target!(|input: (Made, Asked, Option<u64>, u32, &[u8])| {
     let decoded = script::decode_reply(bytes);
     assert_eq!(decoded.is_some(), bytes.len() == script::REPLY);
     if let Some(outcome) = decoded {
-        let mut again = reply(&outcome);
+        let slack = script::decode_slack(bytes).expect("as long as a reply");
+        let mut again = reply(&outcome, slack);
         assert_eq!(again[7] == 1, bytes[7] == 1);
         again[7] = bytes[7];
         assert_eq!(again, bytes);

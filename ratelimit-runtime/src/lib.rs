@@ -54,6 +54,7 @@
 //! | --- | --- | --- | --- |
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
 //! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | from the call of `check` to its answer, waiting included |
+//! | `ratelimit_breaker_open` | gauge | `node` | 1 while a Redis server is not asked because it does not answer, else 0 |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; those out of use are counted until they are reclaimed |
 //!
 //! - `limit` is the name of the limit; of several, of the one that spoke.

@@ -28,6 +28,9 @@ impl Recorded {
         let mut seen = Self::default();
         for (key, _, _, value) in recorder.snapshotter().snapshot().into_vec() {
             let key = key.key();
+            if key.name() == "ratelimit_breaker_open" {
+                continue;
+            }
             let label = |name| key.labels().find(|label| label.key() == name).map(Label::value);
             let labels: Vec<_> =
                 ["limit", "outcome", "source"].into_iter().filter_map(label).collect();
@@ -158,4 +161,39 @@ async fn exporters_are_told_what_it_is() {
     assert_eq!(units["ratelimit_decisions_total"], Unit::Count);
     assert_eq!(units["ratelimit_decision_duration_seconds"], Unit::Seconds);
     assert_eq!(units["ratelimit_keys"], Unit::Count);
+}
+
+/// Whether the breaker of the only server is open.
+fn is_open(recorder: &DebuggingRecorder) -> Option<bool> {
+    let metrics = recorder.snapshotter().snapshot().into_vec();
+    let mut gauges = metrics.into_iter().filter_map(|(key, _, _, value)| {
+        let DebugValue::Gauge(value) = value else { return None };
+        (key.key().name() == "ratelimit_breaker_open").then_some(value.into_inner() > 0.0)
+    });
+    gauges.next()
+}
+
+#[tokio::test]
+async fn a_breaker_that_opens_and_closes_is_seen() {
+    let recorder = DebuggingRecorder::new();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    assert!(limiter.check(&LIMIT, KEY, 1).await.is_ok());
+    assert_eq!(is_open(&recorder), None);
+    let port = server.port();
+    drop(server);
+    // The connection breaks, and another is not made.
+    loop {
+        assert!(limiter.check(&LIMIT, KEY, 1).await.is_err());
+        match is_open(&recorder) {
+            None => {}
+            Some(open) => break assert!(open),
+        }
+    }
+    let _back = Server::start_on(port);
+    while limiter.check(&LIMIT, KEY, 0).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(is_open(&recorder), Some(false));
 }

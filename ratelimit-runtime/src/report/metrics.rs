@@ -17,6 +17,7 @@ use crate::rejection::Rejection;
 const DECISIONS: &str = "ratelimit_decisions_total";
 const DURATION: &str = "ratelimit_decision_duration_seconds";
 const KEYS: &str = "ratelimit_keys";
+const BREAKER: &str = "ratelimit_breaker_open";
 
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
@@ -29,6 +30,8 @@ pub(crate) fn describe() {
         let duration =
             "Time from the call to the decision of a rate limit, waiting for it included";
         recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
+        let breaker = "1 while a Redis server is not asked because it does not answer, else 0";
+        recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
         let keys = "Keys held by the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
@@ -94,6 +97,14 @@ impl Outcome {
         "shadow_allowed",
         "shadow_limited",
     ];
+}
+
+/// A server is asked no more, or is asked again. There are as many as an operator has.
+#[cfg(feature = "redis")]
+pub(super) fn breaker(node: &str, open: bool) {
+    let key = Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]);
+    let value = f64::from(u8::from(open));
+    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
 }
 
 /// The number of keys in an embedded store has changed. All stores of the process have one gauge.

@@ -34,6 +34,17 @@ impl Report {
     }
 }
 
+/// A server is asked no more, or is asked again.
+#[cfg(feature = "redis")]
+pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
+    if let Some(cause) = cause {
+        tracing::warn!(node, cause = %Keyless(cause), "Redis is not asked until it answers a probe");
+    } else {
+        tracing::info!(node, "Redis answers again");
+    }
+    metrics::breaker(node, cause.is_some());
+}
+
 /// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
 fn emit(finding: &Finding, shadow: bool) {
     match finding {
@@ -80,6 +91,9 @@ impl fmt::Display for Keyless<'_> {
         match self.0 {
             StoreError::ForeignKey { .. } => {
                 f.write_str("the Redis key does not hold the state of a rate limit")
+            }
+            StoreError::CircuitOpen { cause } => {
+                write!(f, "Redis is not asked until it answers a probe, after: {}", Keyless(cause))
             }
             other => other.fmt(f),
         }

@@ -16,3 +16,6 @@ pub(crate) fn describe() {}
 pub(super) fn ended(_: &Began, _: &Finding, _shadow: bool) {}
 
 pub(crate) fn keys_changed(_by: isize) {}
+
+#[cfg(feature = "redis")]
+pub(super) fn breaker(_node: &str, _open: bool) {}

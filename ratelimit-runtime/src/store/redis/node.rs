@@ -22,6 +22,7 @@ use super::breaker::{Breaker, pauses};
 use super::failure::{Failure, store_error};
 use super::sentinel::{ASK_AGAIN, Primary, Sentinels};
 use crate::error::StoreError;
+use crate::report;
 
 /// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
 /// runs into its deadline, the attempt goes on, and a later one finds the connection.
@@ -101,7 +102,7 @@ impl Node {
         }
         let Ok(reply) = timeout_at(by, self.exchange(&socket, command, asking)).await else {
             if socket.breaker.strike() {
-                self.trip(&socket, StoreError::Timeout { deadline: self.deadline });
+                self.trip(&socket, &StoreError::Timeout { deadline: self.deadline });
             }
             return Err(Failure::Timeout);
         };
@@ -112,7 +113,7 @@ impl Node {
             }
             Err(Lost::Sent(error)) => Err(Failure::Redis(error)),
             Err(Lost::Unsent(error)) => {
-                self.trip(&socket, store_error(&error, &[]));
+                self.trip(&socket, &store_error(&error, &[]));
                 Err(Failure::Redis(error))
             }
         }
@@ -144,13 +145,12 @@ impl Node {
     }
 
     /// Asks this server no more until a probe is answered.
-    fn trip(self: &Arc<Self>, socket: &Arc<Socket>, cause: StoreError) {
+    fn trip(self: &Arc<Self>, socket: &Arc<Socket>, cause: &StoreError) {
         *lock(&socket.link) = None;
-        let text = cause.to_string();
-        if !socket.breaker.opens(cause) {
+        if !socket.breaker.opens(cause.clone()) {
             return;
         }
-        tracing::warn!(node = %self.name, cause = %text, "Redis is not asked until it answers a probe");
+        report::breaker(&self.name, Some(cause));
         let (node, socket) = (Arc::downgrade(self), Arc::downgrade(socket));
         tokio::spawn(async move {
             for pause in pauses() {
@@ -179,7 +179,7 @@ impl Node {
         };
         if answers {
             socket.breaker.closes();
-            tracing::info!(node = %node.name, "Redis answers again");
+            report::breaker(&node.name, None);
         } else {
             *lock(&socket.link) = None;
         }
