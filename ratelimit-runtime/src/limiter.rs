@@ -261,7 +261,13 @@ impl RateLimiter {
         if cost > limit.capacity() {
             return Question::never(limit, cost);
         }
-        Question::new(op, limit, self.decide(op, limit, key, cost))
+        if self.shared(limit).is_some() {
+            return Question::new(op, limit, self.decide(op, limit, key, cost));
+        }
+        // As short as it can be: this is every decision of those who have no Redis.
+        let local = &self.inner.local;
+        let outcome = local.apply_at(local.place(limit, key), op, limit, cost);
+        Question::answered(op, limit, Answered { outcome, source: local.source() })
     }
 
     /// Asks once about several limits, of which no two have one count.

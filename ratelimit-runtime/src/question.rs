@@ -19,7 +19,7 @@ pub(crate) type Finding = Result<Verdict, Rejection>;
 pub(crate) struct Question(State);
 
 enum State {
-    Known(Option<Rejection>),
+    Known(Option<Finding>),
     Asked { refuses: bool, name: &'static str, capacity: u32, answer: Answer<Answered> },
     AskedAll { name: &'static str, answer: Answer<Verdict> },
     Waits(Pin<Box<dyn Future<Output = Finding> + Send>>),
@@ -30,6 +30,16 @@ impl Question {
     pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Answered>) -> Self {
         let (name, capacity) = (limit.name(), limit.capacity());
         Self(State::Asked { refuses: op == Op::Decide, name, capacity, answer })
+    }
+
+    /// What a store has answered about `limit`.
+    pub(crate) fn answered(op: Op, limit: &Limit, answer: Answered) -> Self {
+        let (name, decision) = (limit.name(), Decision::new(limit.capacity(), answer));
+        Self(State::Known(Some(if op == Op::Decide && !decision.allowed {
+            Err(Rejection::Limited { name, decision })
+        } else {
+            Ok(Verdict { name, decision })
+        })))
     }
 
     /// The answer of a store about several limits, of which `first` is named when there is none.
@@ -44,13 +54,13 @@ impl Question {
 
     /// The answer to a call that cannot be asked.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
-        Self(State::Known(Some(Rejection::Unavailable { name, error })))
+        Self(State::Known(Some(Err(Rejection::Unavailable { name, error }))))
     }
 
     /// The answer to a cost that is above the capacity.
     pub(crate) fn never(limit: &Limit, cost: u32) -> Self {
         let (name, capacity) = (limit.name(), limit.capacity());
-        Self(State::Known(Some(Rejection::CostExceedsCapacity { name, cost, capacity })))
+        Self(State::Known(Some(Err(Rejection::CostExceedsCapacity { name, cost, capacity }))))
     }
 }
 
@@ -59,8 +69,8 @@ impl Future for Question {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finding> {
         let (name, refuses, answer) = match &mut self.0 {
-            State::Known(rejection) => {
-                return Poll::Ready(Err(rejection.take().expect("polled after it was ready")));
+            State::Known(finding) => {
+                return Poll::Ready(finding.take().expect("polled after it was ready"));
             }
             State::Waits(answer) => return answer.as_mut().poll(context),
             State::Asked { refuses, name, capacity, answer } => {

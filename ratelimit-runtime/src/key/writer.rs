@@ -84,6 +84,7 @@ impl KeyWriter<'_> {
     /// Writes what a count belongs to: the algorithm and the period it is counted by, the name of
     /// the limit, the key. Counts of two periods cannot be one: what the shorter one forgets, the
     /// longer one still needs.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have it"))]
     pub(crate) fn identity(&mut self, limit: &Limit, key: &dyn Key) {
         self.raw(limit.algorithm().as_str().as_bytes());
         self.separator();

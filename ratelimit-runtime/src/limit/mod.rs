@@ -346,6 +346,7 @@ impl Limit {
     }
 
     /// The period in the largest unit that it is a whole number of.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have it"))]
     pub(crate) const fn period_in_units(&self) -> (u64, &'static str) {
         match self.period_us {
             us if us.is_multiple_of(DAY_US) => (us / DAY_US, "d"),
