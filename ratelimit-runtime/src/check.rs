@@ -61,7 +61,15 @@ impl<T> fmt::Debug for Answer<T> {
 
 /// A call being checked: `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Check {
+pub struct Check(Stage);
+
+enum Stage {
+    /// Decided at once, as the embedded store does.
+    Decided(Option<Result<Decision, Rejection>>),
+    Asked(Asked),
+}
+
+struct Asked {
     question: Question,
     capacity: u32,
     /// Every call goes on.
@@ -71,15 +79,24 @@ pub struct Check {
 }
 
 impl Check {
+    /// A call that was admitted.
+    pub(crate) fn admitted(decision: Decision) -> Self {
+        Self(Stage::Decided(Some(Ok(decision))))
+    }
+
     /// A call under `limit`, reported once it is answered.
     pub(crate) fn new(report: Report, limit: &Limit, question: Question) -> Self {
-        Self { report: Some(report), ..Self::peek(limit, question) }
+        Self::asked(limit, question, Some(report))
     }
 
     /// A look at `limit`.
     pub(crate) fn peek(limit: &Limit, question: Question) -> Self {
+        Self::asked(limit, question, None)
+    }
+
+    fn asked(limit: &Limit, question: Question, report: Option<Report>) -> Self {
         let (capacity, shadow) = (limit.capacity(), limit.is_shadow());
-        Self { question, capacity, shadow, report: None }
+        Self(Stage::Asked(Asked { question, capacity, shadow, report }))
     }
 
     /// A call under `limit` that nobody can decide.
@@ -90,15 +107,27 @@ impl Check {
 
     /// A call that cannot be asked about, whatever its limits say.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
-        let (question, report) = (Question::failed(name, error), Report::begin());
-        Self { question, capacity: 0, shadow: false, report: Some(report) }
+        let (question, report) = (Question::failed(name, error), Some(Report::begin()));
+        Self(Stage::Asked(Asked { question, capacity: 0, shadow: false, report }))
     }
 }
 
 impl Future for Check {
     type Output = Result<Decision, Rejection>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Stage::Decided(decided) => {
+                Poll::Ready(decided.take().expect("polled after it was ready"))
+            }
+            Stage::Asked(asked) => asked.poll(context),
+        }
+    }
+}
+
+impl Asked {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, Rejection>> {
         let finding = ready!(Pin::new(&mut self.question).poll(context));
         let is_peek = self.report.is_none();
         if let Some(report) = self.report.take() {

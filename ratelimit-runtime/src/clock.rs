@@ -50,6 +50,7 @@ impl Clock {
     }
 
     /// The time of a store that has no clock of its own.
+    #[inline]
     pub(crate) fn local(&self) -> u64 {
         match self {
             Self::Store => steady(),
@@ -146,6 +147,7 @@ fn wall() -> u64 {
 
 /// The wall clock at the start, carried on by the cycle counter of the processor where that is as good
 /// as a clock, and by the monotonic clock elsewhere.
+#[inline]
 fn steady() -> u64 {
     static START: Lazy<(u64, u64, quanta::Clock)> = Lazy::new(|| {
         let clock = quanta::Clock::new();

@@ -24,6 +24,7 @@ pub struct Decision {
 }
 
 impl Decision {
+    #[inline]
     pub(crate) fn new(capacity: u32, Answered { outcome, source }: Answered) -> Self {
         Self {
             allowed: outcome.allowed,

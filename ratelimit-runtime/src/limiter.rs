@@ -106,10 +106,27 @@ impl RateLimiter {
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
+        self.check_one(limit, &key, cost)
+    }
+
+    fn check_one(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let report = Report::begin();
         let question = match limit.patience() {
-            Some(wait) => self.wait_for(&[Charge::new(limit, &key, cost)], wait),
-            None => self.ask(Op::Decide, limit, &key, cost),
+            Some(wait) => self.wait_for(&[Charge::new(limit, key, cost)], wait),
+            None if cost > limit.capacity() => Question::never(limit, cost),
+            None if self.shared(limit).is_some() => self.ask(Op::Decide, limit, key, cost),
+            // As short as it can be: this is every decision of those who have no Redis.
+            None => {
+                let local = &self.inner.local;
+                let outcome = local.apply_at(local.place(limit, key), Op::Decide, limit, cost);
+                let answered = Answered { outcome, source: Source::Embedded };
+                if !outcome.allowed {
+                    return Check::new(report, limit, Question::refused(limit, answered));
+                }
+                let decision = Decision::new(limit.capacity(), answered);
+                report.admitted(limit, decision);
+                return Check::admitted(decision);
+            }
         };
         Check::new(report, limit, question)
     }
@@ -261,13 +278,7 @@ impl RateLimiter {
         if cost > limit.capacity() {
             return Question::never(limit, cost);
         }
-        if self.shared(limit).is_some() {
-            return Question::new(op, limit, self.decide(op, limit, key, cost));
-        }
-        // As short as it can be: this is every decision of those who have no Redis.
-        let local = &self.inner.local;
-        let outcome = local.apply_at(local.place(limit, key), op, limit, cost);
-        Question::answered(op, limit, Answered { outcome, source: local.source() })
+        Question::new(op, limit, self.decide(op, limit, key, cost))
     }
 
     /// Asks once about several limits, of which no two have one count.

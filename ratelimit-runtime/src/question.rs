@@ -32,14 +32,10 @@ impl Question {
         Self(State::Asked { refuses: op == Op::Decide, name, capacity, answer })
     }
 
-    /// What a store has answered about `limit`.
-    pub(crate) fn answered(op: Op, limit: &Limit, answer: Answered) -> Self {
+    /// What a store has answered about `limit`: no.
+    pub(crate) fn refused(limit: &Limit, answer: Answered) -> Self {
         let (name, decision) = (limit.name(), Decision::new(limit.capacity(), answer));
-        Self(State::Known(Some(if op == Op::Decide && !decision.allowed {
-            Err(Rejection::Limited { name, decision })
-        } else {
-            Ok(Verdict { name, decision })
-        })))
+        Self(State::Known(Some(Err(Rejection::Limited { name, decision }))))
     }
 
     /// The answer of a store about several limits, of which `first` is named when there is none.

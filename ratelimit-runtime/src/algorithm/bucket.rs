@@ -64,6 +64,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    #[inline(always)]
     pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let Rate { token, drain } = limit.rate;
         let capacity = u64::from(limit.capacity()) * token;

@@ -6,6 +6,11 @@
 //! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch,
 //! and products are kept below 2⁵³ by the way a [`Limit`] is built.
 
+#![allow(
+    clippy::inline_always,
+    reason = "what a function returns through memory is read back slower than it was computed"
+)]
+
 pub(crate) mod bucket;
 pub(crate) mod fixed;
 pub(crate) mod sliding;
@@ -75,6 +80,7 @@ impl State {
 
     /// Answers `op` at `clock`. When that changed the state, also says when the state will have
     /// become useless (a time; 0 when it is already).
+    #[inline(always)]
     pub(crate) fn apply(
         &mut self,
         op: Op,

@@ -75,6 +75,7 @@ impl KeyWriter<'_> {
     }
 
     /// The fingerprint of `key` under a secret: that of its text.
+    #[inline]
     pub(crate) fn fingerprint(secret: &SipHasher13, key: &dyn Key) -> u128 {
         let mut hasher = *secret;
         key.write(&mut KeyWriter { tag: Tag::None, sink: Sink::Hash(&mut hasher) });
@@ -159,6 +160,7 @@ impl KeyWriter<'_> {
         }
     }
 
+    #[inline]
     fn raw(&mut self, bytes: &[u8]) {
         if self.tag == Tag::Due {
             self.tag = Tag::Open;

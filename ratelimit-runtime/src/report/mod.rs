@@ -12,8 +12,9 @@ use std::fmt;
 
 use self::metrics::Began;
 pub(crate) use self::metrics::{describe, keys_changed};
-use crate::decision::Source;
+use crate::decision::{Decision, Source, Verdict};
 use crate::error::StoreError;
+use crate::limit::Limit;
 use crate::question::Finding;
 use crate::rejection::Rejection;
 
@@ -25,6 +26,12 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn begin() -> Self {
         Self { began: Began::now() }
+    }
+
+    /// The check has ended, and admitted the call.
+    pub(crate) fn admitted(self, limit: &Limit, decision: Decision) {
+        let finding = Ok(Verdict { name: limit.name(), decision });
+        metrics::ended(&self.began, &finding, limit.is_shadow());
     }
 
     /// The check has ended; `shadow` when the call goes on whatever was found.

@@ -3,6 +3,11 @@
 //! Keys are held as 128-bit `SipHash` fingerprints under a secret of this store: a key of any length
 //! costs the same, and nobody can find two keys that meet without knowing the secret.
 
+#![allow(
+    clippy::inline_always,
+    reason = "what a function returns through memory is read back slower than it was computed"
+)]
+
 #[cfg(all(test, loom))]
 mod interleavings;
 
@@ -90,10 +95,14 @@ impl Embedded {
     }
 
     /// Answers `op` about the key at `place`.
+    #[inline]
     pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
         let clock = self.clock.local();
-        let shard = self.shard(shard_of(place));
-        change([shard], |[shard]| shard.apply(place, op, limit, clock, cost))
+        let mut shard = self.shard(shard_of(place));
+        if let Some(outcome) = shard.apply_known(place, op, limit, clock, cost) {
+            return outcome;
+        }
+        change([shard], |[shard]| shard.apply_new(place, op, limit, clock, cost))
     }
 
     /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
@@ -192,11 +201,28 @@ impl Shard {
     }
 
     fn apply(&mut self, place: u128, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
-        if let Some(entry) = self.entries.get_mut(&place) {
-            let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
-            entry.expires = expires.unwrap_or(entry.expires);
-            return outcome;
-        }
+        self.apply_known(place, op, limit, clock, cost)
+            .unwrap_or_else(|| self.apply_new(place, op, limit, clock, cost))
+    }
+
+    /// Answers about a key that is here.
+    #[inline(always)]
+    fn apply_known(
+        &mut self,
+        place: u128,
+        op: Op,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+    ) -> Option<Outcome> {
+        let entry = self.entries.get_mut(&place)?;
+        let (outcome, expires) = entry.state.apply(op, limit, clock, cost);
+        entry.expires = expires.unwrap_or(entry.expires);
+        Some(outcome)
+    }
+
+    /// Answers about a key that is not.
+    fn apply_new(&mut self, place: u128, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let mut state = State::new(limit);
         let (outcome, expires) = state.apply(op, limit, clock, cost);
         if let Some(expires) = expires.filter(|expires| *expires > 0) {
