@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::limit::Limit;
 
 /// So many decisions may be under way before they queue.
-const THROUGH: usize = 8;
+const THROUGH: usize = 4;
 
 /// How many scripts of a queue are under way at a time.
 const FLIGHTS: usize = 2;
