@@ -102,3 +102,30 @@ async fn what_cannot_be_decided_is_told_without_its_key() {
     assert!(events[3].contains("the limits of one `check_all` are decided as one"), "{events:#?}");
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
 }
+
+#[tokio::test]
+async fn a_server_that_may_evict_keys_is_warned_of_once() {
+    let server = Server::start();
+    let warned = async |memory: &str, policy: &str| {
+        let mut connection = server.connection();
+        for (name, value) in [("maxmemory", memory), ("maxmemory-policy", policy)] {
+            let mut set = redis::cmd("CONFIG");
+            set.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
+        }
+        let on = Timed::redis(&server);
+        let events = events_of(async {
+            for _ in 0..20 {
+                on.limiter.check(&LIMIT, policy, 0).await.expect("admitted");
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+        });
+        events.await.into_iter().filter(|event| event.contains("may evict")).collect::<Vec<_>>()
+    };
+    assert_eq!(warned("0", "allkeys-lru").await, [""; 0]);
+    assert_eq!(warned("1gb", "noeviction").await, [""; 0]);
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let events = warned("1gb", policy).await;
+        assert_eq!(events.len(), 1, "{events:#?}");
+        assert!(events[0].starts_with("WARN") && events[0].contains(policy), "{events:#?}");
+    }
+}

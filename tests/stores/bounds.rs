@@ -101,3 +101,21 @@ async fn keys_in_use_do_not_make_room() {
         assert!(limiter.check(&LIMIT, key, 1).await.is_err(), "key {key} was forgotten in use");
     }
 }
+
+/// Keys of any bytes and any length, each by itself.
+#[tokio::test]
+async fn keys_may_be_anything() {
+    let server = support::server::Server::start();
+    let limit = Limit::sliding("anything", 1, Duration::from_secs(3600));
+    let all: Vec<u8> = (0..=255).collect();
+    let mut keys: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+    keys.extend([all.clone(), all.repeat(4096), [&all.repeat(4096)[..], b"x"].concat(), vec![]]);
+    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
+        for key in &keys {
+            let (length, key) = (key.len(), &**key);
+            assert!(limiter.check(&limit, key, 1).await.is_ok(), "{length} bytes");
+            assert!(limiter.check(&limit, key, 1).await.is_err(), "{length} bytes");
+        }
+    }
+    assert_eq!(server.lives().len(), keys.len());
+}

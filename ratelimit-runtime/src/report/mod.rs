@@ -52,6 +52,17 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     metrics::breaker(node, cause.is_some());
 }
 
+/// A server may forget counts.
+#[cfg(feature = "redis")]
+pub(crate) fn may_evict(node: &str, policy: &str) {
+    tracing::warn!(
+        node,
+        policy,
+        "Redis may evict keys of rate limits, which then start anew: set `maxmemory-policy \
+         noeviction`, or give the limiter a server of its own"
+    );
+}
+
 /// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
 fn emit(finding: &Finding, shadow: bool) {
     match finding {

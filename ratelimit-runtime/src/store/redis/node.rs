@@ -264,11 +264,7 @@ async fn warn_of_eviction(node: Box<str>, mut connection: MultiplexedConnection)
         && most != "0"
         && policy != "noeviction"
     {
-        tracing::warn!(
-            %node, policy,
-            "Redis may evict keys of rate limits, which then start anew: set `maxmemory-policy \
-             noeviction`, or give the limiter a server of its own"
-        );
+        report::may_evict(&node, policy);
     }
 }
 
