@@ -39,6 +39,7 @@ pub struct Builder {
     clock: Clock,
     on_error: OnError,
     instances: u32,
+    remember_refusals: bool,
 }
 
 impl Builder {
@@ -128,6 +129,17 @@ impl Builder {
         self
     }
 
+    /// Whether calls of cost 1 that Redis has just refused are refused here, without asking, until the
+    /// wait that it told is over, and for a second at most; so it is unless set to `false`. A caller who
+    /// hammers then costs Redis next to nothing.
+    ///
+    /// Units that are given back, or keys that are reset, by this limiter are seen at once; those of
+    /// other processes within that second.
+    pub fn remember_refusals(mut self, remember: bool) -> Self {
+        self.remember_refusals = remember;
+        self
+    }
+
     /// Whose time limits are decided by; the store's own unless set.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -171,7 +183,7 @@ impl Builder {
 
     fn build_on(self, shared: Option<Box<dyn Store>>) -> RateLimiter {
         let local = Embedded::new(self.max_keys, self.clock);
-        RateLimiter::new(local, shared, self.on_error, self.instances)
+        RateLimiter::new(local, shared, self.on_error, self.instances, self.remember_refusals)
     }
 }
 
@@ -189,6 +201,7 @@ impl Default for Builder {
             clock: Clock::Store,
             on_error: OnError::Local,
             instances: 1,
+            remember_refusals: true,
         }
     }
 }
@@ -204,6 +217,7 @@ impl fmt::Debug for Builder {
             .field("clock", &self.clock)
             .field("on_error", &self.on_error)
             .field("instances", &self.instances)
+            .field("remember_refusals", &self.remember_refusals)
             .finish_non_exhaustive()
     }
 }

@@ -98,4 +98,6 @@ pub enum Source {
     Redis,
     /// By what [`OnError`](crate::OnError) says, because Redis did not answer.
     Fallback,
+    /// By a script in Redis a moment ago: it refused, for longer than has passed since.
+    Cache,
 }

@@ -91,6 +91,7 @@ mod limit;
 mod limiter;
 mod part;
 mod question;
+mod refusals;
 mod rejection;
 mod report;
 mod site;

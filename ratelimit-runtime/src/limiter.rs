@@ -15,6 +15,7 @@ use crate::key::Key;
 use crate::limit::{Limit, OnError};
 use crate::part::{Charge, Part};
 use crate::question::Question;
+use crate::refusals::Refusals;
 #[cfg(doc)]
 use crate::rejection::Rejection;
 use crate::report::{self, Report};
@@ -57,6 +58,7 @@ struct Inner {
     on_error: OnError,
     /// How many processes there are, which share a limit while Redis does not decide.
     instances: u32,
+    refusals: Refusals,
     waiters: Waiters,
     /// When it was last said that the shared store does not decide; 0 when it does.
     said: AtomicU64,
@@ -82,10 +84,13 @@ impl RateLimiter {
         shared: Option<Box<dyn Store>>,
         on_error: OnError,
         instances: u32,
+        remembers: bool,
     ) -> Self {
         report::describe();
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
-        Self { inner: Arc::new(Inner { local, shared, on_error, instances, waiters, said }) }
+        let refusals = Refusals::new(remembers && shared.is_some());
+        let inner = Inner { local, shared, on_error, instances, refusals, waiters, said };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Where this limiter decides, unless a limit or a failure says otherwise.
@@ -114,7 +119,10 @@ impl RateLimiter {
         let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Charge::new(limit, key, cost)], wait),
             None if cost > limit.capacity() => Question::never(limit, cost),
-            None if self.shared(limit).is_some() => self.ask(Op::Decide, limit, key, cost),
+            None if self.shared(limit).is_some() => match self.refused_before(limit, key, cost) {
+                Some(answered) => Question::refused(limit, answered),
+                None => self.ask(Op::Decide, limit, key, cost),
+            },
             // As short as it can be: this is every decision of those who have no Redis.
             None => {
                 let local = &self.inner.local;
@@ -217,7 +225,7 @@ impl RateLimiter {
         let local = self.inner.local.reset(limit, &key);
         match self.shared(limit) {
             // What was counted here while Redis was away is forgotten with the rest.
-            Some(shared) => shared.reset(limit, &key),
+            Some(shared) => self.and_forget(limit, &key, shared.reset(limit, &key)),
             None => local,
         }
     }
@@ -258,6 +266,21 @@ impl RateLimiter {
         &self.inner.waiters
     }
 
+    /// The answer of the shared store, after which no refusal of the key is remembered.
+    fn and_forget<T: Send + Unpin + 'static>(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        answer: Answer<T>,
+    ) -> Answer<T> {
+        let (limiter, place) = (self.clone(), self.inner.local.place(limit, key));
+        Answer::later(async move {
+            let answer = answer.await;
+            limiter.inner.refusals.forget(place);
+            answer
+        })
+    }
+
     /// Gives back to `source` what it charged and nobody used.
     pub(crate) fn give_back(
         &self,
@@ -268,7 +291,9 @@ impl RateLimiter {
         cost: u32,
     ) -> Answer<Answered> {
         match self.shared(limit) {
-            Some(shared) if source == shared.source() => shared.apply(op, limit, key, cost),
+            Some(shared) if source == shared.source() => {
+                self.and_forget(limit, key, shared.apply(op, limit, key, cost))
+            }
             _ => self.inner.local.apply(op, limit, key, cost),
         }
     }
@@ -319,6 +344,15 @@ impl RateLimiter {
         )
     }
 
+    /// The refusal of the shared store that still holds for this call.
+    fn refused_before(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Option<Answered> {
+        if cost != 1 || limit.is_shadow() {
+            return None;
+        }
+        let local = &self.inner.local;
+        self.inner.refusals.of(local.place(limit, key), limit, local.clock().local())
+    }
+
     /// Asks the store of the limit; where that is the shared one and it fails, does what the limit
     /// says about that.
     pub(crate) fn decide(
@@ -334,10 +368,19 @@ impl RateLimiter {
         let answer = shared.apply(op, limit, key, cost);
         let on_error = self.on_error(limit);
         // The key does not live as long as the answer takes; its place does.
-        let place = if on_error == OnError::Local { self.inner.local.place(limit, key) } else { 0 };
+        let place = self.inner.local.place(limit, key);
         let (limiter, limit) = (self.clone(), *limit);
         Answer::later(async move {
+            let (clock, refusals) = (limiter.inner.local.clock(), &limiter.inner.refusals);
+            let sent = refusals.send(clock.local());
             let answer = answer.await;
+            match &answer {
+                Ok(answer) if op == Op::Decide => {
+                    refusals.told(place, &limit, cost, sent, clock.local(), *answer);
+                }
+                _ if op.gives_back() => refusals.forget(place),
+                _ => {}
+            }
             limiter.inner.note(&limit, on_error, &answer);
             answer.or_else(|error| match on_error {
                 OnError::Local => {

@@ -9,6 +9,7 @@ mod faults;
 mod life;
 mod parity;
 mod policies;
+mod refusals;
 mod semantics;
 mod slots;
 mod together;

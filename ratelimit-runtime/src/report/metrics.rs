@@ -163,8 +163,13 @@ impl Series {
     }
 }
 
-const SOURCES: [Option<Source>; 4] =
-    [None, Some(Source::Embedded), Some(Source::Redis), Some(Source::Fallback)];
+const SOURCES: [Option<Source>; 5] = [
+    None,
+    Some(Source::Embedded),
+    Some(Source::Redis),
+    Some(Source::Fallback),
+    Some(Source::Cache),
+];
 
 /// The place of `source` among [`SOURCES`].
 fn column(source: Option<Source>) -> usize {
@@ -173,5 +178,6 @@ fn column(source: Option<Source>) -> usize {
         Some(Source::Embedded) => 1,
         Some(Source::Redis) => 2,
         Some(Source::Fallback) => 3,
+        Some(Source::Cache) => 4,
     }
 }

@@ -97,6 +97,7 @@ fn name_of(source: Option<Source>) -> &'static str {
         Some(Source::Embedded) => "embedded",
         Some(Source::Redis) => "redis",
         Some(Source::Fallback) => "fallback",
+        Some(Source::Cache) => "cache",
         None => "none",
     }
 }
