@@ -60,7 +60,8 @@
 //! - `limit` is the name of the limit; of several, of the one that spoke.
 //! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity`, `unavailable`; of a shadow
 //!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity), `unavailable`.
-//! - `source` is who decided: `embedded`, `redis`; `fallback` for what [`OnError`] says; `none`.
+//! - `source` is who decided: `embedded`, `redis`, `cache` for a refusal of Redis that still holds,
+//!   `fallback` for what [`OnError`] says, `none`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
