@@ -254,8 +254,12 @@ mod values;
 ///
 /// Calls are admitted first come, first served: with a bucket those of all processes, which book their
 /// moment ahead in one step of the store; with the other algorithms, and with several limits, those of
-/// one process among themselves. A call that cannot be admitted in time is refused at once. One that is
-/// dropped while it waits has taken nothing, and those behind it in its process move up.
+/// one process among themselves that have all their keys in common. With a bucket alone, a call that
+/// cannot be admitted in time is refused at once; with the others, as soon as that is known.
+///
+/// One that is dropped while it waits gives back what it booked, and those of its cost behind it in its
+/// process move up. When a call of another process, or of another cost, has booked behind it, its moment
+/// goes to the next of its cost here, or passes unused: never is more admitted for it.
 ///
 /// # What a refused call returns
 ///

@@ -12,6 +12,10 @@ use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Certificates, Redis, Settings};
 
+/// A deadline beyond this is this.
+#[cfg(feature = "redis")]
+const LONGEST: Duration = Duration::from_secs(86_400);
+
 /// Sets up a [`RateLimiter`]. Without [`redis`](Self::redis), counts are held in this process.
 ///
 /// ```
@@ -121,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// How many processes share the limits; 1 unless set. While Redis cannot decide and
+    /// How many processes share the limits; 1 unless set, and 0 counts as 1. While Redis cannot decide and
     /// [`OnError::Local`] says that this process does, it admits its share: the threshold, and the
     /// burst, divided by this number, and at least 1. Without it, each process admits the whole limit.
     pub fn instances(mut self, instances: u32) -> Self {
@@ -168,7 +172,8 @@ impl Builder {
                 url,
                 certificates: &self.certificates,
                 prefix: &self.key_prefix,
-                deadline: self.deadline,
+                // A moment further away than this may be none that a clock can tell.
+                deadline: self.deadline.min(LONGEST),
                 max_in_flight: self.max_in_flight,
                 clock: self.clock.clone(),
             })?;

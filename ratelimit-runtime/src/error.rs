@@ -93,8 +93,8 @@ impl fmt::Display for StoreError {
                 Ok(())
             }
             Self::NoRuntime => f.write_str(
-                "Redis is reached through tokio: await this in a tokio runtime with I/O and time \
-                 enabled, as `#[tokio::main]` makes it",
+                "Redis is reached, and permits are waited for, through tokio: await this in a tokio \
+                 runtime with I/O and time enabled, as `#[tokio::main]` makes it",
             ),
             Self::NoLimits => {
                 f.write_str("`check_all` was called with no limits: give it at least one")

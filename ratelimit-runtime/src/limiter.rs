@@ -153,7 +153,8 @@ impl RateLimiter {
     /// Checks a call against several limits in one decision: all admit it and are charged, or none
     /// is. On Redis that is one script, atomic over all of their keys. In a Redis Cluster that is so
     /// for limits of one key; those of several keys are charged one after the other, and given back
-    /// if one refuses: then other calls may be refused in between, but never are more admitted.
+    /// if one refuses: then other calls may be refused in between, and what is given back is given
+    /// back as by [`refund`](Self::refund).
     ///
     /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
     /// one with the longest wait, which the rejection names; else the one with the least left.
@@ -294,7 +295,12 @@ impl RateLimiter {
             Some(shared) if source == shared.source() => {
                 self.and_forget(limit, key, shared.apply(op, limit, key, cost))
             }
-            _ => self.inner.local.apply(op, limit, key, cost),
+            // As it was charged.
+            Some(_) => {
+                let limit = limit.share(self.inner.instances);
+                self.inner.local.apply(op, &limit, key, cost.min(limit.capacity()))
+            }
+            None => self.inner.local.apply(op, limit, key, cost),
         }
     }
 
@@ -418,6 +424,7 @@ impl Inner {
             Err(error) if Self::is_quiet(said, now) => {
                 let exchange = self.said.compare_exchange(said, now.max(1), Relaxed, Relaxed);
                 if exchange.is_ok() {
+                    let error = report::Keyless(error);
                     tracing::warn!(limit = limit.name(), ?on_error, %error, "Redis does not decide");
                 }
             }

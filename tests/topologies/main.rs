@@ -11,7 +11,9 @@ use ratelimit_runtime::{Builder, Decision, Limit, OnError, RateLimiter, Rejectio
 /// A limiter whose errors are seen, with a deadline that a busy test machine keeps.
 fn denying(url: &str) -> Builder {
     let deadline = Duration::from_secs(5);
-    RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny)
+    let builder = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
+    // Each call is to be asked about.
+    builder.remember_refusals(false)
 }
 
 /// Whether the call is admitted; errors are not expected.

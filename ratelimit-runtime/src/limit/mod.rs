@@ -264,10 +264,11 @@ impl Limit {
     /// a bucket, where a call books its moment ahead in one question to the store; those of one
     /// process with the other algorithms, and with several limits in one decision.
     ///
-    /// A call that cannot be admitted in time is refused at once. One that gives up has taken nothing,
-    /// and those behind it move up; only when a call of another process has booked a bucket behind it,
-    /// its moment is left to the next caller of its own process, or passes unused. While calls wait
-    /// for a bucket, there is nothing to [`refund`](crate::RateLimiter::refund).
+    /// With a bucket alone, a call that cannot be admitted in time is refused at once; with the others,
+    /// as soon as that is known. One that gives up gives back what it booked, and those of its cost
+    /// behind it in its process move up; when a call of another process, or of another cost, has booked
+    /// a bucket behind it, its moment is left to the next of its cost here, or passes unused. While
+    /// calls wait for a bucket, there is nothing to [`refund`](crate::RateLimiter::refund).
     ///
     /// Waiting needs a tokio runtime with time enabled.
     #[must_use]

@@ -103,7 +103,7 @@ fn name_of(source: Option<Source>) -> &'static str {
 }
 
 /// An error without the key that it may be about.
-struct Keyless<'a>(&'a StoreError);
+pub(crate) struct Keyless<'a>(pub(crate) &'a StoreError);
 
 impl fmt::Display for Keyless<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

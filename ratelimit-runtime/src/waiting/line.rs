@@ -31,20 +31,20 @@ struct Ahead {
     waiters: usize,
     /// What all in the line want together.
     units: u64,
-    /// What the first wants, and when it expects to be admitted; nothing when it is not waiting.
-    first: Option<(u32, u64)>,
+    /// When the first expects to be admitted; nothing when it is not waiting.
+    first: Option<u64>,
 }
 
 /// Waits in line, and then for the store.
 pub(super) async fn admitted(wanted: &Wanted, limit: &Limit, cost: u32, deadline: u64) -> Finding {
     let clock = wanted.clock();
     let mut place = Place::join(&wanted.limiter, wanted.place, cost);
-    if place.earliest(limit, cost) > deadline {
-        return refused(wanted, place.earliest(limit, cost), clock.local()).await;
+    if place.earliest(limit) > deadline {
+        return refused(wanted, place.earliest(limit), clock.local()).await;
     }
     let line = Arc::clone(&place.line);
     let Some(_turn) = before(clock.sleep_until(deadline), line.turn.lock()).await else {
-        return refused(wanted, place.earliest(limit, cost), clock.local()).await;
+        return refused(wanted, place.earliest(limit), clock.local()).await;
     };
     loop {
         let asked = clock.local();
@@ -93,33 +93,37 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     fn join(limiter: &'a RateLimiter, at: u128, cost: u32) -> Self {
         let lines = &limiter.waiters().lines;
-        let line = Arc::clone(lock(&lines.lines).entry(at).or_default());
+        let mut all = lock(&lines.lines);
+        let line = Arc::clone(all.entry(at).or_default());
         let mut ahead = lock(&line.ahead);
         ahead.waiters += 1;
         ahead.units += u64::from(cost);
         drop(ahead);
+        // Only now, or the last to leave might not see who comes.
+        drop(all);
         Self { lines, line, at, cost, is_first: false }
     }
 
     /// This is the first in the line, and expects to be admitted `at`.
     fn expects(&mut self, at: u64) {
         self.is_first = true;
-        lock(&self.line.ahead).first = Some((self.cost, at));
+        lock(&self.line.ahead).first = Some(at);
     }
 
     /// When the last in the line can be admitted at the earliest, by what the first was told; 0 if
     /// that is not known.
-    fn earliest(&self, limit: &Limit, cost: u32) -> u64 {
+    fn earliest(&self, limit: &Limit) -> u64 {
         let ahead = lock(&self.line.ahead);
-        let Some((first, at)) = ahead.first.filter(|_| ahead.waiters > 1) else { return 0 };
+        let Some(at) = ahead.first.filter(|_| ahead.waiters > 1) else { return 0 };
         let (units, threshold) = (ahead.units, u64::from(limit.threshold()));
         // The first takes the last unit there is when it is admitted, or it would not have waited.
         let windows = |whole: u64| units.div_ceil(threshold).saturating_sub(whole);
         let after = match limit.algorithm() {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let between = u128::from(units.saturating_sub(first.into()).max(cost.into()));
-                let rate = limit.rate;
-                (between * u128::from(rate.token) / u128::from(rate.drain)) as u64
+                // It may be another of its limits that the first waits for.
+                let between = u128::from(units.saturating_sub(limit.capacity().into()));
+                let after = between * u128::from(limit.rate.token) / u128::from(limit.rate.drain);
+                u64::try_from(after).unwrap_or(u64::MAX)
             }
             Algorithm::Sliding => windows(1).saturating_mul(limit.period_us()),
             Algorithm::Fixed | Algorithm::SlidingCounter => {

@@ -75,7 +75,7 @@ pub(super) async fn admitted(
             Ok(Answered { outcome, source }) if outcome.allowed && outcome.retry_us == 0 => {
                 wanted.refund(source).await;
             }
-            Ok(answered) if answered.outcome.allowed => drop(Seat::take(&wanted, answered, 0)),
+            Ok(answered) if answered.outcome.allowed => drop(Seat::take(&wanted, answered)),
             _ => {}
         }
     };
@@ -89,7 +89,7 @@ pub(super) async fn admitted(
         return Err(Rejection::Limited { name, decision });
     }
     if !decision.retry_after.is_zero() {
-        Seat::take(wanted, answered, deadline).wait().await;
+        Seat::take(wanted, answered).wait().await;
         decision.reset_after = decision.reset_after.saturating_sub(decision.retry_after);
         decision.retry_after = Duration::ZERO;
     }
@@ -107,7 +107,7 @@ struct Seat<'a> {
 
 impl<'a> Seat<'a> {
     /// Brings the slot that was booked, and takes a place.
-    fn take(wanted: &'a Wanted, Answered { outcome, source }: Answered, deadline: u64) -> Self {
+    fn take(wanted: &'a Wanted, Answered { outcome, source }: Answered) -> Self {
         let now = wanted.clock().local();
         let cost = wanted.parts.first().map_or(0, |(_, _, cost)| *cost);
         let (id, called) = ((wanted.place, source), Arc::new(Notify::new()));
@@ -116,7 +116,7 @@ impl<'a> Seat<'a> {
         queue.arrivals += 1;
         let arrival = queue.arrivals;
         let at = outcome.clock + outcome.retry_us;
-        let local = now.saturating_add(outcome.retry_us).min(deadline);
+        let local = now.saturating_add(outcome.retry_us);
         let lane = queue.lanes.entry(cost).or_default();
         lane.enter(arrival, &called, Slot { at, arrival, local }, now);
         drop(queues);
@@ -149,6 +149,7 @@ impl<'a> Seat<'a> {
     fn settle(&self) {
         let mut queues = lock(&self.wanted.limiter.waiters().slots.queues);
         let Some(queue) = queues.get_mut(&self.queue).filter(|queue| !queue.giving) else { return };
+        queue.forget_passed(self.wanted.clock().local());
         if queue.spare().is_none() {
             if queue.is_deserted() {
                 queues.remove(&self.queue);
@@ -178,13 +179,40 @@ impl Drop for Seat<'_> {
 /// Gives back the slots of a queue that nobody needs, the last one first.
 async fn give_back(wanted: Wanted, id: QueueId) {
     let queues = &wanted.limiter.waiters().slots.queues;
+    let mut giving = Giving { queues, id, ended: false };
     let mut kept = None;
     while let Some((limit, key, _)) = wanted.parts.first() {
-        let Some((cost, slot)) = spare_of(&mut lock(queues), id, kept) else { return };
+        let spare = spare_of(&mut lock(queues), id, kept);
+        let Some((cost, slot)) = spare else {
+            giving.ended = true;
+            return;
+        };
         let unbook = Op::Unbook { slot: slot.at };
         let answer = wanted.limiter.give_back(id.1, unbook, limit, key, cost).await;
         // When somebody has booked behind the last of these slots, then behind all of them.
         kept = answer.is_ok_and(|answered| !answered.outcome.allowed).then_some((cost, slot));
+    }
+}
+
+/// Slots of a queue are being given back: until there are none, or the runtime ends.
+struct Giving<'a> {
+    queues: &'a Mutex<HashMap<QueueId, Queue>>,
+    id: QueueId,
+    ended: bool,
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut queues = lock(self.queues);
+        if let Some(queue) = queues.get_mut(&self.id) {
+            queue.giving = false;
+            if queue.is_deserted() {
+                queues.remove(&self.id);
+            }
+        }
     }
 }
 
@@ -196,7 +224,9 @@ fn spare_of(
 ) -> Option<(u32, Slot)> {
     let queue = queues.get_mut(&id)?;
     if let Some((cost, slot)) = kept {
-        queue.lanes.entry(cost).or_default().slots.insert(slot);
+        let lane = queue.lanes.entry(cost).or_default();
+        lane.slots.insert(slot);
+        lane.call();
     }
     let spare = queue.spare().filter(|(_, spare)| kept.is_none_or(|(_, kept)| *spare > kept));
     if let Some((cost, slot)) = spare {
@@ -218,6 +248,11 @@ impl Queue {
         last.max_by_key(|(_, slot)| slot.at)
     }
 
+    fn forget_passed(&mut self, now: u64) {
+        self.lanes.values_mut().for_each(|lane| lane.forget_passed(now));
+        self.lanes.retain(|_, lane| !(lane.waiters.is_empty() && lane.slots.is_empty()));
+    }
+
     fn is_deserted(&self) -> bool {
         self.lanes.values().all(|lane| lane.waiters.is_empty())
     }
@@ -229,10 +264,7 @@ impl Lane {
     }
 
     fn enter(&mut self, arrival: u64, called: &Arc<Notify>, slot: Slot, now: u64) {
-        // A slot that nobody used in time is nobody's.
-        while self.has_spare() && self.slots.first().is_some_and(|slot| slot.local <= now) {
-            self.slots.pop_first();
-        }
+        self.forget_passed(now);
         self.waiters.insert(arrival, Arc::clone(called));
         self.slots.insert(slot);
         self.call();
@@ -247,6 +279,13 @@ impl Lane {
             self.leave(arrival);
         }
         Some(local)
+    }
+
+    /// A slot that passed while nobody waited is nobody's; the first waiter's may be due.
+    fn forget_passed(&mut self, now: u64) {
+        if self.waiters.is_empty() {
+            self.slots.retain(|slot| slot.local > now);
+        }
     }
 
     fn leave(&mut self, arrival: u64) {

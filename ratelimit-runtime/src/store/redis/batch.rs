@@ -101,8 +101,11 @@ impl Servers {
         let mut queues = lock(&self.queues.queues);
         let queue = queues.entry(id).or_default();
         queue.waiting.push_back(Waiting { asked, by, answer: sender });
-        if queue.flights < FLIGHTS {
-            queue.flights += 1;
+        let takes_off = queue.flights < FLIGHTS;
+        queue.flights += usize::from(takes_off);
+        // A runtime that shuts down drops the flight at once, and its end locks the queues.
+        drop(queues);
+        if takes_off {
             tokio::spawn(Flight { servers: Arc::clone(self), id, ended: false }.fly());
         }
         answer

@@ -114,7 +114,7 @@ impl Cluster {
         let Failure::Redis(error) = failure else { return None };
         let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
         // Nameless is the host of the one that says so.
-        let host = if host.is_empty() { by.host() } else { host };
+        let host = if host.is_empty() || host == "?" { by.host() } else { host };
         Some(self.node(host, port.parse().ok()?))
     }
 

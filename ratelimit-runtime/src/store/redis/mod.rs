@@ -232,9 +232,9 @@ impl Servers {
 
     /// Answers limits that no one script can: first asks all of them, then charges one group after
     /// the other. If somebody else was faster in between, what was charged is given back; until then
-    /// others may have been refused for it, but never is more admitted than all limits admit.
+    /// others may have been refused for it.
     async fn decide_by_slots(
-        &self,
+        self: &Arc<Self>,
         mut groups: Vec<Vec<Asked>>,
         by: Instant,
     ) -> Result<Verdict, StoreError> {
@@ -251,7 +251,7 @@ impl Servers {
             let verdict = self.decide(Op::Decide, group, by).await;
             if !verdict.as_ref().is_ok_and(|verdict| verdict.decision.allowed) {
                 groups.truncate(index);
-                self.give_back(groups, by).await;
+                self.give_back(groups);
                 return verdict;
             }
             let verdict = verdict?;
@@ -260,11 +260,16 @@ impl Servers {
         hardest.ok_or(StoreError::NoLimits)
     }
 
-    async fn give_back(&self, groups: Vec<Vec<Asked>>, by: Instant) {
-        for part in groups.into_iter().flatten() {
-            // The failure that is told is the one that led here.
-            let _ = self.ask(Op::Refund, part, by).await;
-        }
+    /// Gives back in time of its own: the caller's may be over.
+    fn give_back(self: &Arc<Self>, groups: Vec<Vec<Asked>>) {
+        let servers = Arc::clone(self);
+        tokio::spawn(async move {
+            let by = Instant::now() + servers.deadline;
+            for part in groups.into_iter().flatten() {
+                // The failure that is told is the one that led here.
+                let _ = servers.ask(Op::Refund, part, by).await;
+            }
+        });
     }
 
     /// Asks about one limit.

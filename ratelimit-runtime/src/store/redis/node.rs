@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Target;
 use super::breaker::{Breaker, pauses};
@@ -100,8 +100,14 @@ impl Node {
         if let Some(open) = socket.breaker.is_open() {
             return Err(Failure::Open(open));
         }
+        let before = socket.link();
         let Ok(reply) = timeout_at(by, self.exchange(&socket, command, asking)).await else {
-            if socket.breaker.strike() {
+            // What was asked on a link that is gone says nothing about the present one.
+            let is_same = match (&before, &socket.link()) {
+                (Some(before), Some(now)) => Arc::ptr_eq(&before.identity, &now.identity),
+                (before, now) => before.is_none() == now.is_none(),
+            };
+            if is_same && socket.breaker.strike() {
                 self.trip(&socket, &StoreError::Timeout { deadline: self.deadline });
             }
             return Err(Failure::Timeout);
@@ -205,13 +211,11 @@ impl Node {
         let (node, socket) = (Arc::clone(self), Arc::clone(socket));
         let attempt = tokio::spawn(async move {
             let _turn = turn;
-            let (connection, primary) = match &node.find {
-                Find::At(target) => (connect_to(target).await?, None),
-                Find::Primary(sentinels) => {
-                    let (connection, primary) = sentinels.connect().await?;
-                    (connection, Some(primary))
-                }
-            };
+            // All of it: whoever waits for this attempt waits for no other.
+            let attempt = timeout(3 * CONNECT, node.find.connect());
+            let (connection, primary) = attempt.await.unwrap_or_else(|_| {
+                Err((ErrorKind::Io, "connecting to Redis takes too long").into())
+            })?;
             tracing::debug!(node = %node.name, "connected to Redis");
             let link = Link { connection, identity: Arc::default() };
             *lock(&socket.link) = Some(link.clone());
@@ -234,11 +238,24 @@ impl Node {
     }
 }
 
+impl Find {
+    /// Connects, and says which server is the primary where that may change.
+    async fn connect(&self) -> Result<(MultiplexedConnection, Option<Primary>), RedisError> {
+        match self {
+            Self::At(target) => Ok((connect_to(target).await?, None)),
+            Self::Primary(sentinels) => {
+                let (connection, primary) = sentinels.connect().await?;
+                Ok((connection, Some(primary)))
+            }
+        }
+    }
+}
+
 /// Gives up a link when another server becomes the primary. Ends with the link.
 async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: Primary) {
     loop {
         tokio::time::sleep(ASK_AGAIN).await;
-        let (Some(node), Some(socket), Some(_)) =
+        let (Some(node), Some(socket), Some(identity)) =
             (node.upgrade(), socket.upgrade(), link.upgrade())
         else {
             return;
@@ -246,7 +263,10 @@ async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: 
         let Find::Primary(sentinels) = &node.find else { return };
         if sentinels.primary().await.is_ok_and(|now| now != primary) {
             tracing::info!(node = %node.name, "another server is the primary now");
-            *lock(&socket.link) = None;
+            let mut now = lock(&socket.link);
+            if now.as_ref().is_some_and(|now| Arc::ptr_eq(&now.identity, &identity)) {
+                *now = None;
+            }
             return;
         }
     }
@@ -254,10 +274,10 @@ async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: 
 
 /// Says so when the server may evict keys of the limiter, which then start anew.
 async fn warn_of_eviction(node: Box<str>, mut connection: MultiplexedConnection) {
-    let info: Result<String, _> =
-        redis::cmd("INFO").arg("memory").query_async(&mut connection).await;
+    let mut question = redis::cmd("INFO");
+    let info = timeout(CONNECT, question.arg("memory").query_async(&mut connection)).await;
     // A user who may not ask is not told.
-    let Ok(info) = info else { return };
+    let Ok(Ok::<String, _>(info)) = info else { return };
     let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let (most, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
     if let (Some(most), Some(policy)) = (most, policy)

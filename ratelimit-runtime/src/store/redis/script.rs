@@ -182,8 +182,12 @@ pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
 
 /// What the error of one entry means.
 pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
-    // As Redis writes errors: the code, a space, the rest.
-    let (code, rest) = message.trim_start_matches('-').split_once(' ').unwrap_or((message, ""));
+    // As Redis writes errors: the code, a space, the rest. Before Redis 7 the place in the script may
+    // stand in front.
+    let is_code =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let split = message.trim_start_matches('-').split_once(' ');
+    let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
     super::failure::server_error(code, rest, &[key.to_vec()])
 }
 
