@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    Algorithm, BuildError, Builder, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection,
+    Algorithm, BuildError, Builder, Clock, Decision, Limit, OnError, RateLimiter, Rejection,
     StoreError,
 };
 use redis::Commands;
@@ -14,9 +14,9 @@ use support::ALGORITHMS;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 
-const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
+pub(crate) const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
 
-fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
+pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
     match answer {
         Err(Rejection::Unavailable { error, .. }) => error,
         other => panic!("expected no decision, got {other:?}"),
@@ -24,7 +24,7 @@ fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
 }
 
 /// A limiter whose errors are seen.
-fn denying(url: &str) -> Builder {
+pub(crate) fn denying(url: &str) -> Builder {
     RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }
 
@@ -270,142 +270,6 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
         panic!("nothing to wait for")
     };
     assert_eq!(store_error(answer), StoreError::NoRuntime);
-}
-
-#[tokio::test]
-async fn a_refused_user_is_told_what_to_allow() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "poor", "on", ">secret-word", "~ratelimit:*", "+ping"])
-        .exec(&mut connection)
-        .expect("ACL SETUSER");
-    let url = server.url.replace("redis://", "redis://poor:secret-word@");
-    let limiter = denying(&url).build().expect("valid");
-    let error = store_error(limiter.check(&DAILY, (), 1).await);
-    let StoreError::Server { code, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(&**code, "NOPERM");
-    assert!(error.to_string().contains("EVALSHA"), "{error}");
-
-    let url = server.url.replace("redis://", "redis://poor:wrong-word@");
-    let limiter = denying(&url).build().expect("valid");
-    let error = store_error(limiter.check(&DAILY, (), 1).await);
-    assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
-    for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
-        assert!(!text.contains("-word"), "{text}");
-    }
-}
-
-/// The rights that "Running it in production" asks for are enough, and none can be left out.
-#[tokio::test]
-async fn the_least_rights_are_enough_and_needed() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    let least = "~ratelimit:* +eval +evalsha +time +get +set +getrange +setrange +pexpire +del \
-                 +unlink";
-    let page = include_str!("../../ratelimit-runtime/docs/production.md");
-    assert!(page.contains(least), "the page says something else");
-    let rights: Vec<_> = least.split_whitespace().collect();
-    let url = server.url.replace("redis://", "redis://least:any@");
-    let mut allow = |rights: &[&str]| {
-        let mut user = redis::cmd("ACL");
-        user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
-        user.exec(&mut connection).expect("ACL SETUSER");
-    };
-    for left_out in 0..=rights.len() {
-        let some = rights.iter().enumerate().filter(|(index, _)| *index != left_out);
-        let some: Vec<_> = some.map(|(_, right)| *right).collect();
-        allow(&some);
-        let limiter = denying(&url).deadline(Duration::from_secs(5)).build().expect("valid");
-        let answer = uses_everything(&limiter, &left_out.to_string()).await;
-        assert_eq!(answer.is_ok(), left_out == rights.len(), "{some:?}: {answer:?}");
-        if let Err(error @ StoreError::Server { code, .. }) = &answer {
-            assert_eq!(&**code, "NOPERM", "{error}");
-            assert!(error.to_string().contains("allow this user"), "{error}");
-        }
-    }
-}
-
-/// Does everything that a limiter can be asked to do.
-async fn uses_everything(limiter: &RateLimiter, key: &str) -> Result<(), StoreError> {
-    let of = |rejection| match rejection {
-        Rejection::Unavailable { error, .. } => Err(error),
-        _ => Ok(()),
-    };
-    for algorithm in ALGORITHMS {
-        let limit = Limit::new("least", algorithm, 40, Duration::from_secs(60)).expect("valid");
-        for cost in [1, 1, limit.capacity()] {
-            limiter.check(&limit, key, cost).await.map(drop).or_else(of)?;
-        }
-        limiter.refund(&limit, key, 100).await?;
-        let parts = [Part::new(&limit, &key, 1)];
-        limiter.check_all(&parts).await.map(drop).or_else(of)?;
-        limiter.reset(&limit, key).await?;
-    }
-    // Long enough a log that it is written anew.
-    let long = Limit::sliding("long", 40, Duration::from_secs(60));
-    for _ in 0..40 {
-        limiter.check(&long, key, 1).await.map(drop).or_else(of)?;
-    }
-    Ok(())
-}
-
-/// What a server says when it cannot, each with what to do about it.
-#[tokio::test]
-async fn errors_of_the_server_tell_what_to_do() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let mut connection = server.connection();
-    let mut set = |name: &str, value: &str| {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
-    };
-    let says = async |code: &str, advice: &str| {
-        let error = store_error(limiter.check(&DAILY, (), 1).await);
-        let StoreError::Server { code: said, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(&**said, code, "{error}");
-        assert!(error.to_string().contains(advice), "{error}");
-    };
-    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
-
-    set("maxmemory", "1");
-    says("OOM", "maxmemory").await;
-    set("maxmemory", "0");
-
-    set("min-replicas-to-write", "1");
-    says("NOREPLICAS", "min-replicas-to-write").await;
-    set("min-replicas-to-write", "0");
-
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut connection).expect("REPLICAOF");
-    says("READONLY", "primary").await;
-    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut connection).expect("REPLICAOF");
-    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
-
-    let mut set = |name: &str, value: &str| {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
-    };
-    set("lua-time-limit", "1");
-    let url = server.url.clone();
-    let endless = std::thread::spawn(move || {
-        let mut connection =
-            redis::Client::open(url).expect("an address").get_connection().expect("a server");
-        let mut script = redis::cmd("EVAL");
-        script.arg("while true do end").arg(0).exec(&mut connection).expect_err("it is killed");
-    });
-    // It is busy once the script has run for long enough.
-    let busy = loop {
-        match limiter.check(&DAILY, (), 1).await {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            Err(Rejection::Unavailable { error, .. }) => break error,
-            Err(other) => panic!("{other:?}"),
-        }
-    };
-    assert!(matches!(&busy, StoreError::Server { code, .. } if &**code == "BUSY"), "{busy:?}");
-    assert!(busy.to_string().contains("SCRIPT KILL"), "{busy}");
-    redis::cmd("SCRIPT").arg("KILL").exec(&mut connection).expect("SCRIPT KILL");
-    endless.join().expect("no panic");
-    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
 }
 
 /// More decisions than may be are not asked for.

@@ -7,6 +7,7 @@ mod bounds;
 mod extremes;
 mod faults;
 mod life;
+mod operator;
 mod parity;
 mod policies;
 mod refusals;
