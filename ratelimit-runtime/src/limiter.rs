@@ -119,10 +119,15 @@ impl RateLimiter {
         let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Charge::new(limit, key, cost)], wait),
             None if cost > limit.capacity() => Question::never(limit, cost),
-            None if self.shared(limit).is_some() => match self.refused_before(limit, key, cost) {
-                Some(answered) => Question::refused(limit, answered),
-                None => self.ask(Op::Decide, limit, key, cost),
-            },
+            None if self.shared(limit).is_some() => {
+                let place = self.inner.local.place(limit, key);
+                if let Some(answered) = self.refused_before(limit, place, cost) {
+                    Question::refused(limit, answered)
+                } else {
+                    let answer = self.decide_at(place, Op::Decide, limit, key, cost);
+                    Question::new(Op::Decide, limit, answer)
+                }
+            }
             // As short as it can be: this is every decision of those who have no Redis.
             None => {
                 let local = &self.inner.local;
@@ -351,12 +356,11 @@ impl RateLimiter {
     }
 
     /// The refusal of the shared store that still holds for this call.
-    fn refused_before(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Option<Answered> {
+    fn refused_before(&self, limit: &Limit, place: u128, cost: u32) -> Option<Answered> {
         if cost != 1 || limit.is_shadow() {
             return None;
         }
-        let local = &self.inner.local;
-        self.inner.refusals.of(local.place(limit, key), limit, local.clock().local())
+        self.inner.refusals.of(place, limit, self.inner.local.clock().local())
     }
 
     /// Asks the store of the limit; where that is the shared one and it fails, does what the limit
@@ -368,13 +372,25 @@ impl RateLimiter {
         key: &dyn Key,
         cost: u32,
     ) -> Answer<Answered> {
+        self.decide_at(self.inner.local.place(limit, key), op, limit, key, cost)
+    }
+
+    /// The same, with the place of the key looked up.
+    fn decide_at(
+        &self,
+        place: u128,
+        op: Op,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered> {
         let Some(shared) = self.shared(limit) else {
-            return self.inner.local.apply(op, limit, key, cost);
+            let outcome = self.inner.local.apply_at(place, op, limit, cost);
+            return Answer::ready(Ok(Answered { outcome, source: self.inner.local.source() }));
         };
         let answer = shared.apply(op, limit, key, cost);
         let on_error = self.on_error(limit);
         // The key does not live as long as the answer takes; its place does.
-        let place = self.inner.local.place(limit, key);
         let (limiter, limit) = (self.clone(), *limit);
         Answer::later(async move {
             let (clock, refusals) = (limiter.inner.local.clock(), &limiter.inner.refusals);
