@@ -1,0 +1,247 @@
+// Draws what the server tells: nothing is decided, counted or guessed here. Between two messages only
+// time goes on, by which counts run down and buckets refill.
+
+import { draw, SHOWN } from "/timeline.js";
+
+const NAMES = {
+  sliding: ["Sliding window", (limit, period) => `never more than ${limit} in any ${period}`],
+  fixed: ["Fixed window", (limit, period) => `${limit} per window of ${period}`],
+  sliding_counter: ["Sliding counter", (limit, period) => `about ${limit} in any ${period}, by two counts`],
+  token_bucket: ["Token bucket", (limit, _, every) => `${limit} at once, then one every ${every}`],
+  leaky_bucket: ["Leaky bucket", (limit, _, every) =>
+    limit === 1 ? `one every ${every}` : `${limit} at once, then one every ${every}`],
+};
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const form = $("#settings");
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+let session = null;
+let settings = null;
+let lanes = [];
+/** The session's time at `performance.now() === 0`, as the fastest message so far tells it. */
+let offset = -Infinity;
+/** Whether the visitor has called since the news was last told. */
+let called = false;
+
+const now = () => performance.now() + offset;
+
+// --- What the server tells
+
+function connect() {
+  const events = new EventSource("/events");
+  const on = (name, act) => events.addEventListener(name, (event) => act(JSON.parse(event.data)));
+  on("welcome", ({ id, has_redis }) => {
+    session = id;
+    offset = -Infinity;
+    lanes.forEach((lane) => lane.clear());
+    form.elements.store[1].disabled = !has_redis;
+    $("#store-note").textContent = has_redis ? ""
+      : "To try Redis as well, start the playground with RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 set.";
+    trouble("");
+    // After a loss of connection, the session is a new one and the form is as it was.
+    send();
+  });
+  on("settings", apply);
+  on("forgotten", () => lanes.forEach((lane) => lane.clear()));
+  on("seen", see);
+  events.onerror = () => {
+    session = null;
+    trouble("The playground does not answer; trying again.");
+    // A browser gives up for good when the answer is an error, as when all seats are taken.
+    if (events.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
+  };
+}
+
+function apply(given) {
+  settings = given;
+  if (!lanes.length) lanes = given.lanes.map((limit) => new Lane(limit));
+  lanes.forEach((lane, index) => lane.take(given.lanes[index], given));
+  showAttribute();
+}
+
+function see({ at, call, decided_by, lanes: seen }) {
+  offset = Math.max(offset, at - performance.now());
+  trouble(decided_by === "fallback"
+    ? "Redis does not answer. This process decides meanwhile, by the same limits, on counts of its own."
+    : "");
+  lanes.forEach((lane, index) => lane.see(at, call, seen[index]));
+  document.body.dataset.decidedBy = decided_by;
+}
+
+function trouble(text) {
+  const place = $("#trouble");
+  if (place.textContent !== text) place.textContent = text;
+}
+
+// --- What the visitor does
+
+const request = (method, what, body) => session && fetch(`/sessions/${session}/${what}`, {
+  method, body, headers: body ? { "content-type": "application/json" } : {},
+}).catch(() => null);
+
+async function send() {
+  const { threshold, period, burst, traffic, store } = Object.fromEntries(new FormData(form));
+  const answer = await request("PUT", "settings", JSON.stringify({ threshold, period, burst, traffic, store }));
+  const complaints = answer?.status === 422 ? await answer.json() : [];
+  for (const field of ["threshold", "period", "burst", "store"]) {
+    const complaint = complaints.find((complaint) => complaint.field === field);
+    $(`#${field}-error`).textContent = complaint?.message ?? "";
+    if (field !== "store") form.elements[field].setAttribute("aria-invalid", Boolean(complaint));
+  }
+}
+
+let typing;
+form.addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(send, event.target.type === "radio" ? 0 : 250);
+});
+form.addEventListener("submit", (event) => event.preventDefault());
+$("#call").addEventListener("click", () => {
+  called = true;
+  request("POST", "calls");
+});
+$("#forget").addEventListener("click", () => request("DELETE", "counts"));
+
+const select = $("#algorithm");
+for (const algorithm in NAMES) select.add(new Option(NAMES[algorithm][0], algorithm));
+select.addEventListener("change", showAttribute);
+
+function showAttribute() {
+  const limit = settings?.lanes.find((limit) => limit.algorithm === select.value);
+  $("#attribute").textContent = limit?.attribute ?? "";
+}
+
+$("#copy").addEventListener("click", async ({ target }) => {
+  // Browsers let pages from other machines copy only through TLS; then it is selected, to be copied by hand.
+  const copied = await navigator.clipboard?.writeText($("#attribute").textContent).then(() => true, () => false);
+  if (!copied) getSelection().selectAllChildren($("#attribute"));
+  target.textContent = copied ? "Copied" : "Selected";
+  setTimeout(() => (target.textContent = "Copy"), 2000);
+});
+
+// --- A lane
+
+class Lane {
+  constructor({ algorithm }) {
+    this.algorithm = algorithm;
+    this.row = $("#lane").content.firstElementChild.cloneNode(true);
+    this.row.dataset.algorithm = algorithm;
+    $("strong", this.row).textContent = NAMES[algorithm][0];
+    this.canvas = $("canvas", this.row);
+    this.marks = [];
+    this.windows = [];
+    this.levels = [];
+    $(".ruler").before(this.row);
+  }
+
+  take(limit, { period, period_ms, threshold }) {
+    this.limit = limit;
+    this.period = period_ms;
+    const every = span(period_ms / threshold).replace(".0 ", " ");
+    $(".promise", this.row).textContent = NAMES[this.algorithm][1](limit.capacity, readable(period), every);
+    // Cells up to what can be told apart, a plain bar beyond.
+    const cells = limit.capacity <= 24 ? limit.capacity : 1;
+    $(".meter", this.row).style.setProperty("--cells", cells);
+    if (this.seen) this.show();
+  }
+
+  clear() {
+    [this.marks, this.windows, this.levels] = [[], [], []];
+    this.seen = null;
+  }
+
+  see(at, call, seen) {
+    this.seen = seen;
+    this.resets = at + seen.reset;
+    this.passes = at + seen.retry;
+    if (call) this.marks.push({ at, allowed: seen.allowed });
+    if (seen.reset > 0) this.noteWindow(at);
+    this.levels.push({ at, resets: this.resets, fill: this.limit.fill_ms });
+    const past = at - SHOWN * Math.max(this.period, 2000);
+    for (const kept of [this.marks, this.levels]) while (kept[1]?.at < past) kept.shift();
+    while (this.windows[0]?.end < past) this.windows.shift();
+    this.show();
+  }
+
+  /** The window that ends when the count is reset; that of a counter, a period or two before. */
+  noteWindow(at) {
+    const left = this.algorithm === "sliding_counter" ? this.seen.reset % this.period : this.seen.reset;
+    const [start, end] = [at + left - this.period, at + left];
+    const last = this.windows.at(-1);
+    if (last && Math.abs(last.end - end) < 40) return;
+    if (last?.end > start) last.end = start;
+    this.windows.push({ start, end });
+  }
+
+  show() {
+    const { remaining, admitted, refused } = this.seen;
+    const { capacity } = this.limit;
+    text($(".remaining b", this.row), remaining);
+    text($(".remaining span", this.row), `of ${capacity} left`);
+    $(".meter i", this.row).style.setProperty("--left", Math.min(1, remaining / capacity));
+    text($(".tally .admitted b", this.row), admitted);
+    text($(".tally .refused b", this.row), refused);
+    text($(".strip .unseen", this.row), `${this.marks.length} calls shown`);
+  }
+
+  /** In words, as long as they say something. */
+  wait() {
+    const left = this.passes - now();
+    return left > 0 ? `in ${span(Math.max(left, 100))}` : "now";
+  }
+
+  tick() {
+    if (!this.seen) return;
+    const wait = this.wait();
+    text($(".next", this.row), `next call passes ${wait}`);
+    this.row.classList.toggle("closed", wait !== "now");
+  }
+
+  inWords() {
+    const { admitted, refused } = this.seen;
+    const name = NAMES[this.algorithm][0];
+    return `${name}: ${admitted} admitted, ${refused} refused, next call passes ${this.wait()}.`;
+  }
+}
+
+function text(place, value) {
+  if (place.textContent !== String(value)) place.textContent = value;
+}
+
+const readable = (period) => period.replace(/([a-z]+)$/, " $1");
+
+/** Rounded up, so that nobody comes too early. */
+function span(ms) {
+  if (ms < 10000) return `${(Math.ceil(ms / 100 - 1e-6) / 10).toFixed(1)} s`;
+  if (ms < 120000) return `${Math.ceil(ms / 1000)} s`;
+  return ms < 7200000 ? `${Math.ceil(ms / 60000)} min` : `${Math.ceil(ms / 3600000)} h`;
+}
+
+// --- The news, for those who listen: soon after they called, and else now and then
+
+let told = 0;
+let seconds = 0;
+setInterval(() => {
+  seconds += 1;
+  if (!lanes[0]?.seen || !(called || seconds >= 10)) return;
+  const calls = lanes[0].seen.admitted + lanes[0].seen.refused;
+  if (calls !== told) text($("#news"), lanes.map((lane) => lane.inWords()).join(" "));
+  [told, seconds, called] = [calls, 0, false];
+}, 1000);
+
+// --- Time goes on
+
+function frame(time) {
+  // Who asked for less motion gets two steps a second.
+  if (!still.matches || time - frame.last >= 500) {
+    frame.last = time;
+    if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());
+    lanes.forEach((lane) => lane.tick());
+  }
+  requestAnimationFrame(frame);
+}
+frame.last = 0;
+requestAnimationFrame(frame);
+
+connect();

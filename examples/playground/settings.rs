@@ -1,0 +1,218 @@
+//! What a visitor filled in, read into five limits or into what is wrong with it.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, InvalidLimit, Limit};
+use serde::{Deserialize, Serialize};
+
+use crate::traffic::Traffic;
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::Sliding,
+    Algorithm::Fixed,
+    Algorithm::SlidingCounter,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
+
+/// From the largest, in microseconds.
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
+/// The fields as they were typed.
+#[derive(Deserialize)]
+pub(crate) struct Form {
+    threshold: String,
+    period: String,
+    /// May be empty.
+    burst: String,
+    traffic: Traffic,
+    store: StoreName,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StoreName {
+    Embedded,
+    Redis,
+}
+
+/// What is wrong, and with which field.
+#[derive(Debug, Serialize)]
+pub(crate) struct Complaint {
+    field: &'static str,
+    message: String,
+}
+
+/// What is in force.
+pub(crate) struct Settings {
+    pub(crate) limits: [Limit; 5],
+    pub(crate) traffic: Traffic,
+    pub(crate) store: StoreName,
+    /// As given, so that the attributes say no more than they must.
+    burst: Option<u32>,
+}
+
+/// The settings as the page shows them.
+#[derive(Serialize)]
+pub(crate) struct Shown {
+    threshold: u32,
+    period: String,
+    period_ms: f64,
+    traffic: Traffic,
+    store: StoreName,
+    lanes: [ShownLimit; 5],
+}
+
+#[derive(Serialize)]
+struct ShownLimit {
+    algorithm: &'static str,
+    capacity: u32,
+    /// How long an empty bucket takes to fill.
+    fill_ms: f64,
+    attribute: String,
+}
+
+impl Settings {
+    pub(crate) fn read(form: &Form, has_redis: bool) -> Result<Self, Vec<Complaint>> {
+        let burst = Some(form.burst.trim()).filter(|text| !text.is_empty());
+        let threshold = number("threshold", form.threshold.trim());
+        let period = period(form.period.trim());
+        let burst = burst.map(|text| number("burst", text)).transpose();
+        let (threshold, period, burst) = match (threshold, period, burst) {
+            (Ok(threshold), Ok(period), Ok(burst)) => (threshold, period, burst),
+            (threshold, period, burst) => {
+                return Err([threshold.err(), period.err(), burst.err()]
+                    .into_iter()
+                    .flatten()
+                    .collect());
+            }
+        };
+        if form.store == StoreName::Redis && !has_redis {
+            return Err(vec![Complaint {
+                field: "store",
+                message: "Redis needs the playground to be started with RATELIMIT_REDIS_URL".into(),
+            }]);
+        }
+        let limits = limits(threshold, period, burst).map_err(|invalid| vec![invalid.into()])?;
+        Ok(Self { limits, traffic: form.traffic, store: form.store, burst })
+    }
+
+    pub(crate) fn shown(&self) -> Shown {
+        let [limit, ..] = &self.limits;
+        Shown {
+            threshold: limit.threshold(),
+            period: in_units(limit.period()),
+            period_ms: millis(limit.period()),
+            traffic: self.traffic,
+            store: self.store,
+            lanes: self.limits.each_ref().map(|limit| ShownLimit {
+                algorithm: limit.algorithm().as_str(),
+                capacity: limit.capacity(),
+                fill_ms: millis(limit.period()) * f64::from(limit.capacity())
+                    / f64::from(limit.threshold()),
+                attribute: self.attribute(limit),
+            }),
+        }
+    }
+
+    fn attribute(&self, limit: &Limit) -> String {
+        let (period, threshold) = (in_units(limit.period()), limit.threshold());
+        let burst = self.burst.filter(|_| is_bucket(limit.algorithm()));
+        format!(
+            "#[rate_limit(period = \"{period}\", threshold = {threshold}, algo = \"{}\"{})]",
+            limit.algorithm(),
+            burst.map(|burst| format!(", burst = {burst}")).unwrap_or_default(),
+        )
+    }
+}
+
+impl Default for Settings {
+    /// Small enough to be counted by eye.
+    fn default() -> Self {
+        let limits = limits(5, Duration::from_secs(5), None).expect("five in five seconds can be");
+        Self { limits, traffic: Traffic::Clicks, store: StoreName::Embedded, burst: None }
+    }
+}
+
+impl From<InvalidLimit> for Complaint {
+    /// What a limit says of itself begins with the value that is to be changed.
+    fn from(invalid: InvalidLimit) -> Self {
+        let message = invalid.to_string();
+        let named = message.split('`').nth(1);
+        let field = ["threshold", "burst"].into_iter().find(|field| named == Some(field));
+        Self { field: field.unwrap_or("period"), message: sentence(&message.replace('`', "")) }
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+fn limits(
+    threshold: u32,
+    period: Duration,
+    burst: Option<u32>,
+) -> Result<[Limit; 5], InvalidLimit> {
+    let mut limits = [Limit::new("playground", ALGORITHMS[0], threshold, period)?; 5];
+    for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
+        *limit = Limit::new("playground", algorithm, threshold, period)?;
+        if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {
+            *limit = limit.try_burst(burst)?;
+        }
+    }
+    Ok(limits)
+}
+
+fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
+}
+
+fn number(field: &'static str, text: &str) -> Result<u32, Complaint> {
+    text.parse().map_err(|_| Complaint {
+        field,
+        message: sentence(&format!("{field} must be a whole number from 1 to {}", u32::MAX)),
+    })
+}
+
+/// `5`, `0.5`, `250ms`, `1.5m`: as in the attribute, a bare number is seconds.
+fn period(text: &str) -> Result<Duration, Complaint> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[number.len()..] {
+        "" => Some(1_000_000),
+        given => UNITS.iter().find(|(unit, _)| *unit == given).map(|(_, us)| *us),
+    };
+    let seconds = unit.zip(number.trim_end().parse::<f64>().ok());
+    // To whole microseconds, so that 0.1 is a tenth.
+    let micros = seconds.map(|(us, number)| (number * us as f64).round());
+    // The rest of what a period may be is the limit's to say.
+    match micros.filter(|micros| (0.0..9e15).contains(micros)) {
+        Some(micros) => Ok(Duration::from_micros(micros as u64)),
+        None => Err(Complaint {
+            field: "period",
+            message:
+                "Period must be a number of seconds, or have a unit (d, h, m, s, ms, us): 5, 250ms"
+                    .into(),
+        }),
+    }
+}
+
+/// With a capital, as what is shown by itself.
+fn sentence(message: &str) -> String {
+    let (first, rest) = message.split_at(1);
+    first.to_uppercase() + rest
+}
+
+/// In the largest unit that it is a whole number of.
+fn in_units(period: Duration) -> String {
+    let period = period.as_micros() as u64;
+    let (unit, us) =
+        UNITS.into_iter().find(|(_, us)| period.is_multiple_of(*us)).unwrap_or(UNITS[5]);
+    format!("{}{unit}", period / us)
+}

@@ -1,0 +1,65 @@
+//! When calls come by themselves.
+
+use std::time::Duration;
+
+use ratelimit_runtime::Limit;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// Who calls, beside the visitor.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Traffic {
+    /// Nobody.
+    Clicks,
+    /// One call after the other, a little more often than the limit admits.
+    Steady,
+    /// Twice the threshold at once, and then nothing for more than a period.
+    Bursts,
+    /// Far more often than the limit admits, without a pause.
+    Hammering,
+}
+
+/// Neither more often, whatever the limit, nor so seldom that nobody stays to see it.
+const GAPS: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(5));
+const LONGEST_BURST: u32 = 20;
+
+/// The next call of some traffic.
+pub(crate) struct Schedule {
+    traffic: Traffic,
+    limit: Limit,
+    due: Instant,
+    /// Calls of this burst so far.
+    calls: u32,
+}
+
+impl Schedule {
+    pub(crate) fn new(traffic: Traffic, limit: Limit) -> Self {
+        Self { traffic, limit, due: Instant::now(), calls: 0 }
+    }
+
+    /// Returns when a call is due. Dropped before, it changes nothing.
+    pub(crate) async fn next(&mut self) {
+        if self.traffic == Traffic::Clicks {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep_until(self.due).await;
+        // Calls that came too late, because a store was slow, are not made up for.
+        self.due = self.due.max(Instant::now()) + self.gap();
+    }
+
+    fn gap(&mut self) -> Duration {
+        let even = self.limit.period() / self.limit.threshold();
+        let within = |gap: Duration| gap.clamp(GAPS.0, GAPS.1);
+        match self.traffic {
+            Traffic::Clicks | Traffic::Steady => within(even * 4 / 5),
+            Traffic::Hammering => within((even / 8).min(Duration::from_millis(150))),
+            Traffic::Bursts => {
+                let burst = self.limit.threshold().saturating_mul(2).min(LONGEST_BURST);
+                self.calls = (self.calls + 1) % burst;
+                let pause = self.limit.period().saturating_mul(6) / 5;
+                if self.calls == 0 { within(pause) } else { GAPS.0 * 3 }
+            }
+        }
+    }
+}
