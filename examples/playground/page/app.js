@@ -1,12 +1,12 @@
 // Draws what the server tells: nothing is decided, counted or guessed here. Between two messages only
 // time goes on, by which counts run down and buckets refill.
 
-import { draw, SHOWN } from "/timeline.js";
+import { draw, shown } from "/timeline.js";
 
 const NAMES = {
   sliding: ["Sliding window", (limit, period) => `never more than ${limit} in any ${period}`],
   fixed: ["Fixed window", (limit, period) => `${limit} per window of ${period}`],
-  sliding_counter: ["Sliding counter", (limit, period) => `about ${limit} in any ${period}, by two counts`],
+  sliding_counter: ["Sliding counter", (limit, period) => `about ${limit} in any ${period}`],
   token_bucket: ["Token bucket", (limit, _, every) => `${limit} at once, then one every ${every}`],
   leaky_bucket: ["Leaky bucket", (limit, _, every) =>
     limit === 1 ? `one every ${every}` : `${limit} at once, then one every ${every}`],
@@ -156,9 +156,9 @@ class Lane {
     this.resets = at + seen.reset;
     this.passes = at + seen.retry;
     if (call) this.marks.push({ at, allowed: seen.allowed });
-    if (seen.reset > 0) this.noteWindow(at);
+    if (seen.reset > 0 && !this.algorithm.endsWith("bucket")) this.noteWindow(at);
     this.levels.push({ at, resets: this.resets, fill: this.limit.fill_ms });
-    const past = at - SHOWN * Math.max(this.period, 2000);
+    const past = at - shown(this.period);
     for (const kept of [this.marks, this.levels]) while (kept[1]?.at < past) kept.shift();
     while (this.windows[0]?.end < past) this.windows.shift();
     this.show();
@@ -233,8 +233,8 @@ setInterval(() => {
 // --- Time goes on
 
 function frame(time) {
-  // Who asked for less motion gets two steps a second.
-  if (!still.matches || time - frame.last >= 500) {
+  // Thirty steps a second are smooth here; who asked for less motion gets two.
+  if (time - frame.last >= (still.matches ? 500 : 30)) {
     frame.last = time;
     if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());
     lanes.forEach((lane) => lane.tick());

@@ -1,8 +1,11 @@
 // The lanes of the timeline. Time runs from right to left past the line that is now; to its right is
 // what is known of the time ahead: when a window ends, a bucket is full, the next call passes.
 
-/** How many periods back marks are kept. */
-export const SHOWN = 4;
+/** Periods too short or too long to be watched are drawn as others of some seconds. */
+const unit = (period) => Math.min(20000, Math.max(2000, period));
+
+/** How far back something may have to be drawn. */
+export const shown = (period) => 3 * unit(period);
 
 const colors = {};
 const schemes = matchMedia("(prefers-color-scheme: dark)");
@@ -22,10 +25,8 @@ export function draw(lanes, ruler, period, now) {
   drawRuler(ruler, view);
 }
 
-/** Periods too short or too long to be watched are drawn in a view of a few seconds. */
 function scale(width, period, now) {
-  const unit = Math.min(20000, Math.max(2000, period));
-  const [past, ahead] = width > 500 ? [2.6 * unit, 1.1 * unit] : [1.7 * unit, 1.1 * unit];
+  const [past, ahead] = [(width > 500 ? 2.6 : 1.7) * unit(period), 1.1 * unit(period)];
   const x = (at) => ((at - now + past) / (past + ahead)) * width;
   const steps = [500, 1000, 2000, 5000, 10000, 20000];
   const step = steps.find((step) => x(step) - x(0) >= 44) ?? 60000;
@@ -80,7 +81,8 @@ function drawWindows(pen, lane, { x, now, width }, base) {
     pen.fillStyle = colors.tint;
     pen.fillRect(left, 14, right - left, base - 14);
   }
-  line(pen, colors["tint-edge"], 2, [[left, base], [left, 10], [right, 10]]);
+  const top = lane.algorithm === "sliding" ? 14 : 8;
+  line(pen, colors["tint-edge"], 2, [[left, base], [left, top], [right, top]]);
 }
 
 /** What is in the bucket, as of each look at it; ahead, as it refills. */

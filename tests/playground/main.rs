@@ -1,0 +1,389 @@
+//! The playground shows what the library decides, to everybody: in a real browser, with a mouse, with
+//! keys alone, on a phone.
+//!
+//! With `PICTURE=examples/playground/screenshot.png`, `hammering_is_seen_as_it_happens` keeps the
+//! picture that the README shows.
+
+mod browser;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ratelimit_runtime::{Rejection, rate_limit};
+use serde_json::{Value, json};
+use support::server::Server;
+use thirtyfour::Key;
+
+use browser::{Page, playground};
+
+/// Limits for which the time that a test takes is none.
+async fn set_long_limits(page: &Page) {
+    page.fill("threshold", "3").await;
+    page.fill("burst", "2").await;
+    page.fill("period", "1h").await;
+    page.until(PROMISE, &"3 per window of 1 h".to_owned()).await;
+}
+
+const PROMISE: &str = "document.querySelector('[data-algorithm=fixed] .promise').textContent";
+const ATTRIBUTE: &str = "document.querySelector('#attribute').textContent";
+
+fn text_of(selector: &str) -> String {
+    format!("document.querySelector('{selector}').textContent")
+}
+
+#[tokio::test]
+async fn calls_are_decided_as_the_settings_say() {
+    let page = Page::open().await;
+    set_long_limits(&page).await;
+    page.click("#call").await;
+    page.tallies([[1, 0]; 5]).await;
+    page.press(" ").await;
+    page.press(Key::Enter.value()).await;
+    page.tallies([[3, 0], [3, 0], [3, 0], [2, 1], [2, 1]]).await;
+    page.click("#call").await;
+    page.tallies([[3, 1], [3, 1], [3, 1], [2, 2], [2, 2]]).await;
+
+    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"0 of 3 left".to_owned()).await;
+    page.until(
+        &text_of("[data-algorithm=sliding] .next"),
+        &"next call passes in 60 min".to_owned(),
+    )
+    .await;
+    // A token of a bucket takes a third of an hour.
+    let next = text_of("[data-algorithm=token_bucket] .next");
+    page.until(&next, &"next call passes in 20 min".to_owned()).await;
+    let news = "Leaky bucket: 2 admitted, 2 refused, next call passes in 20 min.";
+    page.until(&format!("{}.endsWith('{news}')", text_of("#news")), &true).await;
+
+    page.click("#forget").await;
+    page.tallies([[0, 0]; 5]).await;
+    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"3 of 3 left".to_owned()).await;
+
+    let origin = page.address().to_owned();
+    let loaded: Vec<String> =
+        page.value("performance.getEntriesByType('resource').map(entry => entry.name)").await;
+    assert!(loaded.len() >= 5, "{loaded:?}");
+    assert!(loaded.iter().all(|address| address.starts_with(&origin)), "{loaded:?}");
+    assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+#[tokio::test]
+async fn visitors_do_not_disturb_each_other() {
+    let page = Page::open().await;
+    set_long_limits(&page).await;
+    page.click("#call").await;
+    page.tallies([[1, 0]; 5]).await;
+    let (ann, bob) = (
+        page.driver.window().await.expect("a window"),
+        page.driver.new_tab().await.expect("a window"),
+    );
+    page.driver.switch_to_window(bob).await.expect("a window");
+    page.driver.goto(page.address()).await.expect("the page loads");
+    page.is_live().await;
+    set_long_limits(&page).await;
+    page.click("#call").await;
+    page.tallies([[1, 0]; 5]).await;
+    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"2 of 3 left".to_owned()).await;
+    page.driver.close_window().await.expect("a window");
+    page.driver.switch_to_window(ann).await.expect("a window");
+    page.tallies([[1, 0]; 5]).await;
+    page.close().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_said_at_its_field() {
+    let page = Page::open().await;
+    for (field, text, message) in [
+        ("threshold", "0", "Threshold must be at least 1: 0 would refuse every call"),
+        ("threshold", "many", "Threshold must be a whole number from 1 to 4294967295"),
+        ("period", "0", "Period must be at least one microsecond"),
+        ("period", "40000d", "Period must be at most 100 years (36,525 days)"),
+        ("burst", "0", "Burst must be at least 1: 0 would refuse every call"),
+        (
+            "period",
+            "soon",
+            "Period must be a number of seconds, or have a unit (d, h, m, s, ms, us): 5, 250ms",
+        ),
+    ] {
+        page.fill(field, text).await;
+        page.until(&text_of(&format!("#{field}-error")), &message.to_owned()).await;
+        let invalid = format!("document.querySelector('#{field}').ariaInvalid");
+        page.until(&invalid, &"true".to_owned()).await;
+        page.fill(field, if field == "burst" { "" } else { "7" }).await;
+        page.until(&text_of(&format!("#{field}-error")), &String::new()).await;
+        page.until(&invalid, &"false".to_owned()).await;
+    }
+    page.fill("period", "100d").await;
+    page.until(PROMISE, &"7 per window of 100 d".to_owned()).await;
+    page.fill("burst", "4000000000").await;
+    let slow =
+        "This bucket takes more than 100 years to fill: lower burst or period, or raise threshold";
+    page.until(&text_of("#burst-error"), &slow.to_owned()).await;
+    // What was in force is in force.
+    page.until(PROMISE, &"7 per window of 100 d".to_owned()).await;
+    // The browser notes each answer that is not a success, and there is nothing else to note.
+    let mistakes = page.mistakes().await;
+    assert!(mistakes.iter().all(|mistake| mistake.contains("422 (Unprocessable")), "{mistakes:?}");
+    page.close().await;
+}
+
+/// An attribute as written, on a function, so that it is one that compiles.
+macro_rules! attributes {
+    ($($function:ident: $algorithm:literal, [$($attribute:tt)*];)*) => {
+        [$({
+            #[rate_limit($($attribute)*)]
+            async fn $function() -> Result<(), Rejection> {
+                Ok(())
+            }
+            drop($function());
+            ($algorithm, concat!("#[rate_limit(", stringify!($($attribute)*), ")]"))
+        }),*]
+    };
+}
+
+#[tokio::test]
+async fn the_attribute_is_what_the_settings_say() {
+    let page = Page::open().await;
+    page.fill("threshold", "3").await;
+    page.fill("burst", "8").await;
+    page.fill("period", "1.5").await;
+    page.until(PROMISE, &"3 per window of 1500 ms".to_owned()).await;
+    for (algorithm, attribute) in attributes! {
+        sliding: "sliding", [period = "1500ms", threshold = 3, algo = "sliding"];
+        fixed: "fixed", [period = "1500ms", threshold = 3, algo = "fixed"];
+        counter: "sliding_counter", [period = "1500ms", threshold = 3, algo = "sliding_counter"];
+        token: "token_bucket", [period = "1500ms", threshold = 3, algo = "token_bucket", burst = 8];
+        leaky: "leaky_bucket", [period = "1500ms", threshold = 3, algo = "leaky_bucket", burst = 8];
+    } {
+        page.click(&format!("#algorithm option[value={algorithm}]")).await;
+        page.until(ATTRIBUTE, &attribute.to_owned()).await;
+    }
+    page.fill("burst", "").await;
+    let default = r#"#[rate_limit(period = "1500ms", threshold = 3, algo = "leaky_bucket")]"#;
+    page.until(ATTRIBUTE, &default.to_owned()).await;
+
+    let rights = json!({ "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": page.address() });
+    page.cdp("Browser.grantPermissions", rights).await;
+    page.click("#copy").await;
+    page.until(&text_of("#copy"), &"Copied".to_owned()).await;
+    page.until("navigator.clipboard.readText()", &default.to_owned()).await;
+    page.close().await;
+}
+
+#[tokio::test]
+async fn hammering_is_seen_as_it_happens() {
+    let page = Page::open().await;
+    // One call, and the rest late in its window: then the five differ most.
+    page.click("#call").await;
+    page.tallies([[1, 0]; 5]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    page.choose("hammering").await;
+    let refused = text_of("[data-algorithm=sliding] .tally .refused b");
+    for more in [1, 20, 45] {
+        page.until(&format!("Number({refused}) >= {more}"), &true).await;
+    }
+    let blank = "[...document.querySelectorAll('.strip canvas')].map(canvas => canvas.getContext('2d')\
+        .getImageData(0, 0, canvas.width, canvas.height).data.every(part => part === 0))";
+    assert_eq!(page.value::<Vec<bool>>(blank).await, [false; 5]);
+    // A fixed window lets more through around its end than any period of a sliding one.
+    let admitted = "['fixed', 'sliding', 'leaky_bucket'].map(name => Number(document.querySelector(\
+        `[data-algorithm=${name}] .tally .admitted b`).textContent))";
+    let [fixed, sliding, leaky]: [u32; 3] = page.value(admitted).await;
+    assert!(fixed >= 10 && sliding >= 10 && leaky >= 8, "{fixed} {sliding} {leaky}");
+
+    page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
+    let picture = page.driver.screenshot_as_png().await.expect("a picture");
+    if let Some(path) = std::env::var_os("PICTURE") {
+        std::fs::write(path, &picture).expect("a file");
+    }
+    assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+#[tokio::test]
+async fn redis_is_used_missed_and_found_again() {
+    let server = Server::start();
+    let mut command = playground();
+    command.env("RATELIMIT_REDIS_URL", &server.url);
+    let page = Page::open_of(command).await;
+    set_long_limits(&page).await;
+    page.click("#call").await;
+    page.tallies([[1, 0]; 5]).await;
+    assert!(server.lives().is_empty(), "in this process, until Redis is chosen");
+
+    let decided_by = "document.body.dataset.decidedBy";
+    page.choose("redis").await;
+    page.until(decided_by, &"redis".to_owned()).await;
+    page.until(&text_of("[data-algorithm=sliding] .remaining"), &"3 of 3 left".to_owned()).await;
+    page.click("#call").await;
+    page.tallies([[2, 0]; 5]).await;
+    let keys = server.lives();
+    assert_eq!(keys.len(), 5, "{keys:?}");
+    assert!(keys.iter().all(|(key, life)| key.starts_with("playground:") && *life > 0), "{keys:?}");
+
+    let port = server.port();
+    drop(server);
+    page.until(decided_by, &"fallback".to_owned()).await;
+    let trouble = format!("{}.startsWith('Redis does not answer.')", text_of("#trouble"));
+    page.until(&trouble, &true).await;
+    page.click("#call").await;
+    page.tallies([[3, 0]; 5]).await;
+    let _server = Server::start_on(port);
+    page.until(decided_by, &"redis".to_owned()).await;
+    page.until(&text_of("#trouble"), &String::new()).await;
+    assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+#[tokio::test]
+async fn without_redis_the_page_says_how_to_have_it() {
+    let page = Page::open().await;
+    page.until("document.querySelector('[value=redis]').disabled", &true).await;
+    page.until(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note")), &true).await;
+    page.close().await;
+}
+
+#[tokio::test]
+async fn it_fits_a_phone() {
+    let page = Page::open().await;
+    page.choose("hammering").await;
+    for width in [360, 600, 900, 1280] {
+        page.size(width, 780).await;
+        page.until("innerWidth", &width).await;
+        page.until("document.documentElement.scrollWidth", &width).await;
+    }
+    page.size(360, 780).await;
+    let small = "[...document.querySelectorAll('button, select, input:not([type=radio]), .segments label')]\
+        .filter(control => control.getBoundingClientRect().height < 44 \
+            || control.getBoundingClientRect().width < 44).map(control => control.outerHTML)";
+    page.until(small, &Vec::<String>::new()).await;
+    // The longest line wraps as well.
+    page.fill("period", "123456789us").await;
+    page.fill("burst", "99999999").await;
+    page.click("#algorithm option[value=leaky_bucket]").await;
+    page.until(&format!("{ATTRIBUTE}.includes('99999999')"), &true).await;
+    page.until("document.documentElement.scrollWidth", &360).await;
+    page.close().await;
+}
+
+#[tokio::test]
+async fn keys_alone_reach_everything() {
+    let page = Page::open().await;
+    let focus = "document.activeElement.id || document.activeElement.name || ''";
+    let mut reached = Vec::new();
+    loop {
+        page.press(Key::Tab.value()).await;
+        let at: String = page.value(focus).await;
+        if at.is_empty() || reached.contains(&at) {
+            break;
+        }
+        let outline = "getComputedStyle(document.activeElement.type === 'radio' \
+            ? document.activeElement.nextElementSibling : document.activeElement).outlineStyle";
+        page.until(outline, &"solid".to_owned()).await;
+        reached.push(at);
+    }
+    let order = [
+        "threshold",
+        "period",
+        "burst",
+        "traffic",
+        "store",
+        "forget",
+        "call",
+        "algorithm",
+        "attribute",
+        "copy",
+    ];
+    assert_eq!(reached, order);
+    // Arrows choose, as in every group of choices.
+    page.value::<Value>("document.querySelector('[name=traffic]').focus()").await;
+    page.press(Key::Right.value()).await;
+    page.until("document.querySelector('[value=steady]').checked", &true).await;
+    let admitted = text_of("[data-algorithm=fixed] .tally .admitted b");
+    page.until(&format!("Number({admitted}) >= 2"), &true).await;
+    page.close().await;
+}
+
+#[tokio::test]
+async fn a_screen_reader_is_told_everything() {
+    let page = Page::open().await;
+    let tree = page.cdp("Accessibility.getFullAXTree", json!({})).await;
+    let nodes: Vec<(String, String, &Value)> = tree["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .filter(|node| node["ignored"] == false)
+        .map(|node| {
+            let text = |of: &str| node[of]["value"].as_str().unwrap_or_default().to_owned();
+            (text("role"), text("name"), node)
+        })
+        .collect();
+    let named = |role: &str| -> Vec<&str> {
+        let of_role = nodes.iter().filter(|(its, ..)| its == role);
+        of_role.map(|(_, name, _)| name.as_str()).collect()
+    };
+    assert_eq!(named("RootWebArea"), ["Rate limit playground"]);
+    assert_eq!(page.value::<String>("document.documentElement.lang").await, "en");
+    assert_eq!(page.value::<u32>("document.querySelectorAll('h1').length").await, 1);
+    assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Take it along"]);
+    assert_eq!(named("textbox"), ["Threshold", "Period", "Burst of buckets"]);
+    assert_eq!(named("button"), ["Start over", "Call", "Copy"]);
+    assert_eq!(named("radio"), ["Clicks", "Steady", "Bursts", "Hammering", "Process", "Redis"]);
+    assert_eq!(named("combobox"), ["Algorithm"]);
+    assert_eq!(named("row").len(), 6);
+    assert_eq!(named("columnheader").len(), 4);
+    assert_eq!(named("rowheader").len(), 5);
+    assert_eq!(named("cell").len(), 15);
+    assert!(named("rowheader")[0].starts_with("Sliding window"), "{:?}", named("rowheader"));
+    let live: BTreeSet<_> = nodes
+        .iter()
+        .filter(|(.., node)| {
+            let properties = node["properties"].as_array();
+            properties.is_some_and(|all| {
+                all.iter().any(|one| one["name"] == "live" && one["value"]["value"] == "polite")
+            })
+        })
+        .map(|(role, ..)| role.as_str())
+        .collect();
+    assert!(live.contains("status"), "{live:?}");
+    page.close().await;
+}
+
+#[tokio::test]
+async fn colors_can_be_told_from_their_ground() {
+    let page = Page::open().await;
+    // The contrast of WCAG 2.2, 1.4.3: of text 4.5, of what else is to be seen 3.
+    let contrast = "(() => {
+        const style = getComputedStyle(document.documentElement);
+        const light = (name) => style.getPropertyValue(`--${name}`).match(/\\w\\w/g).slice(0, 3)
+            .map(part => parseInt(part, 16) / 255)
+            .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+        const between = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        return [['ink', 4.5], ['muted', 4.5], ['admitted', 4.5], ['refused', 4.5], ['edge', 3]]
+            .flatMap(([name, least]) => ['paper', 'sheet'].map(ground => [name, ground, least]))
+            .filter(([name, ground, least]) => between(light(name), light(ground)) < least)
+            .map(([name, ground]) => `${name} on ${ground}`);
+    })()";
+    for scheme in ["light", "dark"] {
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        page.cdp("Emulation.setEmulatedMedia", features).await;
+        page.until(&format!("matchMedia('(prefers-color-scheme: {scheme})').matches"), &true).await;
+        assert_eq!(page.value::<Vec<String>>(contrast).await, [""; 0], "{scheme}");
+    }
+    page.close().await;
+}
+
+#[test]
+fn it_says_why_it_cannot_start() {
+    for (name, value, message) in [
+        ("PORT", "99999", "error: PORT is `99999`: set it to a number up to 65535"),
+        ("HOST", "256.0.0.1", "error: cannot listen on 256.0.0.1:0"),
+        ("RATELIMIT_REDIS_URL", "http://127.0.0.1", "error: RATELIMIT_REDIS_URL: "),
+    ] {
+        let output = playground().env(name, value).output().expect("cargo runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(message), "{said}");
+    }
+}
