@@ -163,16 +163,23 @@ impl Session<'_> {
             told = tokio::select! {
                 () = self.events.closed() => Err(Left),
                 order = orders.recv() => match order {
-                    Some(Command::Call) => self.ask(true).await,
+                    Some(Command::Call) => self.call().await,
                     Some(Command::Change(settings)) => self.change(*settings).await,
                     Some(Command::Forget) => self.forget().await,
                     None => Err(Left),
                 },
-                () = self.schedule.next() => self.ask(true).await,
+                () = self.schedule.next() => self.call().await,
                 _ = looks.tick() => self.ask(false).await,
             };
         }
         self.reset().await;
+    }
+
+    /// Looks at once as well: the decision about a call that is admitted does not tell when the next
+    /// one would be.
+    async fn call(&mut self) -> Result<(), Left> {
+        self.ask(true).await?;
+        self.ask(false).await
     }
 
     /// Makes a call, or looks what would become of one, under all five limits.

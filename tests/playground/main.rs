@@ -120,8 +120,12 @@ async fn what_cannot_be_is_said_at_its_field() {
     let slow =
         "This bucket takes more than 100 years to fill: lower burst or period, or raise threshold";
     page.until(&text_of("#burst-error"), &slow.to_owned()).await;
-    // What was in force is in force.
+    // What was in force is in force, and the rest of what is chosen holds.
     page.until(PROMISE, &"7 per window of 100 d".to_owned()).await;
+    page.choose("hammering").await;
+    let refused = text_of("[data-algorithm=fixed] .tally .refused b");
+    page.until(&format!("Number({refused}) >= 1"), &true).await;
+    page.until(&text_of("#burst-error"), &slow.to_owned()).await;
     // The browser notes each answer that is not a success, and there is nothing else to note.
     let mistakes = page.mistakes().await;
     assert!(mistakes.iter().all(|mistake| mistake.contains("422 (Unprocessable")), "{mistakes:?}");
@@ -329,7 +333,7 @@ async fn a_screen_reader_is_told_everything() {
     assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Take it along"]);
     assert_eq!(named("textbox"), ["Threshold", "Period", "Burst of buckets"]);
     assert_eq!(named("button"), ["Start over", "Call", "Copy"]);
-    assert_eq!(named("radio"), ["Clicks", "Steady", "Bursts", "Hammering", "Process", "Redis"]);
+    assert_eq!(named("radio"), ["By hand", "Steady", "Bursts", "Hammering", "Process", "Redis"]);
     assert_eq!(named("combobox"), ["Algorithm"]);
     assert_eq!(named("row").len(), 6);
     assert_eq!(named("columnheader").len(), 4);

@@ -80,10 +80,24 @@ const request = (method, what, body) => session && fetch(`/sessions/${session}/$
   method, body, headers: body ? { "content-type": "application/json" } : {},
 }).catch(() => null);
 
+const filled = () => Object.fromEntries(new FormData(form));
+let accepted = filled();
+
+async function put(settings) {
+  const answer = await request("PUT", "settings", JSON.stringify(settings));
+  return answer?.status === 422 ? answer.json() : [];
+}
+
 async function send() {
-  const { threshold, period, burst, traffic, store } = Object.fromEntries(new FormData(form));
-  const answer = await request("PUT", "settings", JSON.stringify({ threshold, period, burst, traffic, store }));
-  const complaints = answer?.status === 422 ? await answer.json() : [];
+  const wanted = filled();
+  const complaints = await put(wanted);
+  if (complaints.length) {
+    // The traffic and the store that were chosen hold all the same, on the limit that could be.
+    const { threshold, period, burst } = accepted;
+    put({ ...wanted, threshold, period, burst });
+  } else {
+    accepted = wanted;
+  }
   for (const field of ["threshold", "period", "burst", "store"]) {
     const complaint = complaints.find((complaint) => complaint.field === field);
     $(`#${field}-error`).textContent = complaint?.message ?? "";
