@@ -184,7 +184,7 @@ async fn hammering_is_seen_as_it_happens() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     page.choose("hammering").await;
     let refused = text_of("[data-algorithm=sliding] .tally .refused b");
-    for more in [1, 20, 45] {
+    for more in [1, 20, 52] {
         page.until(&format!("Number({refused}) >= {more}"), &true).await;
     }
     let blank = "[...document.querySelectorAll('.strip canvas')].map(canvas => canvas.getContext('2d')\
