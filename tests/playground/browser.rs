@@ -177,6 +177,14 @@ impl Page {
     }
 
     pub(crate) async fn close(self) {
-        self.driver.quit().await.expect("the browser ends");
+        self.driver.clone().quit().await.expect("the browser ends");
+    }
+}
+
+impl Drop for Page {
+    /// Where a test has failed, the browser ends with the group of what started it: to be asked to quit
+    /// from here it can take minutes.
+    fn drop(&mut self) {
+        let _ = self.driver.clone().leak();
     }
 }
