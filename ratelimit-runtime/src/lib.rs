@@ -30,7 +30,8 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `redis` | yes | counts shared by a fleet, in Redis or Valkey |
-//! | `axum` | | [`Rejection`] as an axum response |
+//! | `axum`, `actix`, `tonic` | | [`Rejection`] as what these refuse with, middleware, clients as keys: `web` |
+//! | `tower` | | the layer by itself, for hyper and other servers of tower services |
 //! | `metrics` | | what is decided, as metrics; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
@@ -67,7 +68,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// The code in the README compiles and runs.
-#[cfg(all(doctest, feature = "redis"))]
+#[cfg(all(doctest, feature = "redis", feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
@@ -79,8 +80,6 @@ pub mod guide {
 }
 
 mod algorithm;
-#[cfg(feature = "axum")]
-mod axum;
 mod builder;
 mod check;
 mod clock;
@@ -98,6 +97,8 @@ mod report;
 mod site;
 mod store;
 mod waiting;
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub mod web;
 
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -112,7 +113,7 @@ pub use crate::decision::{Decision, Source};
 pub use crate::error::{BuildError, StoreError};
 pub use crate::global::{SetGlobalError, current, set_global};
 pub use crate::key::{Key, KeyWriter};
-pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
+pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Quota, Scope};
 pub use crate::limiter::RateLimiter;
 pub use crate::part::Part;
 pub use crate::rejection::{FromRejection, Rejection};

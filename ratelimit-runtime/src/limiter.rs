@@ -197,6 +197,7 @@ impl RateLimiter {
         if !parts.iter().all(|part| part.limit.agrees_with(first)) {
             return Check::failed(first.name(), StoreError::MixedLimits);
         }
+        report::together(parts);
         let question = match (self.merge(parts), first.patience()) {
             (Err(name), _) => return Check::failed(name, StoreError::SharedCount { name }),
             (Ok(parts), Some(wait)) => self.wait_for(&parts, wait),
@@ -345,10 +346,9 @@ impl RateLimiter {
                     OnError::Local => {
                         limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
                     }
-                    OnError::Allow => Ok(Verdict {
-                        name: limit.name(),
-                        decision: Decision::undecided(limit.capacity()),
-                    }),
+                    OnError::Allow => {
+                        Ok(Verdict::new(&limit, Decision::undecided(limit.capacity())))
+                    }
                     OnError::Deny => Err(error),
                 })
             }),

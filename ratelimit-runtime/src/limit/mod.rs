@@ -3,12 +3,14 @@
 
 mod identity;
 mod invalid;
+mod quota;
 mod terms;
 
 use std::time::Duration;
 
 use self::identity::identity;
 pub use self::invalid::InvalidLimit;
+pub use self::quota::Quota;
 pub use self::terms::{Algorithm, Align, OnError, Scope};
 
 use crate::algorithm::bucket::Rate;

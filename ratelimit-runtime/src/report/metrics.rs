@@ -63,10 +63,10 @@ pub(super) fn ended(began: &Began, finding: &Finding, shadow: bool) {
 fn what_became(finding: &Finding, shadow: bool) -> (&'static str, Outcome, Option<Source>) {
     let either = |seen, hidden| if shadow { hidden } else { seen };
     match finding {
-        Ok(Verdict { name, decision }) => {
+        Ok(Verdict { name, decision, .. }) => {
             (name, either(Outcome::Allowed, Outcome::ShadowAllowed), Some(decision.source))
         }
-        Err(Rejection::Limited { name, decision }) => {
+        Err(Rejection::Limited { name, decision, .. }) => {
             (name, either(Outcome::Limited, Outcome::ShadowLimited), Some(decision.source))
         }
         Err(Rejection::CostExceedsCapacity { name, .. }) => {

@@ -15,6 +15,7 @@ pub(crate) use self::metrics::{describe, keys_changed};
 use crate::decision::{Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::part::Charge;
 use crate::question::Finding;
 use crate::rejection::Rejection;
 
@@ -30,15 +31,40 @@ impl Report {
 
     /// The check has ended, and admitted the call.
     pub(crate) fn admitted(self, limit: &Limit, decision: Decision) {
-        let finding = Ok(Verdict { name: limit.name(), decision });
+        let finding = Ok(Verdict::new(limit, decision));
+        noted(&finding, limit.is_shadow());
         metrics::ended(&self.began, &finding, limit.is_shadow());
     }
 
     /// The check has ended; `shadow` when the call goes on whatever was found.
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
         emit(finding, shadow);
+        noted(finding, shadow);
         metrics::ended(&self.began, finding, shadow);
     }
+}
+
+/// The response that the call is a part of may tell of it. A shadow is for operators, not for clients.
+#[cfg_attr(
+    not(any(feature = "tower", feature = "actix")),
+    allow(unused_variables, reason = "there are no responses to tell of it")
+)]
+#[inline]
+fn noted(finding: &Finding, shadow: bool) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    if !shadow {
+        crate::web::seen::note(finding);
+    }
+}
+
+/// Limits are asked about together.
+#[cfg_attr(
+    not(any(feature = "tower", feature = "actix")),
+    allow(unused_variables, reason = "there are no responses to tell of them")
+)]
+pub(crate) fn together(parts: &[Charge<'_>]) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    crate::web::seen::together(parts.iter().map(|part| part.limit));
 }
 
 /// A server is asked no more, or is asked again.
@@ -67,13 +93,13 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 fn emit(finding: &Finding, shadow: bool) {
     match finding {
         Ok(_) => {}
-        Err(Rejection::Limited { name, decision }) if shadow => tracing::info!(
+        Err(Rejection::Limited { name, decision, .. }) if shadow => tracing::info!(
             limit = name,
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),
             "would be refused"
         ),
-        Err(Rejection::Limited { name, decision }) => tracing::debug!(
+        Err(Rejection::Limited { name, decision, .. }) => tracing::debug!(
             limit = name,
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),

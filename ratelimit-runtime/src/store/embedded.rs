@@ -118,7 +118,7 @@ impl Embedded {
                 let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
                 let outcome = held[at].apply(ask.place, op, &ask.limit, clock, ask.cost);
                 let decision = Decision::new(ask.limit.capacity(), Answered { outcome, source });
-                Verdict { name: ask.limit.name(), decision }
+                Verdict::new(&ask.limit, decision)
             };
 
             let verdict = asks.iter().map(|ask| answer(Op::Peek, ask)).reduce(Verdict::harder)?;
