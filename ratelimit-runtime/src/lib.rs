@@ -39,12 +39,13 @@
 //!
 //! Each checked call is reported once, when it is answered: not the questions that it asks while it
 //! waits, nor calls that gave up, nor `peek`, `refund` and `reset`. Keys may be personal, and are
-//! many: they are in none of this.
+//! many: they are in none of this. What events call `key` is a hash of it under a secret of the process,
+//! by which refusals of one key are seen to be of one.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
-//! | refused | `DEBUG` | `limit`, `retry_after`, `source` |
-//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `cost`, `capacity` |
+//! | refused | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
+//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
 //! | would be refused, by a [shadow](Limit::shadow) | `INFO` | as of the refusal |
 //! | not decided: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
 //!

@@ -131,9 +131,11 @@ impl RateLimiter {
             // As short as it can be: this is every decision of those who have no Redis.
             None => {
                 let local = &self.inner.local;
-                let outcome = local.apply_at(local.place(limit, key), Op::Decide, limit, cost);
+                let place = local.place(limit, key);
+                let outcome = local.apply_at(place, Op::Decide, limit, cost);
                 let answered = Answered { outcome, source: Source::Embedded };
                 if !outcome.allowed {
+                    let report = report.about(limit, cost, || place);
                     return Check::new(report, limit, Question::refused(limit, answered));
                 }
                 let decision = Decision::new(limit.capacity(), answered);
@@ -141,6 +143,7 @@ impl RateLimiter {
                 return Check::admitted(decision);
             }
         };
+        let report = report.about(limit, cost, || self.inner.local.place(limit, key));
         Check::new(report, limit, question)
     }
 
@@ -198,6 +201,7 @@ impl RateLimiter {
             return Check::failed(first.name(), StoreError::MixedLimits);
         }
         report::together(parts);
+        let report = report.about_all(parts, |part| self.inner.local.place(part.limit, part.key));
         let question = match (self.merge(parts), first.patience()) {
             (Err(name), _) => return Check::failed(name, StoreError::SharedCount { name }),
             (Ok(parts), Some(wait)) => self.wait_for(&parts, wait),

@@ -1,6 +1,6 @@
 //! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
 //! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
-//! no event and no label has one.
+//! no event and no label has one; events of refusals have a hash of it.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -8,10 +8,13 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 
+mod trace;
+
 use std::fmt;
 
 use self::metrics::Began;
 pub(crate) use self::metrics::{describe, keys_changed};
+use self::trace::Trace;
 use crate::decision::{Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::limit::Limit;
@@ -22,11 +25,28 @@ use crate::rejection::Rejection;
 /// A check that has begun.
 pub(crate) struct Report {
     began: Began,
+    trace: Trace,
 }
 
 impl Report {
     pub(crate) fn begin() -> Self {
-        Self { began: Began::now() }
+        Self { began: Began::now(), trace: Trace::None }
+    }
+
+    /// The check is of the key at a place, which is looked up if an event would tell of it.
+    pub(crate) fn about(mut self, limit: &Limit, cost: u32, place: impl FnOnce() -> u128) -> Self {
+        self.trace = Trace::one(limit, cost, place);
+        self
+    }
+
+    /// The check is of several keys.
+    pub(crate) fn about_all(
+        mut self,
+        parts: &[Charge<'_>],
+        place: impl Fn(&Charge<'_>) -> u128,
+    ) -> Self {
+        self.trace = Trace::several(parts, place);
+        self
     }
 
     /// The check has ended, and admitted the call.
@@ -38,7 +58,7 @@ impl Report {
 
     /// The check has ended; `shadow` when the call goes on whatever was found.
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
-        emit(finding, shadow);
+        emit(finding, shadow, &self.trace);
         noted(finding, shadow);
         metrics::ended(&self.began, finding, shadow);
     }
@@ -90,26 +110,36 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 }
 
 /// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
-fn emit(finding: &Finding, shadow: bool) {
+fn emit(finding: &Finding, shadow: bool, trace: &Trace) {
     match finding {
         Ok(_) => {}
         Err(Rejection::Limited { name, decision, .. }) if shadow => tracing::info!(
             limit = name,
+            key = trace.of(name),
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),
             "would be refused"
         ),
         Err(Rejection::Limited { name, decision, .. }) => tracing::debug!(
             limit = name,
+            key = trace.of(name),
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),
             "refused"
         ),
         Err(Rejection::CostExceedsCapacity { name, cost, capacity }) if shadow => {
-            tracing::info!(limit = name, cost, capacity, "would be refused, however long it waits");
+            let key = trace.of(name);
+            tracing::info!(
+                limit = name,
+                key,
+                cost,
+                capacity,
+                "would be refused, however long it waits"
+            );
         }
         Err(Rejection::CostExceedsCapacity { name, cost, capacity }) => {
-            tracing::info!(limit = name, cost, capacity, "refused, however long it waits");
+            let key = trace.of(name);
+            tracing::info!(limit = name, key, cost, capacity, "refused, however long it waits");
         }
         Err(Rejection::Unavailable { name, error }) => {
             tracing::debug!(limit = name, error = %Keyless(error), "not decided");
