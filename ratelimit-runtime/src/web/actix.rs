@@ -221,7 +221,7 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (rules, service) = (Arc::clone(&self.rules), Rc::clone(&self.service));
         Box::pin(async move {
-            let mut seen = Seen::default();
+            let mut seen = rules.told.clone();
             let mut refused = None;
             if let Some((mut check, _)) = seen.during(|| rules.check(&request)) {
                 let check = poll_fn(|context| seen.during(|| Pin::new(&mut check).poll(context)));

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use http::header::Entry;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
@@ -67,7 +68,8 @@ pub(crate) struct Asked {
 impl Asked {
     pub(crate) fn new(headers: &HeaderMap) -> Self {
         let mut lines = headers.get_all(ACCEPT).iter();
-        let mut accept = lines.next().cloned();
+        // Most programs accept anything, which asks for nothing.
+        let mut accept = lines.next().filter(|accept| *accept != "*/*").cloned();
         if lines.next().is_some() {
             // Lines of a list are one list.
             let lines = headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes);
@@ -113,19 +115,33 @@ impl<B: From<String>> From<Rejection> for Response<B> {
         let mut response = response(&Refusal::new(&rejection, None), None);
         let mut seen = Seen::default();
         seen.note(&Err(rejection.clone()));
-        tell(response.headers_mut(), &seen, false);
+        tell(response.headers_mut(), &seen, policy(&seen), false);
         response.extensions_mut().insert(Unasked(rejection));
         response.map(B::from)
     }
 }
 
-/// Adds the fields that tell of the limits in `seen`, before those that are there.
-pub(crate) fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
-    if seen.entries().next().is_none() {
+static POLICY: HeaderName = HeaderName::from_static(fields::POLICY);
+static STATE: HeaderName = HeaderName::from_static(fields::STATE);
+
+/// The value of `RateLimit-Policy` for the limits in `seen`; `None` where there are none.
+pub(crate) fn policy(seen: &Seen) -> Option<HeaderValue> {
+    value(fields::policy(seen))
+}
+
+/// Adds the fields that tell of the limits in `seen`, before those that are there. `policy` is the
+/// value for these limits.
+pub(crate) fn tell(
+    headers: &mut HeaderMap,
+    seen: &Seen,
+    policy: Option<HeaderValue>,
+    has_older_fields: bool,
+) {
+    if seen.len() == 0 {
         return;
     }
-    add(headers, HeaderName::from_static(fields::POLICY), fields::policy(seen));
-    add(headers, HeaderName::from_static(fields::STATE), fields::state(seen));
+    add(headers, &POLICY, policy);
+    add(headers, &STATE, value(fields::state(seen)));
     if let Some(values) = fields::older(seen).filter(|_| has_older_fields) {
         for (name, value) in fields::OLDER.into_iter().zip(values) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
@@ -135,21 +151,24 @@ pub(crate) fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool)
 
 /// Takes away what [`tell`] has added.
 pub(crate) fn untell(headers: &mut HeaderMap) {
-    headers.remove(fields::POLICY);
-    headers.remove(fields::STATE);
+    headers.remove(&POLICY);
+    headers.remove(&STATE);
 }
 
-fn add(headers: &mut HeaderMap, name: HeaderName, mut value: String) {
-    if value.is_empty() {
-        return;
-    }
-    let known = headers.get(&name).and_then(|known| known.to_str().ok());
-    if let Some(known) = known {
-        value.push_str(", ");
-        value.push_str(known);
-    }
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.insert(name, value);
+fn value(text: String) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+}
+
+fn add(headers: &mut HeaderMap, name: &HeaderName, ours: Option<HeaderValue>) {
+    let Some(ours) = ours else { return };
+    match headers.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(ours);
+        }
+        Entry::Occupied(mut entry) => {
+            let both = [ours.as_bytes(), b", ", entry.get().as_bytes()].concat();
+            entry.insert(HeaderValue::from_bytes(&both).unwrap_or(ours));
+        }
     }
 }
 

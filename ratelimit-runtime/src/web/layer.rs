@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Answers, Asked, Http, Unasked, tell, untell};
+use super::answer::{Answers, Asked, Http, Unasked, policy, tell, untell};
 use super::refusal::Refusal;
 use super::rules::{Decides, Rules};
 use super::seen::{Recorded, Seen};
@@ -76,6 +76,8 @@ use crate::rejection::Rejection;
 /// nothing.
 pub struct RateLimitLayer<A = Http> {
     rules: Arc<Rules<Parts>>,
+    /// `RateLimit-Policy` where a request met no other limits.
+    policy: Option<HeaderValue>,
     answers: PhantomData<fn() -> A>,
 }
 
@@ -148,19 +150,27 @@ impl<A> RateLimitLayer<A> {
 
     fn with(mut self, set: impl FnOnce(&mut Rules<Parts>)) -> Self {
         set(Arc::make_mut(&mut self.rules));
+        self.policy = policy(&self.rules.told);
         self
+    }
+
+    /// Adds the fields that tell of the limits in `seen`.
+    fn tell(&self, headers: &mut HeaderMap, seen: &Seen) {
+        let policy =
+            if seen.len() == self.rules.told.len() { self.policy.clone() } else { policy(seen) };
+        tell(headers, seen, policy, self.rules.has_older_fields);
     }
 }
 
 impl<A> Clone for RateLimitLayer<A> {
     fn clone(&self) -> Self {
-        Self { rules: Arc::clone(&self.rules), answers: PhantomData }
+        Self { rules: Arc::clone(&self.rules), policy: self.policy.clone(), answers: PhantomData }
     }
 }
 
 impl<A> Default for RateLimitLayer<A> {
     fn default() -> Self {
-        Self { rules: Arc::default(), answers: PhantomData }
+        Self { rules: Arc::default(), policy: None, answers: PhantomData }
     }
 }
 
@@ -210,7 +220,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (rules, mut seen) = (&self.layer.rules, Seen::default());
+        let rules = &self.layer.rules;
+        let mut seen = rules.told.clone();
         let (parts, body) = request.into_parts();
         let asked = Asked::new(&parts.headers);
         let begun = seen.during(|| {
@@ -235,7 +246,7 @@ where
                 // The one that is ready is the one that is called; a clone has yet to become ready.
                 let clone = self.inner.clone();
                 let service = mem::replace(&mut self.inner, clone);
-                Stage::Checked { waiting: Some((service, request)), check, seen }
+                Stage::Checked { waiting: Box::new((check, seen, Some((service, request)))) }
             }
         };
         Limited { stage, asked, layer: self.layer.clone() }
@@ -260,10 +271,13 @@ pin_project! {
     }
 }
 
+/// A check, and what is to be done after it. It is boxed: only Redis is waited for.
+type Waiting<S, B> = (Check, Seen, Option<(S, Request<B>)>);
+
 pin_project! {
     #[project = StageNow]
     enum Stage<S, F, B> {
-        Checked { waiting: Option<(S, Request<B>)>, check: Check, seen: Seen },
+        Checked { waiting: Box<Waiting<S, B>> },
         Handled { #[pin] inner: Recorded<F> },
         Refused { refused: Option<(Rejection, Seen)> },
     }
@@ -281,7 +295,8 @@ where
         let rules = &this.layer.rules;
         loop {
             let next = match this.stage.as_mut().project() {
-                StageNow::Checked { waiting, check, seen } => {
+                StageNow::Checked { waiting } => {
+                    let (check, seen, waiting) = &mut **waiting;
                     let decided = seen.during(|| Pin::new(check).poll(context));
                     match ready!(decided) {
                         Ok(_) => {
@@ -307,13 +322,13 @@ where
                         response = answered(answer, headers);
                     }
                     let seen = seen.unwrap_or_default();
-                    tell(response.headers_mut(), &seen, rules.has_older_fields);
+                    this.layer.tell(response.headers_mut(), &seen);
                     return Poll::Ready(Ok(response));
                 }
                 StageNow::Refused { refused } => {
                     let (rejection, seen) = refused.take().expect("polled after it was ready");
                     let mut response = A::answer(&rejection, this.asked, rules.body.as_ref());
-                    tell(response.headers_mut(), &seen, rules.has_older_fields);
+                    this.layer.tell(response.headers_mut(), &seen);
                     return Poll::Ready(Ok(response));
                 }
             };
@@ -323,7 +338,7 @@ where
 }
 
 /// An answer that keeps the headers which others have added to the response in its place.
-fn answered<C>(mut answer: Response<C>, mut others: http::HeaderMap) -> Response<C> {
+fn answered<C>(mut answer: Response<C>, mut others: HeaderMap) -> Response<C> {
     others.remove(http::header::CONTENT_LENGTH);
     others.extend(mem::take(answer.headers_mut()));
     *answer.headers_mut() = others;

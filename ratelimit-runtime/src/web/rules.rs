@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::refusal::{MakeBody, Refusal};
+use super::seen::Seen;
 use crate::check::Check;
 use crate::decision::Source;
 use crate::error::StoreError;
@@ -17,6 +18,8 @@ pub(crate) struct Rules<P> {
     limits: Vec<(Limit, KeyOf<P>)>,
     exempt: Option<IsExempt<P>>,
     limiter: Option<RateLimiter>,
+    /// The limits, as clients are told of them.
+    pub(crate) told: Seen,
     pub(crate) has_older_fields: bool,
     pub(crate) body: Option<MakeBody>,
 }
@@ -40,6 +43,7 @@ impl<P> Rules<P> {
         limit: Limit,
         key: impl Fn(&P) -> K + Send + Sync + 'static,
     ) {
+        self.told.expect(&limit);
         self.limits.push((limit, Arc::new(move |request, show| show(&key(request)))));
     }
 
@@ -107,6 +111,7 @@ impl<P> Clone for Rules<P> {
             limits: self.limits.clone(),
             exempt: self.exempt.clone(),
             limiter: self.limiter.clone(),
+            told: self.told.clone(),
             has_older_fields: self.has_older_fields,
             body: self.body.clone(),
         }
@@ -119,6 +124,7 @@ impl<P> Default for Rules<P> {
             limits: Vec::new(),
             exempt: None,
             limiter: None,
+            told: Seen::default(),
             has_older_fields: false,
             body: None,
         }

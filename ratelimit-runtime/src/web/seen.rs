@@ -64,6 +64,17 @@ impl Seen {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries().count()
+    }
+
+    /// Notes a limit that has yet to speak. A shadow is for operators, not for clients.
+    pub(crate) fn expect(&mut self, limit: &Limit) {
+        if !limit.is_shadow() {
+            self.add(Entry { name: limit.name(), quota: limit.quota(), state: None });
+        }
+    }
+
     fn add(&mut self, entry: Entry) {
         let same = |it: &&mut Entry| it.name == entry.name && it.quota == entry.quota;
         if let Some(known) = self.few.iter_mut().flatten().chain(&mut self.more).find(same) {
@@ -112,8 +123,6 @@ pub(crate) fn note(finding: &Finding) {
 pub(crate) fn together<'a>(limits: impl Iterator<Item = &'a Limit>) {
     let _ = SEEN.try_with(|seen| {
         let mut seen = seen.borrow_mut();
-        for limit in limits.filter(|limit| !limit.is_shadow()) {
-            seen.add(Entry { name: limit.name(), quota: limit.quota(), state: None });
-        }
+        limits.for_each(|limit| seen.expect(limit));
     });
 }
