@@ -1,10 +1,12 @@
 //! Who a client is: nobody chooses that but the network and the proxies that are trusted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use http::{HeaderValue, Request};
 use proptest::prelude::*;
 use ratelimit_runtime::web::Clients;
+use ratelimit_runtime::{Limit, RateLimiter};
 
 const PROXY: &str = "10.0.0.1";
 
@@ -102,6 +104,19 @@ fn address() -> impl Strategy<Value = Ipv4Addr> {
     any::<u32>()
         .prop_map(Ipv4Addr::from)
         .prop_filter("a client", |ip| ip.octets()[0] != 10 && *ip != Ipv4Addr::new(192, 0, 2, 1))
+}
+
+#[tokio::test]
+async fn is_the_same_key_as_its_text() {
+    const LIMIT: Limit = Limit::fixed("text", 1, Duration::from_secs(60));
+    let limiter = RateLimiter::embedded();
+    for address in ["1.2.3.4", "0.0.0.0", "255.255.255.255", "100.20.3.0", "2001:db8::1"] {
+        let peer = SocketAddr::new(address.parse().expect("an address"), 1);
+        let request = Request::builder().extension(peer).body(()).expect("a request");
+        let client = Clients::direct().of(&request);
+        assert!(limiter.check(&LIMIT, client, 1).await.is_ok());
+        assert!(limiter.check(&LIMIT, client.to_string(), 1).await.is_err(), "{client}");
+    }
 }
 
 proptest! {

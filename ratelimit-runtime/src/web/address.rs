@@ -158,7 +158,20 @@ impl fmt::Display for Client {
 
 impl Key for Client {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        out.display(self);
+        // As `Display` says it, and quicker: most clients are of this kind.
+        let Some(IpAddr::V4(address)) = self.address else { return out.display(self) };
+        let (mut text, mut length) = ([0; 15], 0);
+        for (index, octet) in address.octets().into_iter().enumerate() {
+            if index > 0 {
+                text[length] = b'.';
+                length += 1;
+            }
+            let mut digits = itoa::Buffer::new();
+            let digits = digits.format(octet).as_bytes();
+            text[length..length + digits.len()].copy_from_slice(digits);
+            length += digits.len();
+        }
+        out.bytes(&text[..length]);
     }
 }
 

@@ -20,7 +20,7 @@ tokio::task_local! {
 pub(crate) type Recorded<F> = TaskLocalFuture<RefCell<Seen>, F>;
 
 /// How many limits are noted without an allocation.
-const FEW: usize = 3;
+const FEW: usize = 2;
 
 /// The limits that a request came across, in that order, each with its latest decision.
 #[derive(Clone, Default)]
