@@ -283,6 +283,9 @@ fn keep(headers: &mut HeaderMap, others: &HeaderMap) {
 
 /// Adds the fields that tell of the limits in `seen`, before those that are there.
 fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
+    if seen.len() == 0 {
+        return;
+    }
     let values = [(fields::POLICY, fields::policy(seen)), (fields::STATE, fields::state(seen))];
     for (name, mut value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
         if let Some(known) = headers.get(name).and_then(|known| known.to_str().ok()) {
