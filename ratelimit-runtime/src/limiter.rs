@@ -110,35 +110,39 @@ impl RateLimiter {
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
+    #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.check_one(limit, &key, cost)
+        if self.decides_at_once(limit, cost) {
+            let report = Report::begin();
+            return self.check_at(report, self.inner.local.place(limit, &key), limit, cost);
+        }
+        self.check_later(limit, &key, cost)
     }
 
-    fn check_one(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+    /// Whether a call is decided here, without waiting for anything.
+    #[inline]
+    fn decides_at_once(&self, limit: &Limit, cost: u32) -> bool {
+        self.shared(limit).is_none() && limit.patience().is_none() && cost <= limit.capacity()
+    }
+
+    /// Decides here. This is every decision of those who have no Redis.
+    fn check_at(&self, report: Report, place: u128, limit: &Limit, cost: u32) -> Check {
+        let outcome = self.inner.local.apply_at(place, Op::Decide, limit, cost);
+        Check::decided(report, limit, Answered { outcome, source: Source::Embedded })
+    }
+
+    fn check_later(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let report = Report::begin();
         let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Charge::new(limit, key, cost)], wait),
             None if cost > limit.capacity() => Question::never(limit, cost),
-            None if self.shared(limit).is_some() => {
+            None => {
                 let place = self.inner.local.place(limit, key);
                 if let Some(answered) = self.refused_before(limit, place, cost) {
-                    Question::refused(limit, answered)
-                } else {
-                    let answer = self.decide_at(place, Op::Decide, limit, key, cost);
-                    Question::new(Op::Decide, limit, answer)
+                    return Check::decided(report, limit, answered);
                 }
-            }
-            // As short as it can be: this is every decision of those who have no Redis.
-            None => {
-                let local = &self.inner.local;
-                let outcome = local.apply_at(local.place(limit, key), Op::Decide, limit, cost);
-                let answered = Answered { outcome, source: Source::Embedded };
-                if !outcome.allowed {
-                    return Check::new(report, limit, Question::refused(limit, answered));
-                }
-                let decision = Decision::new(limit.capacity(), answered);
-                report.admitted(limit, decision);
-                return Check::admitted(decision);
+                let answer = self.decide_at(place, Op::Decide, limit, key, cost);
+                Question::new(Op::Decide, limit, answer)
             }
         };
         Check::new(report, limit, question)
@@ -152,7 +156,12 @@ impl RateLimiter {
     /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        Check::peek(limit, self.ask(Op::Peek, limit, &key, cost))
+        if self.shared(limit).is_some() || cost > limit.capacity() {
+            return Check::peek(limit, self.ask(Op::Peek, limit, &key, cost));
+        }
+        let local = &self.inner.local;
+        let outcome = local.apply_at(local.place(limit, &key), Op::Peek, limit, cost);
+        Check::peeked(limit, Answered { outcome, source: Source::Embedded })
     }
 
     /// Checks a call against several limits in one decision: all admit it and are charged, or none

@@ -12,9 +12,8 @@ use std::fmt;
 
 use self::metrics::Began;
 pub(crate) use self::metrics::{describe, keys_changed};
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::Source;
 use crate::error::StoreError;
-use crate::limit::Limit;
 use crate::question::Finding;
 use crate::rejection::Rejection;
 
@@ -28,15 +27,12 @@ impl Report {
         Self { began: Began::now() }
     }
 
-    /// The check has ended, and admitted the call.
-    pub(crate) fn admitted(self, limit: &Limit, decision: Decision) {
-        let finding = Ok(Verdict { name: limit.name(), decision });
-        metrics::ended(&self.began, &finding, limit.is_shadow());
-    }
-
     /// The check has ended; `shadow` when the call goes on whatever was found.
+    #[inline]
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
-        emit(finding, shadow);
+        if finding.is_err() {
+            emit(finding, shadow);
+        }
         metrics::ended(&self.began, finding, shadow);
     }
 }
