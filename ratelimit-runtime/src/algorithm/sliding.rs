@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::Limit;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +22,13 @@ pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The running total before the first entry.
     base: u64,
+    /// When the last entry leaves the window.
+    expires: u64,
 }
 
-impl Log {
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+impl State for Log {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
         let cost = u64::from(cost);
         let last = self.entries.back().copied().unwrap_or(Entry { at: 0, total: self.base });
@@ -54,10 +57,12 @@ impl Log {
             self.entries.push_back(Entry { at: now, total: last.total + cost });
             used += cost;
             newest = now;
+            self.expires = newest + period;
         } else if cost > 0 && op == Op::Refund {
             self.forget(first, base);
             used = used.saturating_sub(cost);
             newest = self.cut(used);
+            self.expires = if used == 0 { 0 } else { newest + period };
         }
 
         Outcome {
@@ -69,6 +74,12 @@ impl Log {
         }
     }
 
+    fn expires(&self) -> u64 {
+        self.expires
+    }
+}
+
+impl Log {
     fn forget(&mut self, first: usize, base: u64) {
         self.entries.drain(..first);
         self.base = base;

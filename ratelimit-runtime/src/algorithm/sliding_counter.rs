@@ -5,7 +5,7 @@
 //! in "How we built rate limiting capable of scaling to millions of domains" (2017), where 0.003 %
 //! of 400 million requests were decided wrongly.
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::Limit;
 
 /// How fine the overlap is counted.
@@ -41,10 +41,12 @@ pub(crate) struct Counts {
     start: u64,
     previous: u32,
     current: u32,
+    expires: u64,
 }
 
-impl Counts {
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+impl State for Counts {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period, scale) = (limit.threshold(), limit.period_us(), limit.grain);
         let now = clock.max(self.start);
         let lag = now - clock;
@@ -81,10 +83,12 @@ impl Counts {
             } else {
                 current += cost;
             }
-            *self = match (previous, current) {
-                (0, 0) => Self::default(),
-                _ => Self { start, previous, current },
-            };
+            *self = Self { start, previous, current, expires: start + period };
+            match (previous, current) {
+                (0, 0) => *self = Self::default(),
+                (_, 0) => {}
+                _ => self.expires += period,
+            }
         }
 
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
@@ -100,5 +104,8 @@ impl Counts {
                 _ => 2 * period - elapsed + lag,
             },
         }
+    }
+    fn expires(&self) -> u64 {
+        self.expires
     }
 }
