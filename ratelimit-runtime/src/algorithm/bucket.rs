@@ -104,7 +104,7 @@ impl State for Bucket {
         let mut level = taken.level_at(now, limit.rate, full);
 
         let mut allowed = match op {
-            Op::Refund => true,
+            Op::Refund | Op::Return { .. } => true,
             Op::Unbook { slot } => slot == taken.slot(capacity),
             _ => cost == 0 || level + charge <= capacity,
         };
@@ -115,7 +115,13 @@ impl State for Bucket {
         }
         if cost > 0 && allowed && op != Op::Peek {
             level = match op {
-                Op::Refund if level > capacity => level,
+                Op::Refund | Op::Return { .. } if level > capacity => level,
+                // What has drained since might have been drained from others.
+                Op::Return { at } if taken.is_of(limit.rate) => {
+                    let drained = now.saturating_sub(at).saturating_mul(drain);
+                    level.saturating_sub(charge.min(capacity).saturating_sub(drained))
+                }
+                Op::Return { .. } => level,
                 Op::Refund | Op::Unbook { .. } => level.saturating_sub(charge),
                 _ => level + charge,
             };

@@ -31,11 +31,17 @@ impl State for Window {
         let mut count = if open { self.count } else { 0 };
         let left = end - clock;
 
-        let allowed = op == Op::Refund
+        let allowed = op.gives_back()
             || cost == 0
             || u64::from(count) + u64::from(cost) <= u64::from(threshold);
         if cost > 0 && allowed && op != Op::Peek {
-            count = if op == Op::Refund { count.saturating_sub(cost) } else { count + cost };
+            count = match op {
+                Op::Refund => count.saturating_sub(cost),
+                // Only what this window has counted.
+                Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
+                Op::Return { .. } => count,
+                _ => count + cost,
+            };
             *self = if count == 0 { Self::default() } else { Self { start, end, count } };
         }
 

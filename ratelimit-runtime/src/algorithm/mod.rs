@@ -33,12 +33,15 @@ pub(crate) enum Op {
     /// Only of a bucket. Give back what was booked for the moment `slot`, if nobody has booked
     /// behind it.
     Unbook { slot: u64 },
+    /// Give back units that were charged at the moment `at` and never used. What that admits is never
+    /// more than if they had not been charged, however late it comes.
+    Return { at: u64 },
 }
 
 impl Op {
     /// Whether this gives units back rather than asking for them.
     pub(crate) fn gives_back(self) -> bool {
-        matches!(self, Self::Refund | Self::Unbook { .. })
+        matches!(self, Self::Refund | Self::Unbook { .. } | Self::Return { .. })
     }
 }
 

@@ -45,7 +45,7 @@ impl State for Log {
         let mut used = last.total - base;
         let mut newest = last.at;
 
-        let allowed = op == Op::Refund || cost == 0 || used + cost <= threshold;
+        let allowed = op.gives_back() || cost == 0 || used + cost <= threshold;
         let mut retry = 0;
         if !allowed {
             // The call fits once all that is too much has left.
@@ -63,6 +63,12 @@ impl State for Log {
             used = used.saturating_sub(cost);
             newest = self.cut(used);
             self.expires = if used == 0 { 0 } else { newest + period };
+        } else if let (1.., Op::Return { at }) = (cost, op) {
+            self.forget(first, base);
+            if at + period > now {
+                used = used.saturating_sub(cost);
+            }
+            self.advance(used);
         }
 
         Outcome {
@@ -87,6 +93,18 @@ impl Log {
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
+    }
+
+    /// Shortens the log so that `used` units are left, taking the oldest away: those that are left
+    /// leave no earlier than those that stay in truth.
+    fn advance(&mut self, used: u64) {
+        let Some(last) = self.entries.back().filter(|_| used > 0) else {
+            *self = Self::default();
+            return;
+        };
+        let base = last.total - used;
+        let first = self.entries.partition_point(|entry| entry.total <= base);
+        self.forget(first, base);
     }
 
     /// Shortens the log so that `used` units are left, taking the newest away, and says when the

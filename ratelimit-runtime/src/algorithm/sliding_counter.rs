@@ -66,7 +66,7 @@ impl State for Counts {
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
 
         let fits = taken.is_some_and(|taken| weight <= room(taken));
-        let allowed = op == Op::Refund || cost == 0 || fits;
+        let allowed = op.gives_back() || cost == 0 || fits;
         let mut retry = 0;
         if !allowed {
             retry = lag
@@ -77,11 +77,18 @@ impl State for Counts {
                     None => period - elapsed + scale.until(current, threshold - cost, period),
                 };
         } else if cost > 0 && op != Op::Peek {
-            if op == Op::Refund {
-                previous = previous.saturating_sub(cost.saturating_sub(current));
-                current = current.saturating_sub(cost);
-            } else {
-                current += cost;
+            match op {
+                Op::Refund => {
+                    previous = previous.saturating_sub(cost.saturating_sub(current));
+                    current = current.saturating_sub(cost);
+                }
+                // To the window that has counted it.
+                Op::Return { at } if at >= start => current = current.saturating_sub(cost),
+                Op::Return { at } if at + period >= start => {
+                    previous = previous.saturating_sub(cost);
+                }
+                Op::Return { .. } => {}
+                _ => current += cost,
             }
             *self = Self { start, previous, current, expires: start + period };
             match (previous, current) {
