@@ -49,6 +49,12 @@ pub fn return_units(
     answer.map(move |answered| Decision::new(capacity, answered))
 }
 
+/// The limit under which leases of `limit` are charged, and for how many microseconds they last.
+#[must_use]
+pub fn leased(limit: &Limit) -> (Limit, u64) {
+    (limit.leased(), limit.term_us())
+}
+
 /// The return value of a refused call.
 #[must_use]
 pub fn refuse<R: FromRejection>(rejection: Rejection) -> R {

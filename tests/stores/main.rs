@@ -13,6 +13,7 @@ mod policies;
 mod refusals;
 mod semantics;
 mod slots;
+mod terms;
 mod together;
 mod waiting;
 
