@@ -104,6 +104,22 @@ impl Check {
         Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
     }
 
+    /// A call under `limit` that was admitted.
+    #[inline]
+    pub(crate) fn admitted(report: Report, limit: &Limit, decision: Decision) -> Self {
+        report.end(&Ok(Verdict { name: limit.name(), decision }), limit.is_shadow());
+        Self(Stage::Told(Told {
+            refused: false,
+            allowed: decision.allowed,
+            source: decision.source,
+            capacity: decision.limit,
+            remaining: decision.remaining,
+            retry_us: decision.retry_after.as_micros() as u64,
+            reset_us: decision.reset_after.as_micros() as u64,
+            name: limit.name(),
+        }))
+    }
+
     /// A call under `limit`, reported once it is answered.
     pub(crate) fn new(report: Report, limit: &Limit, question: Question) -> Self {
         Self::asked(limit, question, Some(report))

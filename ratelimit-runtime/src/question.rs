@@ -32,6 +32,12 @@ impl Question {
         Self(State::Asked { refuses: op == Op::Decide, name, capacity, answer })
     }
 
+    /// What a store has answered about `limit`: no.
+    pub(crate) fn refused(limit: &Limit, answer: Answered) -> Self {
+        let (name, decision) = (limit.name(), Decision::new(limit.capacity(), answer));
+        Self(State::Known(Some(Err(Rejection::Limited { name, decision }))))
+    }
+
     /// The answer of a store about several limits, of which `first` is named when there is none.
     pub(crate) fn all(first: &Limit, answer: Answer<Verdict>) -> Self {
         Self(State::AskedAll { name: first.name(), answer })

@@ -6,6 +6,7 @@ mod batches;
 mod bounds;
 mod extremes;
 mod faults;
+mod leases;
 mod life;
 mod operator;
 mod parity;

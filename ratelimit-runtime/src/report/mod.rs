@@ -94,6 +94,7 @@ fn name_of(source: Option<Source>) -> &'static str {
         Some(Source::Redis) => "redis",
         Some(Source::Fallback) => "fallback",
         Some(Source::Cache) => "cache",
+        Some(Source::Lease) => "lease",
         None => "none",
     }
 }
