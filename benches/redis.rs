@@ -21,9 +21,13 @@ const KEYS: usize = 10_000;
 /// Nothing is refused.
 const LIMIT: Limit = Limit::token_bucket("bench", 1_000_000, Duration::from_secs(1));
 
+/// Nor here, where units are charged in advance.
+const HOT: Limit = Limit::token_bucket("hot", 100_000_000, Duration::from_secs(1));
+const LEASES: [u32; 2] = [50, 1_000];
+
 #[derive(Clone)]
 enum Who {
-    Ours(RateLimiter),
+    Ours(RateLimiter, Limit),
     /// The textbook token bucket.
     Script(MultiplexedConnection, Arc<Script>),
     Count(MultiplexedConnection),
@@ -32,8 +36,8 @@ enum Who {
 impl Who {
     async fn decide(&mut self, key: &str) {
         match self {
-            Self::Ours(limiter) => {
-                limiter.check(&LIMIT, key, 1).await.expect("admitted");
+            Self::Ours(limiter, limit) => {
+                limiter.check(limit, key, 1).await.expect("admitted");
             }
             Self::Script(connection, script) => {
                 let mut call = script.key(key);
@@ -58,8 +62,11 @@ fn main() {
     let limiter = RateLimiter::builder().redis(&*server.url).deadline(Duration::from_secs(10));
     let limiter = limiter.max_in_flight(100_000).build().expect("valid");
     let textbook = Script::new(include_str!("textbook/token_bucket.lua"));
-    let whos =
-        [Who::Ours(limiter), Who::Script(connect(), Arc::new(textbook)), Who::Count(connect())];
+    let whos = [
+        Who::Ours(limiter.clone(), LIMIT),
+        Who::Script(connect(), Arc::new(textbook)),
+        Who::Count(connect()),
+    ];
     println!("thousand decisions a second, and the 99th percentile in µs");
     println!(
         "tasks  keys       ours          EVALSHA       INCR          ours / EVALSHA  p99   ours / INCR"
@@ -74,7 +81,7 @@ fn main() {
                 for (who, rounds) in whos.iter().zip(&mut rounds) {
                     let before = server.script_micros();
                     let figures = round(&runtime, who, tasks, &keys);
-                    if matches!(who, Who::Ours(_)) {
+                    if matches!(who, Who::Ours(..)) {
                         server_time += server.script_micros() - before;
                         decisions += figures.0 * ROUND.as_secs_f64();
                     }
@@ -101,8 +108,30 @@ fn main() {
             );
             let micros = server_time / decisions;
             println!("{:15} {micros:.2} µs of the server for a decision of ours", "");
+            if name == "one" {
+                for lease in LEASES {
+                    let who = Who::Ours(limiter.clone(), HOT.lease(lease));
+                    leased(&runtime, &who, tasks, &keys, (lease, script.0));
+                }
+            }
         }
     }
+}
+
+/// The same with a lease, beside what one `EVALSHA` a decision does.
+fn leased(
+    runtime: &Runtime,
+    who: &Who,
+    tasks: usize,
+    keys: &Arc<[usize]>,
+    (lease, script): (u32, f64),
+) {
+    let mut rounds: Vec<_> = (0..ROUNDS).map(|_| round(runtime, who, tasks, keys)).collect();
+    rounds.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let rate = rounds[ROUNDS / 2].0;
+    rounds.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let (wait, times) = (rounds[ROUNDS / 2].1, rate / script);
+    println!("{:15} {:5.0} {wait:6.1}  with lease = {lease}: {times:.1} × EVALSHA", "", rate / 1e3);
 }
 
 /// Decisions a second and the 99th percentile of a decision in µs.
