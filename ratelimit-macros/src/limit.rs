@@ -75,8 +75,7 @@ impl Limit {
     /// sets it.
     pub(crate) fn capacity(&self) -> Option<(u32, &'static str)> {
         let argument = if self.algorithm.is_bucket() { "burst" } else { "threshold" };
-        let burst = self.burst.as_ref().map(|burst| burst.known);
-        let capacity = self.algorithm.capacity(burst, self.threshold.known)?;
+        let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known)?;
         let reserve = match &self.lease {
             Some(_) => self.algorithm.reserve(self.threshold.known?, self.period.known?),
             None => 0,
@@ -109,10 +108,10 @@ impl Algorithm {
         matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket)
     }
 
-    /// The largest cost that can be admitted at once, of a burst that is known if it was given.
-    fn capacity(self, burst: Option<Option<u32>>, threshold: Option<u32>) -> Option<u32> {
+    /// The largest cost that can be admitted at once, as far as it is known.
+    fn capacity(self, burst: Option<&Constant<u32>>, threshold: Option<u32>) -> Option<u32> {
         match (burst, self) {
-            (Some(burst), _) => burst,
+            (Some(burst), _) => burst.known,
             (None, Algorithm::LeakyBucket) => Some(1),
             (None, _) => threshold,
         }
@@ -255,7 +254,7 @@ impl<'a> Draft<'a> {
             return self.reject("lease", message);
         }
         let burst = match &self.burst {
-            Some(Ok(burst)) => Some(burst.known),
+            Some(Ok(burst)) => Some(burst),
             Some(Err(_)) => return,
             None => None,
         };
