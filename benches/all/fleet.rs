@@ -17,7 +17,8 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder};
 
 use crate::peers::{trypema_rate, trypema_window};
 use crate::table::{Column, Kind};
-use crate::{FLOWING, PERIOD};
+use crate::turns::in_turns;
+use crate::{FLOWING, PERIOD, Scale, fill};
 
 const LIMIT: Limit = Limit::token_bucket("bench", FLOWING, PERIOD);
 
@@ -40,8 +41,53 @@ enum Who {
     Actix(Box<actix_limitation::Limiter>),
 }
 
+/// Decisions a second; the 50th and 99th percentile of one, processor time of the client and of the
+/// server for one, these in µs. None of it where a decision failed.
+pub(crate) type Figures = [f64; 5];
+
+pub(crate) struct Fleet {
+    runtime: Runtime,
+    all: Vec<Contender>,
+}
+
+impl Fleet {
+    pub(crate) fn start() -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let all = start(&runtime);
+        Self { runtime, all }
+    }
+
+    pub(crate) fn columns(&self) -> Vec<Column> {
+        self.all.iter().map(|contender| contender.column.clone()).collect()
+    }
+
+    /// Makes so many keys of each, as far as they find room: those have their part in the rounds.
+    pub(crate) fn fill(&self, count: u32) -> Vec<bool> {
+        fill::fill(&self.runtime, &self.all, count)
+    }
+
+    /// So many tasks decide keys of that list, each limiter in its turn.
+    pub(crate) fn round(
+        &self,
+        scale: &Scale,
+        tasks: usize,
+        keys: Vec<u32>,
+        there: &[bool],
+    ) -> Vec<Figures> {
+        let keys: Arc<[u32]> = keys.into();
+        let all: Vec<(&Contender, &bool)> = self.all.iter().zip(there).collect();
+        in_turns(scale.rounds, &all, |(who, there)| {
+            if **there {
+                who.round(&self.runtime, tasks, &keys, scale.round)
+            } else {
+                [f64::NAN; 5]
+            }
+        })
+    }
+}
+
 /// All of them, ours first.
-pub(crate) fn start(runtime: &Runtime) -> Vec<Contender> {
+fn start(runtime: &Runtime) -> Vec<Contender> {
     let names = [
         ("ours", Kind::Ours),
         ("`EVALSHA`", Kind::Peer),
@@ -139,15 +185,13 @@ impl Contender {
         runtime.block_on(self.who.clone().decide(index)).expect("an idle server answers");
     }
 
-    /// Decisions a second; the 50th and 99th percentile of one, processor time of the client and of
-    /// the server for one, these in µs. None of it where a decision failed.
-    pub(crate) fn round(
+    fn round(
         &self,
         runtime: &Runtime,
         tasks: usize,
         keys: &Arc<[u32]>,
         lasts: Duration,
-    ) -> [f64; 5] {
+    ) -> Figures {
         let next = Arc::new(AtomicUsize::new(0));
         let before = (client_time(), server_time(&self.server));
         let start = Instant::now();

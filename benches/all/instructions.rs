@@ -1,5 +1,5 @@
-//! Instructions of a decision, counted by callgrind: the same in each run, whatever else the machine
-//! does.
+//! Instructions of a decision, counted by callgrind: next to the same in each run, whatever else the
+//! machine does. Only the secrets of hash tables differ.
 //!
 //! Each count is the difference of two runs of so many decisions, for each one more. Nothing but what
 //! stands in [`counted_by_callgrind`] counts.

@@ -10,6 +10,7 @@ mod child;
 mod compile;
 mod embedded;
 mod figure;
+mod fill;
 mod fleet;
 mod instructions;
 mod keys;
@@ -64,12 +65,13 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 7] = [
+const PARTS: [(&str, Measure); 8] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
     ("attribute", attribute::measure),
     ("redis", redis::measure),
+    ("redis-keys", redis::by_keys),
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
 ];
