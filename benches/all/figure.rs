@@ -1,9 +1,9 @@
 //! Numbers as they are read.
 
-/// Three digits that count, and commas between thousands.
+/// Three digits that count, unless it is whole, and commas between thousands.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
-        size if size >= 99.95 => grouped(value.round() as u64),
+        size if size >= 99.95 || size.fract() == 0.0 => grouped(value.round() as u64),
         size if size >= 9.995 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }

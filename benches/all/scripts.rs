@@ -9,6 +9,7 @@ use support::server::Server;
 use tokio::runtime::Runtime;
 
 use crate::Scale;
+use crate::figure::grouped;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
 
@@ -51,7 +52,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             times.push(Row::of(label, took.iter().map(|[micros]| *micros)));
         }
         for calls in if scale.quick { &[100][..] } else { &[100, 10_000] } {
-            let label = format!("{algorithm} beside a {shape}, {calls} calls");
+            let label = format!("{algorithm} beside a {shape}, {} calls", grouped((*calls).into()));
             bytes.push(Row::of(
                 label,
                 pair.map(|what| {
