@@ -22,6 +22,9 @@ use crate::{FLOWING, PERIOD, Scale, fill};
 
 const LIMIT: Limit = Limit::token_bucket("bench", FLOWING, PERIOD);
 
+/// Where units are charged in advance, millions are spent in a second.
+const HOT: Limit = Limit::token_bucket("hot", 4_000_000_000, PERIOD);
+
 pub(crate) struct Contender {
     pub(crate) column: Column,
     pub(crate) server: Server,
@@ -32,7 +35,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 #[derive(Clone)]
 enum Who {
-    Ours(RateLimiter),
+    Ours(RateLimiter, Limit),
     /// The textbook token bucket.
     Script(MultiplexedConnection, Arc<Script>),
     Count(MultiplexedConnection),
@@ -52,8 +55,23 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn start() -> Self {
+        Self::of(&ALL)
+    }
+
+    /// With ours on leases as well.
+    pub(crate) fn with_leases() -> Self {
+        Self::of(&[&ALL[..], &LEASES[..]].concat())
+    }
+
+    /// Those of these names, ours first.
+    fn of(names: &[(&'static str, Kind)]) -> Self {
         let runtime = Runtime::new().expect("a runtime");
-        let all = start(&runtime);
+        let start = |(name, kind): &(&'static str, Kind)| {
+            let server = Server::start();
+            let who = runtime.block_on(Who::connect(name, &server.url));
+            Contender { column: Column::new(name, *kind), server, who }
+        };
+        let all = names.iter().map(start).collect();
         Self { runtime, all }
     }
 
@@ -86,34 +104,33 @@ impl Fleet {
     }
 }
 
-/// All of them, ours first.
-fn start(runtime: &Runtime) -> Vec<Contender> {
-    let names = [
-        ("ours", Kind::Ours),
-        ("`EVALSHA`", Kind::Peer),
-        ("throttle-kit", Kind::Peer),
-        ("trypema", Kind::Peer),
-        ("actix-limitation", Kind::Peer),
-        ("`INCR`", Kind::Beside),
-    ];
-    let start = |(name, kind)| {
-        let server = Server::start();
-        let who = runtime.block_on(Who::connect(name, &server.url));
-        Contender { column: Column::new(name, kind), server, who }
-    };
-    names.into_iter().map(start).collect()
-}
+const ALL: [(&str, Kind); 6] = [
+    ("ours", Kind::Ours),
+    ("`EVALSHA`", Kind::Peer),
+    ("throttle-kit", Kind::Peer),
+    ("trypema", Kind::Peer),
+    ("actix-limitation", Kind::Peer),
+    ("`INCR`", Kind::Beside),
+];
+
+const LEASES: [(&str, Kind); 2] =
+    [("ours, `lease = 50`", Kind::Beside), ("ours, `lease = 1000`", Kind::Beside)];
 
 impl Who {
     async fn connect(name: &str, url: &str) -> Self {
         let client = redis::Client::open(url).expect("an address");
         let connection = client.get_multiplexed_async_connection().await.expect("it answers");
         match name {
-            "ours" => {
+            "ours" | "ours, `lease = 50`" | "ours, `lease = 1000`" => {
                 // As long as it takes, as all others here, and nothing is decided elsewhere.
                 let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
                 let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
-                Self::Ours(limiter.build().expect("valid"))
+                let limit = match name {
+                    "ours" => LIMIT,
+                    "ours, `lease = 50`" => HOT.lease(50),
+                    _ => HOT.lease(1_000),
+                };
+                Self::Ours(limiter.build().expect("valid"), limit)
             }
             "`EVALSHA`" => {
                 let script = Script::new(include_str!("../textbook/token_bucket.lua"));
@@ -146,8 +163,8 @@ impl Who {
         let between = if matches!(self, Self::Trypema(..)) { '-' } else { ':' };
         let key = format!("user{between}{index}");
         match self {
-            Self::Ours(limiter) => {
-                limiter.check(&LIMIT, &key, 1).await?;
+            Self::Ours(limiter, limit) => {
+                limiter.check(limit, &key, 1).await?;
             }
             Self::Script(connection, script) => {
                 let mut call = script.key(key);

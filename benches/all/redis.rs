@@ -11,7 +11,8 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let fleet = Fleet::start();
     let there = fleet.fill(10_000);
     let mut blocks = by_tasks(scale, &fleet, &there);
-    blocks.push(by_load(scale, &fleet, &there));
+    drop(fleet);
+    blocks.push(by_load(scale));
     blocks
 }
 
@@ -95,11 +96,13 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
 }
 
 /// Some keys come more often than others, as they do.
-fn by_load(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Block {
+fn by_load(scale: &Scale) -> Block {
+    let fleet = Fleet::with_leases();
+    let there = fleet.fill(10_000);
     let few: &[usize] = if scale.quick { &[16] } else { &[16, 256] };
     let rows = few.iter().flat_map(|tasks| {
         [("zipf", keys::zipf(10_000, PICKED)), ("one key", vec![0])].map(|(name, keys)| {
-            let figures = fleet.round(scale, *tasks, keys, there);
+            let figures = fleet.round(scale, *tasks, keys, &there);
             Row::of(format!("{name}, {tasks} tasks"), figures.iter().map(|all| all[0] / 1e3))
         })
     });
