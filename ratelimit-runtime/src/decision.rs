@@ -106,4 +106,6 @@ pub enum Source {
     Fallback,
     /// By a script in Redis a moment ago: it refused, for longer than has passed since.
     Cache,
+    /// By a unit that Redis had charged in advance; see [`Limit::lease`](crate::Limit::lease).
+    Lease,
 }

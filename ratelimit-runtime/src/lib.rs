@@ -63,7 +63,7 @@
 //! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity`, `unavailable`; of a shadow
 //!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity), `unavailable`.
 //! - `source` is who decided: `embedded`, `redis`, `cache` for a refusal of Redis that still holds,
-//!   `fallback` for what [`OnError`] says, `none`.
+//!   `lease` for a unit that was paid for in advance, `fallback` for what [`OnError`] says, `none`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -88,6 +88,7 @@ mod decision;
 mod error;
 mod global;
 mod key;
+mod lease;
 mod limit;
 mod limiter;
 mod part;

@@ -29,6 +29,6 @@ impl Limit {
     /// What this limit admits in which time.
     #[must_use]
     pub const fn quota(&self) -> Quota {
-        Quota { threshold: self.threshold, period_us: self.period_us }
+        Quota { threshold: self.threshold, period_us: self.period_us - self.stretch_us }
     }
 }

@@ -163,12 +163,13 @@ impl Series {
     }
 }
 
-const SOURCES: [Option<Source>; 5] = [
+const SOURCES: [Option<Source>; 6] = [
     None,
     Some(Source::Embedded),
     Some(Source::Redis),
     Some(Source::Fallback),
     Some(Source::Cache),
+    Some(Source::Lease),
 ];
 
 /// The place of `source` among [`SOURCES`].
@@ -179,5 +180,6 @@ fn column(source: Option<Source>) -> usize {
         Some(Source::Redis) => 2,
         Some(Source::Fallback) => 3,
         Some(Source::Cache) => 4,
+        Some(Source::Lease) => 5,
     }
 }

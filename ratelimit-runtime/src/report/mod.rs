@@ -15,7 +15,7 @@ use std::fmt;
 use self::metrics::Began;
 pub(crate) use self::metrics::{describe, keys_changed};
 use self::trace::Trace;
-use crate::decision::{Decision, Source, Verdict};
+use crate::decision::Source;
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::part::Charge;
@@ -49,16 +49,12 @@ impl Report {
         self
     }
 
-    /// The check has ended, and admitted the call.
-    pub(crate) fn admitted(self, limit: &Limit, decision: Decision) {
-        let finding = Ok(Verdict::new(limit, decision));
-        noted(&finding, limit.is_shadow());
-        metrics::ended(&self.began, &finding, limit.is_shadow());
-    }
-
     /// The check has ended; `shadow` when the call goes on whatever was found.
+    #[inline]
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
-        emit(finding, shadow, &self.trace);
+        if finding.is_err() {
+            emit(finding, shadow, &self.trace);
+        }
         noted(finding, shadow);
         metrics::ended(&self.began, finding, shadow);
     }
@@ -154,6 +150,7 @@ fn name_of(source: Option<Source>) -> &'static str {
         Some(Source::Redis) => "redis",
         Some(Source::Fallback) => "fallback",
         Some(Source::Cache) => "cache",
+        Some(Source::Lease) => "lease",
         None => "none",
     }
 }

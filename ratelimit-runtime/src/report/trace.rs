@@ -2,7 +2,9 @@
 //! to be of one, and nobody learns the key, not even by guessing.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 
+use once_cell::sync::Lazy;
 use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
@@ -17,7 +19,7 @@ pub(super) enum Trace {
     Several(Vec<(&'static str, KeyHash)>),
 }
 
-/// Half of the fingerprint that the embedded store has of a key.
+/// A hash of the place that the embedded store has for a key, under another secret.
 #[derive(Clone, Copy)]
 pub(super) struct KeyHash(u64);
 
@@ -60,7 +62,9 @@ fn is_told(limit: &Limit, cost: u32) -> bool {
 impl KeyHash {
     /// That of the key at `place`; the same for all limits.
     fn new(limit: &Limit, place: u128) -> Self {
-        Self(((place ^ limit.identity) >> 64) as u64)
+        // Places are secret: what is seen of them might be undone.
+        static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
+        Self(SECRET.hash_one(((place ^ limit.identity) >> 64) as u64))
     }
 }
 

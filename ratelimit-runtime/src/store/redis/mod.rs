@@ -136,6 +136,10 @@ impl Store for Redis {
     fn source(&self) -> Source {
         Source::Redis
     }
+
+    fn deadline(&self) -> Duration {
+        self.servers.deadline
+    }
 }
 
 /// A script, and what it is called with.
