@@ -8,6 +8,7 @@
 --          drain (4): units that refill each microsecond, and of two ops that only buckets know:
 --            3 book (7): admit, if need be for a slot at most so many microseconds ahead
 --            4 unbook (7): give back what was booked for this time, if nobody booked behind it
+--          in the same place, of a return, when it was charged
 
 local BOOK, UNBOOK, MOST = 3, 4, 9007199254740991
 local burst, token, drain, slot = struct.unpack('>I4I7I4I7', arg, rest)
@@ -39,7 +40,7 @@ end
 if op == UNBOOK then
   allowed = slot == at + math.ceil(math.max(last - capacity, 0) / old_drain)
 else
-  allowed = op == REFUND or cost == 0 or level - capacity + charge <= 0
+  allowed = op == REFUND or op == RETURN or cost == 0 or level - capacity + charge <= 0
 end
 if not allowed and op ~= UNBOOK then
   retry = math.min(math.ceil((level - capacity + charge) / drain), full) + lag
@@ -48,6 +49,12 @@ end
 if allowed and cost > 0 and op ~= PEEK then
   if op == DECIDE or op == BOOK then
     level = level + charge
+  elseif op == RETURN then
+    -- What has drained since might have been drained from others.
+    if level <= capacity and old_token == token and old_drain == drain then
+      local drained = math.max(now - slot, 0) * drain
+      level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), 0)
+    end
   elseif op == UNBOOK or level <= capacity then
     level = math.max(level - charge, 0)
   end

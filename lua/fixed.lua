@@ -28,11 +28,17 @@ else
   left = start + period - clock
 end
 
-allowed = op == REFUND or cost == 0 or count + cost <= threshold
+allowed = op >= REFUND or cost == 0 or count + cost <= threshold
 if not allowed then
   retry = left
 elseif cost > 0 and op ~= PEEK then
-  count = op == REFUND and math.max(count - cost, 0) or count + cost
+  if op == DECIDE then
+    count = count + cost
+  else
+    local charged = op == RETURN and struct.unpack('>I7', arg, rest + 8) or start
+    -- Only what this window has counted.
+    if start <= charged and charged < clock + left then count = math.max(count - cost, 0) end
+  end
   changed = struct.pack('>I7I4', start, count)
 end
 

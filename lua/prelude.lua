@@ -2,7 +2,8 @@
 --
 -- key  the key
 -- arg  one packed string, big-endian (one unpack costs less than six `tonumber`):
---        1 byte   op: 0 decide, 1 peek, 2 refund
+--        1 byte   op: 0 decide, 1 peek, 2 refund, 5 return: give back what was charged at a moment
+--                 (7), which ends the argument, and never used
 --        1 byte   whose clock: 0 to ask this server, 1 the caller's
 --        7 bytes  clock, microseconds since the epoch
 --        4 bytes  cost
@@ -14,7 +15,7 @@
 -- All numbers are integers below 2^53, exact in Lua's doubles. Functions are made anew by each call
 -- of a script, so there are none on the common ways.
 
-local DECIDE, PEEK, REFUND = 0, 1, 2
+local DECIDE, PEEK, REFUND, RETURN = 0, 1, 2, 5
 
 -- Every state begins with its version (1), and with the end of its TTL in milliseconds of the clock
 -- (6). Another layout gets another version, so that neither a foreign text nor the state of another

@@ -50,7 +50,7 @@ if length > 0 and oldest + period <= now then
 end
 local used = (total - base) % WRAP
 
-allowed = op == REFUND or cost == 0 or used + cost <= threshold
+allowed = op >= REFUND or cost == 0 or used + cost <= threshold
 if not allowed then
   -- The call fits once all that is too much has left.
   local excess, blocker = used + cost - threshold, oldest
@@ -85,6 +85,14 @@ elseif cost > 0 and op == REFUND and slots > 0 then
     total, last, length = (base + used) % WRAP, at, index + 1
     local from = HEADER + (head + index) % slots * ENTRY
     call('SETRANGE', key, from, struct.pack('>I7I4', last, total))
+  end
+elseif cost > 0 and op == RETURN and slots > 0 and struct.unpack('>I7', arg, rest) + period > now then
+  -- The oldest go first: those that are left leave no earlier than those that stay in truth.
+  local gone = math.min(cost, used)
+  used = used - gone
+  if used > 0 then
+    local index, at = search(0, -1, gone + 1)
+    head, length, base, oldest = (head + index) % slots, length - index, (base + gone) % WRAP, at
   end
 end
 if allowed and cost > 0 and op ~= PEEK and slots > 0 then

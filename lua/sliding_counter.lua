@@ -26,7 +26,7 @@ end
 -- estimate = previous * (1 - elapsed / period) + current, times `span` to stay whole.
 local overlap = span - math.floor(elapsed / grain)
 local room = threshold - current - cost
-allowed = op == REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
+allowed = op >= REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
 if not allowed then
   -- The call fits when the previous window has faded so far, or in the next window this one.
   local fading, base = previous, -elapsed
@@ -37,6 +37,14 @@ elseif cost > 0 and op ~= PEEK then
   if op == REFUND then
     previous = math.max(previous - math.max(cost - current, 0), 0)
     current = math.max(current - cost, 0)
+  elseif op == RETURN then
+    -- To the window that has counted it.
+    local charged = struct.unpack('>I7', arg, rest + 14)
+    if charged >= start then
+      current = math.max(current - cost, 0)
+    elseif charged + period >= start then
+      previous = math.max(previous - cost, 0)
+    end
   else
     current = current + cost
   end

@@ -1,5 +1,5 @@
 //! A fleet: four processes of 64 tasks each on one key of one Redis, for each algorithm. What they
-//! admit together is exactly the threshold.
+//! admit together is exactly the threshold; with leases, together with what they give back.
 //!
 //! This program is both sides: without arguments the test, with them one process of the fleet.
 
@@ -14,11 +14,14 @@ const PROCESSES: usize = 4;
 const TASKS: usize = 64;
 const CALLS: usize = 10;
 const THRESHOLD: u32 = 1_000;
+const LEASE: u32 = 50;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
-        [process, url, algorithm] if process == "process" => member(url, algorithm),
+        [process, url, algorithm, leases] if process == "process" => {
+            member(url, limit(algorithm, leases == "leased"));
+        }
         // `cargo test -- <filter>` passes what other tests are to run.
         _ => test(),
     }
@@ -27,12 +30,14 @@ fn main() {
 fn test() {
     let server = Server::start();
     let program = std::env::current_exe().expect("this program has a path");
-    println!("\nrunning {} tests", ALGORITHMS.len());
-    for algorithm in ALGORITHMS {
+    println!("\nrunning {} tests", 2 * ALGORITHMS.len());
+    let runs =
+        ALGORITHMS.into_iter().flat_map(|algorithm| [(algorithm, "asks"), (algorithm, "leased")]);
+    for (algorithm, leases) in runs {
         let processes: Vec<_> = (0..PROCESSES)
             .map(|_| {
                 Command::new(&program)
-                    .args(["process", &server.url, algorithm.as_str()])
+                    .args(["process", &server.url, algorithm.as_str(), leases])
                     .stdout(Stdio::piped())
                     .spawn()
                     .expect("a process")
@@ -46,17 +51,36 @@ fn test() {
                 String::from_utf8_lossy(&output.stdout).trim().parse().expect("a count")
             })
             .collect();
-        assert_eq!(admitted.iter().sum::<u32>(), THRESHOLD, "{algorithm}: {admitted:?}");
-        println!("test fleet::{algorithm} ... ok, by process: {admitted:?}");
+        let mut sum = admitted.iter().sum::<u32>();
+        let mut all = THRESHOLD;
+        if leases == "leased" {
+            // A bucket keeps back what refills in a second, rounded up.
+            let limit = limit(algorithm.as_str(), true);
+            let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+            all -= u32::from(is_bucket);
+            assert!(
+                (all - PROCESSES as u32 * LEASE..=all).contains(&sum),
+                "{algorithm}: {admitted:?}"
+            );
+            // What nobody spent was given back.
+            sum += call(&server.url, limit);
+        }
+        assert_eq!(sum, all, "{algorithm}, {leases}: {admitted:?}");
+        for (key, life) in server.lives() {
+            assert!(life > 0, "{key} has no TTL");
+        }
+        redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+        println!("test fleet::{algorithm}_{leases} ... ok, by process: {admitted:?}");
     }
-    for (key, life) in server.lives() {
-        assert!(life > 0, "{key} has no TTL");
-    }
-    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", ALGORITHMS.len());
+    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 2 * ALGORITHMS.len());
 }
 
 /// Calls from many tasks and prints how many calls were admitted.
-fn member(url: &str, algorithm: &str) {
+fn member(url: &str, limit: Limit) {
+    println!("{}", call(url, limit));
+}
+
+fn limit(algorithm: &str, is_leased: bool) -> Limit {
     let algorithm = ALGORITHMS.into_iter().find(|known| known.as_str() == algorithm);
     let algorithm = algorithm.expect("the name of an algorithm");
     // So long that nothing refills or fades during the test, and windows of the sliding counter do
@@ -66,6 +90,11 @@ fn member(url: &str, algorithm: &str) {
     if algorithm == Algorithm::LeakyBucket {
         limit = limit.burst(THRESHOLD);
     }
+    if is_leased { limit.lease(LEASE) } else { limit }
+}
+
+/// Calls from many tasks, gives back what is left, and says how many calls were admitted.
+fn call(url: &str, limit: Limit) -> u32 {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -73,7 +102,7 @@ fn member(url: &str, algorithm: &str) {
         .expect("a runtime");
     let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
     let limiter = limiter.build().expect("valid");
-    let admitted: u32 = runtime.block_on(async {
+    runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
                 let limiter = limiter.clone();
@@ -94,7 +123,7 @@ fn member(url: &str, algorithm: &str) {
         for task in tasks {
             sum += task.await.expect("no panic");
         }
+        limiter.return_leases().await.expect("given back");
         sum
-    });
-    println!("{admitted}");
+    })
 }

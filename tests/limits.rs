@@ -44,6 +44,22 @@ fn bad_values_are_told_what_to_write() {
 }
 
 #[test]
+fn a_lease_is_within_its_limit() {
+    let minute = Duration::from_secs(60);
+    let sliding = |period| Limit::sliding("limits", 100, period);
+    refused(sliding(minute).try_lease(0), "at least 1");
+    refused(sliding(minute).try_lease(101), "at most what can be admitted");
+    refused(sliding(Duration::from_millis(99)).try_lease(1), "at least 100 ms");
+    assert!(sliding(Duration::from_millis(100)).try_lease(100).is_ok());
+    // 1.01 tokens refill in 600 ms.
+    let bucket = Limit::token_bucket("limits", 101, minute).burst(10);
+    assert!(bucket.try_lease(8).is_ok());
+    refused(bucket.try_lease(9), "at most what can be admitted");
+    refused(bucket.lease(8).try_burst(9), "at most what can be admitted");
+    refused(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
+}
+
+#[test]
 fn a_limit_says_what_it_is() {
     let limit = Limit::leaky_bucket("limits", 7, Duration::from_millis(1_500)).burst(3);
     assert_eq!((limit.name(), limit.threshold(), limit.capacity()), ("limits", 7, 3));

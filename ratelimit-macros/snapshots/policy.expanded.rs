@@ -66,3 +66,25 @@ async fn shadow() -> Option<()> {
     }
     { None }
 }
+async fn leased() -> Option<()> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::lease(
+                    ::ratelimit_runtime::Limit::sliding(
+                        "leased",
+                        100,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    ),
+                    LEASE,
+                )
+            },
+            (),
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::refuse(rejection);
+        }
+    }
+    { None }
+}

@@ -7,3 +7,8 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     None
 }
+
+#[rate_limit(period = 1, threshold = 100, name = "leased", lease = LEASE)]
+async fn leased() -> Option<()> {
+    None
+}

@@ -31,7 +31,7 @@ pub(crate) struct Argument {
 }
 
 /// Every argument there is, in the order they are documented.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "period",
     "threshold",
     "algo",
@@ -45,6 +45,7 @@ const NAMES: [&str; 15] = [
     "on_error",
     "shadow",
     "wait",
+    "lease",
     "on_limited",
     "crate",
 ];
@@ -53,8 +54,12 @@ const NAMES: [&str; 15] = [
 const NAMES_OF_A_LIMIT: [&str; 8] =
     ["period", "threshold", "algo", "burst", "align", "key", "cost", "name"];
 
+/// Said of a `lease` beside or in a `limit(…)`.
+pub(crate) const NOT_TOGETHER: &str = "several limits are decided together, by asking for each call, \
+                                       so none is leased: remove `lease`";
+
 /// What other limiters call the same thing.
-const SYNONYMS: [(&str, &str); 14] = [
+const SYNONYMS: [(&str, &str); 15] = [
     ("window", "period"),
     ("interval", "period"),
     ("per", "period"),
@@ -69,6 +74,7 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("fallback", "on_error"),
     ("dry_run", "shadow"),
     ("timeout", "wait"),
+    ("prefetch", "lease"),
 ];
 
 impl<'e> Args<'e> {
@@ -188,6 +194,9 @@ impl<'e> Args<'e> {
         let names = || self.names.iter().copied();
         if self.names.contains(&word.as_str()) {
             return Ok(());
+        }
+        if word == "lease" {
+            return error(NOT_TOGETHER.to_owned());
         }
         if NAMES.contains(&word.as_str()) {
             return error(format!(

@@ -150,7 +150,7 @@ impl Expansion<'_> {
 
     fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
         let rt = &self.rt;
-        let Limit { algorithm, threshold, period, burst, align, .. } = limit;
+        let Limit { algorithm, threshold, period, burst, align, lease, .. } = limit;
         let constructor = Ident::new(algorithm.name(), hygienic());
         let threshold = &threshold.expr;
         let period_tokens = self.duration(period);
@@ -166,6 +166,10 @@ impl Expansion<'_> {
             tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
+        }
+        if let Some(Constant { expr, .. }) = lease {
+            let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
+            tokens = shown_at(expr, call);
         }
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());

@@ -2,7 +2,7 @@
 
 use syn::{Expr, LitStr, Path};
 
-use crate::args::Args;
+use crate::args::{Args, NOT_TOGETHER};
 use crate::diagnostics::Reported;
 use crate::function::Function;
 use crate::key::Key;
@@ -74,6 +74,10 @@ impl Several {
                 let message = format!("`{word}` belongs to one limit: move it into `limit(…)`");
                 misplaced = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
             }
+        }
+        if let Some(argument) = args.get("lease") {
+            let error = syn::Error::new_spanned(argument, NOT_TOGETHER);
+            misplaced = Err(args.errors.report(error));
         }
         let name = args.optional("name", read_name).transpose();
         let rules: Vec<_> =

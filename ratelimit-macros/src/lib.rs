@@ -58,6 +58,7 @@ mod values;
 /// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
 /// | [`shadow`](#shadow) | `true` | decide and count, and never refuse |
 /// | [`wait`](#wait) | like `period` | wait up to that long for the permit, first come first served, instead of being refused at once |
+/// | [`lease`](#lease) | like `threshold` | pay Redis for up to that many calls of a key at once, and let them pass without asking; 1 or more |
 /// | [`on_limited`](#what-a-refused-call-returns) | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
 /// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
 ///
@@ -260,6 +261,22 @@ mod values;
 /// One that is dropped while it waits gives back what it booked, and those of its cost behind it in its
 /// process move up. When a call of another process, or of another cost, has booked behind it, its moment
 /// goes to the next of its cost here, or passes unused: never is more admitted for it.
+///
+/// ## `lease`
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// A key that is called a million times a minute asks Redis some thousand times.
+/// #[rate_limit(period = "1m", threshold = 1_000_000, key = tenant, lease = 1_000)]
+/// async fn hot(tenant: &str) -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// Units of a busy key are charged in advance, and spent in this process without a round trip. Never is
+/// more admitted for it. What it costs: up to so many units of each process may stand idle for a
+/// hundredth of the period, and for a second at most; and the limit is counted by that much more strictly,
+/// under a key of its own. `Limit::lease` says it in full. On the embedded store, nothing changes.
 ///
 /// # What a refused call returns
 ///

@@ -10,6 +10,9 @@ use crate::diagnostics::Reported;
 use crate::duration::{DAY_US, LONGEST_US};
 use crate::values::{self, Constant};
 
+/// The shortest period whose permits are kept for long enough to be of use.
+const SHORTEST_LEASED_US: u64 = 100_000;
+
 /// A limit without a contradiction.
 pub(crate) struct Limit {
     /// `None`: the path of the function.
@@ -19,6 +22,7 @@ pub(crate) struct Limit {
     pub(crate) period: Constant<u64>,
     pub(crate) burst: Option<Constant<u32>>,
     pub(crate) align: Option<Offset>,
+    pub(crate) lease: Option<Constant<u32>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -45,6 +49,7 @@ struct Draft<'a> {
     period: Result<Constant<u64>, Reported>,
     burst: Option<Result<Constant<u32>, Reported>>,
     align: Option<Result<Offset, Reported>>,
+    lease: Option<Result<Constant<u32>, Reported>>,
 }
 
 impl Limit {
@@ -54,6 +59,7 @@ impl Limit {
         draft.burst_refills_in_time();
         draft.align_is_for_fixed_windows();
         draft.align_meets_midnight();
+        draft.lease_is_within_the_limit();
         Ok(Limit {
             name: draft.name.transpose()?,
             algorithm: draft.algorithm?,
@@ -61,6 +67,7 @@ impl Limit {
             period: draft.period?,
             burst: draft.burst.transpose()?,
             align: draft.align.transpose()?,
+            lease: draft.lease.transpose()?,
         })
     }
 
@@ -68,12 +75,12 @@ impl Limit {
     /// sets it.
     pub(crate) fn capacity(&self) -> Option<(u32, &'static str)> {
         let argument = if self.algorithm.is_bucket() { "burst" } else { "threshold" };
-        let capacity = match (&self.burst, self.algorithm) {
-            (Some(burst), _) => burst.known,
-            (None, Algorithm::LeakyBucket) => Some(1),
-            (None, _) => self.threshold.known,
+        let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known)?;
+        let reserve = match &self.lease {
+            Some(_) => self.algorithm.reserve(self.threshold.known?, self.period.known?),
+            None => 0,
         };
-        capacity.map(|capacity| (capacity, argument))
+        Some((capacity.saturating_sub(reserve), argument))
     }
 }
 
@@ -99,6 +106,26 @@ impl Algorithm {
 
     fn is_bucket(self) -> bool {
         matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket)
+    }
+
+    /// The largest cost that can be admitted at once, as far as it is known.
+    fn capacity(self, burst: Option<&Constant<u32>>, threshold: Option<u32>) -> Option<u32> {
+        match (burst, self) {
+            (Some(burst), _) => burst.known,
+            (None, Algorithm::LeakyBucket) => Some(1),
+            (None, _) => threshold,
+        }
+    }
+
+    /// How much smaller a bucket is that is leased: what refills while a permit is kept, a hundredth of
+    /// the period and a second at most, rounded up.
+    fn reserve(self, threshold: u32, period_us: u64) -> u32 {
+        if !self.is_bucket() {
+            return 0;
+        }
+        let term = (period_us / 100).min(1_000_000);
+        let refilled = (u64::from(threshold) * term).div_ceil(period_us);
+        u32::try_from(refilled).unwrap_or(u32::MAX)
     }
 
     fn read(expr: &Expr) -> syn::Result<Self> {
@@ -137,6 +164,10 @@ impl<'a> Draft<'a> {
             let zero = "a bucket with `burst = 0` would refuse every call: the smallest is 1";
             Constant::count("burst", zero, expr)
         };
+        let lease = |expr: &Expr| {
+            let zero = "`lease = 0` pays for nothing in advance: the smallest is 1";
+            Constant::count("lease", zero, expr)
+        };
         let no_period = "missing `period`: say how long, such as `period = 30` for 30 seconds";
         let no_threshold =
             "missing `threshold`: say how many calls one period admits, such as `threshold = 100`";
@@ -147,6 +178,7 @@ impl<'a> Draft<'a> {
             algorithm: args.optional("algo", Algorithm::read).unwrap_or(Ok(Algorithm::Sliding)),
             burst: args.optional("burst", burst),
             align: args.optional("align", Offset::read),
+            lease: args.optional("lease", lease),
             name: args.optional("name", read_name),
         }
     }
@@ -209,6 +241,50 @@ impl<'a> Draft<'a> {
                 "aligned windows start at midnight, so the period divides a day or is whole days, \
                  such as `\"15m\"`, `\"1h\"` or `\"7d\"`",
             );
+        }
+    }
+
+    fn lease_is_within_the_limit(&self) {
+        let Some(Ok(lease)) = &self.lease else { return };
+        let (Ok(algorithm), Ok(period)) = (self.algorithm, &self.period) else { return };
+        let Some(period_us) = period.known else { return };
+        if period_us < SHORTEST_LEASED_US {
+            let message = "units are leased for a hundredth of the period, and here that is too \
+                           short to be of use: `lease` needs a period of `\"100ms\"` or more";
+            return self.reject("lease", message);
+        }
+        let burst = match &self.burst {
+            Some(Ok(burst)) => Some(burst),
+            Some(Err(_)) => return,
+            None => None,
+        };
+        let Some(threshold) = self.threshold.as_ref().ok().and_then(|threshold| threshold.known)
+        else {
+            return;
+        };
+        let Some(capacity) = algorithm.capacity(burst, Some(threshold)) else { return };
+        let reserve = algorithm.reserve(threshold, period_us);
+        if capacity <= reserve {
+            let message = format!(
+                "a bucket that is leased keeps back what refills in a hundredth of the period, a \
+                 second at most: that is {reserve} here, and `burst` is {capacity}: write `burst = \
+                 {}` or more, or remove `lease`",
+                reserve.saturating_add(1)
+            );
+            return self.reject("lease", &message);
+        }
+        let most = capacity - reserve;
+        if lease.known.is_some_and(|lease| lease > most) {
+            let why = if reserve > 0 {
+                format!(
+                    ", for a bucket that is leased keeps back the {reserve} that refill meanwhile"
+                )
+            } else {
+                String::new()
+            };
+            let message =
+                format!("`lease` is at most {most}, all that can be admitted at once{why}");
+            self.reject("lease", &message);
         }
     }
 

@@ -33,6 +33,23 @@ impl Policy {
                            remove one of the two";
             args.errors.report(syn::Error::new_spanned(wait, message));
         }
+        if let Some(lease) = args.get("lease") {
+            let reject = |message| {
+                args.errors.report(syn::Error::new_spanned(lease, message));
+            };
+            if let Some(Ok("Process")) = &scope {
+                reject(
+                    "`lease` saves questions to Redis, and `scope = \"process\"` asks none: remove one \
+                     of the two",
+                );
+            }
+            if wait.is_some() {
+                reject(
+                    "a call that waits books its own moment, and what is leased would be spent out \
+                     of turn: remove `lease` or `wait`",
+                );
+            }
+        }
         Ok(Policy {
             scope: scope.transpose()?,
             on_error: on_error.transpose()?,

@@ -4,11 +4,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use crate::decision::Decision;
+use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
-use crate::limit::Limit;
-use crate::question::Question;
+use crate::limit::{Limit, Quota};
+use crate::question::{Finding, Question};
 use crate::rejection::Rejection;
 use crate::report::Report;
 
@@ -65,8 +66,25 @@ pub struct Check(Stage);
 
 enum Stage {
     /// Decided at once, as the embedded store does.
-    Decided(Option<Result<Decision, Rejection>>),
-    Asked(Asked),
+    Told(Told),
+    Asked(Box<Asked>),
+    Over,
+}
+
+/// What a store told about a limit. The durations of a [`Decision`] are made when it is asked for, so
+/// that whoever does not look at them does not pay for them.
+#[derive(Clone, Copy)]
+struct Told {
+    /// Whether that is a rejection.
+    refused: bool,
+    allowed: bool,
+    source: Source,
+    capacity: u32,
+    remaining: u32,
+    retry_us: u64,
+    reset_us: u64,
+    name: &'static str,
+    quota: Quota,
 }
 
 struct Asked {
@@ -79,9 +97,29 @@ struct Asked {
 }
 
 impl Check {
-    /// A call that was admitted.
-    pub(crate) fn admitted(decision: Decision) -> Self {
-        Self(Stage::Decided(Some(Ok(decision))))
+    /// A call under `limit` that was decided.
+    #[inline]
+    pub(crate) fn decided(report: Report, limit: &Limit, answered: Answered) -> Self {
+        let told = Told::new(limit, answered);
+        report.end(&told.finding(), limit.is_shadow());
+        Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
+    }
+
+    /// A call under `limit` that was admitted.
+    #[inline]
+    pub(crate) fn admitted(report: Report, limit: &Limit, decision: Decision) -> Self {
+        report.end(&Ok(Verdict::new(limit, decision)), limit.is_shadow());
+        Self(Stage::Told(Told {
+            refused: false,
+            allowed: decision.allowed,
+            source: decision.source,
+            capacity: decision.limit,
+            remaining: decision.remaining,
+            retry_us: decision.retry_after.as_micros() as u64,
+            reset_us: decision.reset_after.as_micros() as u64,
+            name: limit.name(),
+            quota: limit.quota(),
+        }))
     }
 
     /// A call under `limit`, reported once it is answered.
@@ -94,9 +132,14 @@ impl Check {
         Self::asked(limit, question, None)
     }
 
+    /// A look at `limit` that was answered.
+    pub(crate) fn peeked(limit: &Limit, answered: Answered) -> Self {
+        Self(Stage::Told(Told { refused: false, ..Told::new(limit, answered) }))
+    }
+
     fn asked(limit: &Limit, question: Question, report: Option<Report>) -> Self {
         let (capacity, shadow) = (limit.capacity(), limit.is_shadow());
-        Self(Stage::Asked(Asked { question, capacity, shadow, report }))
+        Self(Stage::Asked(Box::new(Asked { question, capacity, shadow, report })))
     }
 
     /// A call under `limit` that nobody can decide.
@@ -108,7 +151,7 @@ impl Check {
     /// A call that cannot be asked about, whatever its limits say.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
         let (question, report) = (Question::failed(name, error), Some(Report::begin()));
-        Self(Stage::Asked(Asked { question, capacity: 0, shadow: false, report }))
+        Self(Stage::Asked(Box::new(Asked { question, capacity: 0, shadow: false, report })))
     }
 }
 
@@ -118,11 +161,47 @@ impl Future for Check {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Stage::Decided(decided) => {
-                Poll::Ready(decided.take().expect("polled after it was ready"))
+            Stage::Told(told) => {
+                let finding = told.finding();
+                self.0 = Stage::Over;
+                Poll::Ready(finding.map(|verdict| verdict.decision))
             }
             Stage::Asked(asked) => asked.poll(context),
+            Stage::Over => panic!("polled after it was ready"),
         }
+    }
+}
+
+impl Told {
+    #[inline]
+    fn new(limit: &Limit, Answered { outcome, source }: Answered) -> Self {
+        Self {
+            refused: !outcome.allowed,
+            allowed: outcome.allowed,
+            source,
+            capacity: limit.capacity(),
+            remaining: outcome.remaining,
+            retry_us: outcome.retry_us,
+            reset_us: outcome.reset_us,
+            name: limit.name(),
+            quota: limit.quota(),
+        }
+    }
+
+    #[inline]
+    fn finding(&self) -> Finding {
+        let decision = Decision {
+            allowed: self.allowed,
+            limit: self.capacity,
+            remaining: self.remaining,
+            retry_after: Duration::from_micros(self.retry_us),
+            reset_after: Duration::from_micros(self.reset_us),
+            source: self.source,
+        };
+        if self.refused {
+            return Err(Rejection::Limited { name: self.name, quota: self.quota, decision });
+        }
+        Ok(Verdict { name: self.name, quota: self.quota, decision })
     }
 }
 

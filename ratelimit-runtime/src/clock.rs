@@ -45,6 +45,25 @@ impl Clock {
         }
     }
 
+    /// The time that no step of the wall clock changes.
+    #[inline]
+    pub(crate) fn steady(&self) -> u64 {
+        match self {
+            Self::Store | Self::Client => steady(),
+            Self::Virtual(clock) => clock.now_us(),
+        }
+    }
+
+    /// Returns once [`steady`](Self::steady) is `at` or later; in a runtime.
+    pub(crate) async fn sleep_to(&self, at: u64) {
+        match self {
+            Self::Store | Self::Client => {
+                tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
+            }
+            Self::Virtual(clock) => clock.reaches(at).await,
+        }
+    }
+
     pub(crate) fn can_sleep(&self) -> bool {
         matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::Outcome;
+use crate::limit::{Limit, Quota};
 
 /// The answer of a store about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +70,19 @@ impl Answered {
     }
 }
 
-/// The decision that speaks for several limits, and the name of its limit.
+/// The decision that speaks for several limits, and what there is to say of its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     pub(crate) name: &'static str,
+    pub(crate) quota: Quota,
     pub(crate) decision: Decision,
 }
 
 impl Verdict {
+    pub(crate) fn new(limit: &Limit, decision: Decision) -> Self {
+        Self { name: limit.name(), quota: limit.quota(), decision }
+    }
+
     /// The one that is harder on the caller: a refusal before an admission, the longer wait of two
     /// refusals, the smaller rest of two admissions; the first of equals.
     pub(crate) fn harder(self, other: Self) -> Self {
@@ -100,4 +106,6 @@ pub enum Source {
     Fallback,
     /// By a script in Redis a moment ago: it refused, for longer than has passed since.
     Cache,
+    /// By a unit that Redis had charged in advance; see [`Limit::lease`](crate::Limit::lease).
+    Lease,
 }

@@ -30,7 +30,8 @@
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
 //! | `redis` | yes | counts shared by a fleet, in Redis or Valkey |
-//! | `axum` | | [`Rejection`] as an axum response |
+//! | `axum`, `actix`, `tonic` | | [`Rejection`] as what these refuse with, middleware, clients as keys: `web` |
+//! | `tower` | | the layer by itself, for hyper and other servers of tower services |
 //! | `metrics` | | what is decided, as metrics; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
@@ -38,12 +39,13 @@
 //!
 //! Each checked call is reported once, when it is answered: not the questions that it asks while it
 //! waits, nor calls that gave up, nor `peek`, `refund` and `reset`. Keys may be personal, and are
-//! many: they are in none of this.
+//! many: they are in none of this. What events call `key` is a hash of it under a secret of the process,
+//! by which refusals of one key are seen to be of one.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
-//! | refused | `DEBUG` | `limit`, `retry_after`, `source` |
-//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `cost`, `capacity` |
+//! | refused | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
+//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
 //! | would be refused, by a [shadow](Limit::shadow) | `INFO` | as of the refusal |
 //! | not decided: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
 //!
@@ -61,13 +63,13 @@
 //! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity`, `unavailable`; of a shadow
 //!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity), `unavailable`.
 //! - `source` is who decided: `embedded`, `redis`, `cache` for a refusal of Redis that still holds,
-//!   `fallback` for what [`OnError`] says, `none`.
+//!   `lease` for a unit that was paid for in advance, `fallback` for what [`OnError`] says, `none`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// The code in the README compiles and runs.
-#[cfg(all(doctest, feature = "redis"))]
+#[cfg(all(doctest, feature = "redis", feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
@@ -79,8 +81,6 @@ pub mod guide {
 }
 
 mod algorithm;
-#[cfg(feature = "axum")]
-mod axum;
 mod builder;
 mod check;
 mod clock;
@@ -88,6 +88,7 @@ mod decision;
 mod error;
 mod global;
 mod key;
+mod lease;
 mod limit;
 mod limiter;
 mod part;
@@ -98,6 +99,8 @@ mod report;
 mod site;
 mod store;
 mod waiting;
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub mod web;
 
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -112,7 +115,7 @@ pub use crate::decision::{Decision, Source};
 pub use crate::error::{BuildError, StoreError};
 pub use crate::global::{SetGlobalError, current, set_global};
 pub use crate::key::{Key, KeyWriter};
-pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
+pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Quota, Scope};
 pub use crate::limiter::RateLimiter;
 pub use crate::part::Part;
 pub use crate::rejection::{FromRejection, Rejection};

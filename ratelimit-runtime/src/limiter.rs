@@ -11,7 +11,8 @@ use crate::builder::Builder;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
-use crate::key::Key;
+use crate::key::{Key, Written};
+use crate::lease::{self, Leases};
 use crate::limit::{Limit, OnError};
 use crate::part::{Charge, Part};
 use crate::question::Question;
@@ -60,6 +61,7 @@ struct Inner {
     instances: u32,
     refusals: Refusals,
     waiters: Waiters,
+    leases: Arc<Leases>,
     /// When it was last said that the shared store does not decide; 0 when it does.
     said: AtomicU64,
 }
@@ -89,7 +91,8 @@ impl RateLimiter {
         report::describe();
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
         let refusals = Refusals::new(remembers && shared.is_some());
-        let inner = Inner { local, shared, on_error, instances, refusals, waiters, said };
+        let leases = Arc::default();
+        let inner = Inner { local, shared, on_error, instances, refusals, waiters, leases, said };
         Self { inner: Arc::new(inner) }
     }
 
@@ -102,45 +105,55 @@ impl RateLimiter {
     /// Admits and charges the call, or refuses it and changes nothing.
     ///
     /// The returned future holds neither `limit` nor `key`. On the embedded store the decision is
-    /// made by this call itself, and the future is ready. On Redis it is made once the future is
-    /// polled; a future dropped after that may have charged the key.
+    /// made by this call itself, and the future is ready; so it is where units are
+    /// [leased](Limit::lease) and held. Else it is made on Redis once the future is polled; a future
+    /// dropped after that may have charged the key.
     ///
     /// # Errors
     ///
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when
     /// `cost` is more than can ever be admitted, [`Rejection::Unavailable`] when the store cannot
     /// decide and [`OnError`] says so.
+    #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.check_one(limit, &key, cost)
+        if self.decides_at_once(limit, cost) {
+            let report = Report::begin();
+            return self.check_at(report, self.inner.local.place(limit, &key), limit, cost);
+        }
+        self.check_later(limit, &key, cost)
     }
 
-    fn check_one(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+    /// Whether a call is decided here, without waiting for anything.
+    #[inline]
+    fn decides_at_once(&self, limit: &Limit, cost: u32) -> bool {
+        self.shared(limit).is_none() && limit.patience().is_none() && cost <= limit.capacity()
+    }
+
+    /// Decides here. This is every decision of those who have no Redis.
+    fn check_at(&self, report: Report, place: u128, limit: &Limit, cost: u32) -> Check {
+        let outcome = self.inner.local.apply_at(place, Op::Decide, limit, cost);
+        let report = if outcome.allowed { report } else { report.about(limit, cost, || place) };
+        Check::decided(report, limit, Answered { outcome, source: Source::Embedded })
+    }
+
+    fn check_later(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let report = Report::begin();
         let question = match limit.patience() {
             Some(wait) => self.wait_for(&[Charge::new(limit, key, cost)], wait),
+            None if self.is_leased(limit) => {
+                return lease::check(self, report, limit, key, cost);
+            }
             None if cost > limit.capacity() => Question::never(limit, cost),
-            None if self.shared(limit).is_some() => {
+            None => {
                 let place = self.inner.local.place(limit, key);
                 if let Some(answered) = self.refused_before(limit, place, cost) {
-                    Question::refused(limit, answered)
-                } else {
-                    let answer = self.decide_at(place, Op::Decide, limit, key, cost);
-                    Question::new(Op::Decide, limit, answer)
+                    return Check::decided(report.about(limit, cost, || place), limit, answered);
                 }
-            }
-            // As short as it can be: this is every decision of those who have no Redis.
-            None => {
-                let local = &self.inner.local;
-                let outcome = local.apply_at(local.place(limit, key), Op::Decide, limit, cost);
-                let answered = Answered { outcome, source: Source::Embedded };
-                if !outcome.allowed {
-                    return Check::new(report, limit, Question::refused(limit, answered));
-                }
-                let decision = Decision::new(limit.capacity(), answered);
-                report.admitted(limit, decision);
-                return Check::admitted(decision);
+                let answer = self.decide_at(place, Op::Decide, limit, key, cost);
+                Question::new(Op::Decide, limit, answer)
             }
         };
+        let report = report.about(limit, cost, || self.inner.local.place(limit, key));
         Check::new(report, limit, question)
     }
 
@@ -152,7 +165,15 @@ impl RateLimiter {
     /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        Check::peek(limit, self.ask(Op::Peek, limit, &key, cost))
+        if self.is_leased(limit) {
+            return Check::peek(limit, lease::peek(self, limit, &key, cost));
+        }
+        if self.shared(limit).is_some() || cost > limit.capacity() {
+            return Check::peek(limit, self.ask(Op::Peek, limit, &key, cost));
+        }
+        let local = &self.inner.local;
+        let outcome = local.apply_at(local.place(limit, &key), Op::Peek, limit, cost);
+        Check::peeked(limit, Answered { outcome, source: Source::Embedded })
     }
 
     /// Checks a call against several limits in one decision: all admit it and are charged, or none
@@ -197,9 +218,17 @@ impl RateLimiter {
         if !parts.iter().all(|part| part.limit.agrees_with(first)) {
             return Check::failed(first.name(), StoreError::MixedLimits);
         }
+        report::together(parts);
+        let report = report.about_all(parts, |part| self.inner.local.place(part.limit, part.key));
         let question = match (self.merge(parts), first.patience()) {
             (Err(name), _) => return Check::failed(name, StoreError::SharedCount { name }),
             (Ok(parts), Some(wait)) => self.wait_for(&parts, wait),
+            (Ok(parts), None) if parts.iter().any(|part| self.is_leased(part.limit)) => {
+                let limits: Vec<_> = parts.iter().map(|part| self.counted(part.limit)).collect();
+                let parts =
+                    parts.iter().zip(&limits).map(|(part, limit)| Charge { limit, ..*part });
+                self.ask_all(&parts.collect::<Vec<_>>())
+            }
             (Ok(parts), None) => self.ask_all(&parts),
         };
         Check::new(report, first, question)
@@ -216,6 +245,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the units may have been
     /// given back.
     pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
+        let limit = &self.counted(limit);
         let capacity = limit.capacity();
         let answer = self.decide(Op::Refund, limit, &key, cost);
         answer.map(move |answered| Decision::new(capacity, answered))
@@ -228,6 +258,10 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the key may have been
     /// forgotten.
     pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<()> {
+        if self.is_leased(limit) {
+            self.inner.leases.forget(self.inner.local.place(limit, &key));
+        }
+        let limit = &self.counted(limit);
         let local = self.inner.local.reset(limit, &key);
         match self.shared(limit) {
             // What was counted here while Redis was away is forgotten with the rest.
@@ -270,6 +304,31 @@ impl RateLimiter {
 
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.inner.waiters
+    }
+
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.inner.leases
+    }
+
+    /// Gives this limiter as long as somebody else has it.
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + use<> {
+        let inner = Arc::downgrade(&self.inner);
+        move || inner.upgrade().map(|inner| Self { inner })
+    }
+
+    /// How long an answer of the shared store may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.inner.shared.as_ref().map_or(Duration::MAX, |shared| shared.deadline())
+    }
+
+    /// Whether units of this limit are charged in advance.
+    fn is_leased(&self, limit: &Limit) -> bool {
+        limit.permits() > 0 && limit.patience().is_none() && self.shared(limit).is_some()
+    }
+
+    /// The limit by which the store counts.
+    fn counted(&self, limit: &Limit) -> Limit {
+        if self.is_leased(limit) { limit.leased() } else { *limit }
     }
 
     /// The answer of the shared store, after which no refusal of the key is remembered.
@@ -345,10 +404,9 @@ impl RateLimiter {
                     OnError::Local => {
                         limiter.inner.local.apply_all_at(&asks, Source::Fallback).ok_or(error)
                     }
-                    OnError::Allow => Ok(Verdict {
-                        name: limit.name(),
-                        decision: Decision::undecided(limit.capacity()),
-                    }),
+                    OnError::Allow => {
+                        Ok(Verdict::new(&limit, Decision::undecided(limit.capacity())))
+                    }
                     OnError::Deny => Err(error),
                 })
             }),
@@ -356,7 +414,7 @@ impl RateLimiter {
     }
 
     /// The refusal of the shared store that still holds for this call.
-    fn refused_before(&self, limit: &Limit, place: u128, cost: u32) -> Option<Answered> {
+    pub(crate) fn refused_before(&self, limit: &Limit, place: u128, cost: u32) -> Option<Answered> {
         if cost != 1 || limit.is_shadow() {
             return None;
         }
@@ -389,33 +447,70 @@ impl RateLimiter {
             return Answer::ready(Ok(Answered { outcome, source: self.inner.local.source() }));
         };
         let answer = shared.apply(op, limit, key, cost);
-        let on_error = self.on_error(limit);
         // The key does not live as long as the answer takes; its place does.
         let (limiter, limit) = (self.clone(), *limit);
         Answer::later(async move {
-            let (clock, refusals) = (limiter.inner.local.clock(), &limiter.inner.refusals);
-            let sent = refusals.send(clock.local());
-            let answer = answer.await;
-            match &answer {
-                Ok(answer) if op == Op::Decide => {
-                    refusals.told(place, &limit, cost, sent, clock.local(), *answer);
-                }
-                _ if op.gives_back() => refusals.forget(place),
-                _ => {}
-            }
-            limiter.inner.note(&limit, on_error, &answer);
-            answer.or_else(|error| match on_error {
-                OnError::Local => {
-                    let limit = limit.share(limiter.inner.instances);
-                    // A call that costs more than the share takes all of it.
-                    let cost = cost.min(limit.capacity());
-                    let outcome = limiter.inner.local.apply_at(place, op, &limit, cost);
-                    Ok(Answered { outcome, source: Source::Fallback })
-                }
-                OnError::Allow if !op.gives_back() => Ok(Answered::undecided()),
-                _ => Err(error),
-            })
+            let answer = limiter.hear(place, op, &limit, cost, answer).await;
+            answer.or_else(|error| limiter.fall_back(place, op, &limit, cost, error))
         })
+    }
+
+    /// Waits for the shared store, and keeps in mind what it says.
+    async fn hear(
+        &self,
+        place: u128,
+        op: Op,
+        limit: &Limit,
+        cost: u32,
+        answer: Answer<Answered>,
+    ) -> Result<Answered, StoreError> {
+        let (clock, refusals) = (self.inner.local.clock(), &self.inner.refusals);
+        let sent = refusals.send(clock.local());
+        let answer = answer.await;
+        match &answer {
+            Ok(answer) if op == Op::Decide => {
+                refusals.told(place, limit, cost, sent, clock.local(), *answer);
+            }
+            _ if op.gives_back() => refusals.forget(place),
+            _ => {}
+        }
+        self.inner.note(limit, self.on_error(limit), &answer);
+        answer
+    }
+
+    /// What the limit says about a shared store that has failed.
+    pub(crate) fn fall_back(
+        &self,
+        place: u128,
+        op: Op,
+        limit: &Limit,
+        cost: u32,
+        error: StoreError,
+    ) -> Result<Answered, StoreError> {
+        match self.on_error(limit) {
+            OnError::Local => {
+                let limit = limit.share(self.inner.instances);
+                // A call that costs more than the share takes all of it.
+                let cost = cost.min(limit.capacity());
+                let outcome = self.inner.local.apply_at(place, op, &limit, cost);
+                Ok(Answered { outcome, source: Source::Fallback })
+            }
+            OnError::Allow if !op.gives_back() => Ok(Answered::undecided()),
+            _ => Err(error),
+        }
+    }
+
+    /// Asks the shared store for a lease, and nobody else when that fails.
+    pub(crate) async fn ask_lease(
+        &self,
+        limit: &Limit,
+        key: &Written,
+        cost: u32,
+    ) -> Result<Answered, StoreError> {
+        let Some(shared) = self.shared(limit) else { return Err(StoreError::NoLimits) };
+        let place = self.inner.local.place(limit, key);
+        let answer = shared.apply(Op::Decide, limit, key, cost);
+        self.hear(place, Op::Decide, limit, cost, answer).await
     }
 
     fn on_error(&self, limit: &Limit) -> OnError {
@@ -456,6 +551,15 @@ impl Inner {
 
     fn is_quiet(said: u64, now: u64) -> bool {
         said == 0 || now.saturating_sub(said) >= QUIET.as_micros() as u64
+    }
+}
+
+/// What was charged in advance is given back.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            lease::return_to(&**shared, &self.leases);
+        }
     }
 }
 

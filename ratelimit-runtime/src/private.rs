@@ -1,12 +1,16 @@
-//! What the expansion of the attribute calls. No part of the public interface: it changes together
-//! with `ratelimit-macros`, which is why the two are pinned to each other.
+//! What the expansion of the attribute calls, and what tests cannot do without. No part of the public
+//! interface: it changes together with `ratelimit-macros`, which is why the two are pinned to each
+//! other.
 
 use std::time::Duration;
 
-use crate::check::Check;
+use crate::algorithm::Op;
+use crate::check::{Answer, Check};
+use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::global;
 use crate::limit::Limit;
+use crate::limiter::RateLimiter;
 use crate::rejection::Rejection;
 
 pub use crate::key::{Format, Key, Piece};
@@ -30,6 +34,25 @@ pub fn check_all(parts: &[Charge<'_>]) -> Check {
             |part| Check::undecided(part.limit, error),
         )
     })
+}
+
+/// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.
+pub fn return_units(
+    limiter: &RateLimiter,
+    limit: &Limit,
+    key: impl Key,
+    cost: u32,
+    at: u64,
+) -> Answer<Decision> {
+    let (op, capacity) = (Op::Return { at }, limit.capacity());
+    let answer = limiter.give_back(limiter.source(), op, limit, &key, cost);
+    answer.map(move |answered| Decision::new(capacity, answered))
+}
+
+/// The limit under which leases of `limit` are charged, and for how many microseconds they last.
+#[must_use]
+pub fn leased(limit: &Limit) -> (Limit, u64) {
+    (limit.leased(), limit.term_us())
 }
 
 /// The return value of a refused call.

@@ -8,7 +8,7 @@ use crate::algorithm::Op;
 use crate::check::Answer;
 use crate::decision::{Answered, Decision, Verdict};
 use crate::error::StoreError;
-use crate::limit::Limit;
+use crate::limit::{Limit, Quota};
 use crate::rejection::Rejection;
 
 /// The answer to a call, with the name of the limit that spoke; of a shadow as of any other limit.
@@ -20,22 +20,31 @@ pub(crate) struct Question(State);
 
 enum State {
     Known(Option<Finding>),
-    Asked { refuses: bool, name: &'static str, capacity: u32, answer: Answer<Answered> },
-    AskedAll { name: &'static str, answer: Answer<Verdict> },
+    Asked {
+        refuses: bool,
+        name: &'static str,
+        quota: Quota,
+        capacity: u32,
+        answer: Answer<Answered>,
+    },
+    AskedAll {
+        name: &'static str,
+        answer: Answer<Verdict>,
+    },
     Waits(Pin<Box<dyn Future<Output = Finding> + Send>>),
 }
 
 impl Question {
     /// The answer of a store about `limit`.
     pub(crate) fn new(op: Op, limit: &Limit, answer: Answer<Answered>) -> Self {
-        let (name, capacity) = (limit.name(), limit.capacity());
-        Self(State::Asked { refuses: op == Op::Decide, name, capacity, answer })
+        let (name, quota, capacity) = (limit.name(), limit.quota(), limit.capacity());
+        Self(State::Asked { refuses: op == Op::Decide, name, quota, capacity, answer })
     }
 
     /// What a store has answered about `limit`: no.
     pub(crate) fn refused(limit: &Limit, answer: Answered) -> Self {
-        let (name, decision) = (limit.name(), Decision::new(limit.capacity(), answer));
-        Self(State::Known(Some(Err(Rejection::Limited { name, decision }))))
+        let decision = Decision::new(limit.capacity(), answer);
+        Self(State::Known(Some(Err(Rejection::limited(limit, decision)))))
     }
 
     /// The answer of a store about several limits, of which `first` is named when there is none.
@@ -69,10 +78,10 @@ impl Future for Question {
                 return Poll::Ready(finding.take().expect("polled after it was ready"));
             }
             State::Waits(answer) => return answer.as_mut().poll(context),
-            State::Asked { refuses, name, capacity, answer } => {
-                let (name, capacity) = (*name, *capacity);
+            State::Asked { refuses, name, quota, capacity, answer } => {
+                let (name, quota, capacity) = (*name, *quota, *capacity);
                 let answer = ready!(Pin::new(answer).poll(context));
-                let verdict = |it| Verdict { name, decision: Decision::new(capacity, it) };
+                let verdict = |it| Verdict { name, quota, decision: Decision::new(capacity, it) };
                 (name, *refuses, answer.map(verdict))
             }
             State::AskedAll { name, answer } => {
@@ -80,8 +89,8 @@ impl Future for Question {
             }
         };
         Poll::Ready(match answer {
-            Ok(Verdict { name, decision }) if refuses && !decision.allowed => {
-                Err(Rejection::Limited { name, decision })
+            Ok(Verdict { name, quota, decision }) if refuses && !decision.allowed => {
+                Err(Rejection::Limited { name, quota, decision })
             }
             Ok(verdict) => Ok(verdict),
             Err(error) => Err(Rejection::Unavailable { name, error }),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::StoreError;
+use crate::limit::{Limit, Quota};
 
 /// Why a call did not go on.
 ///
@@ -17,6 +18,8 @@ pub enum Rejection {
     Limited {
         /// The name of the limit.
         name: &'static str,
+        /// What the limit admits in which time.
+        quota: Quota,
         /// The decision, with the wait in `retry_after`.
         decision: Decision,
     },
@@ -41,6 +44,10 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    pub(crate) fn limited(limit: &Limit, decision: Decision) -> Self {
+        Self::Limited { name: limit.name(), quota: limit.quota(), decision }
+    }
+
     /// How long to wait before the same call can be admitted; `None` where no wait is known to
     /// help.
     #[must_use]
@@ -163,7 +170,8 @@ mod tests {
                 reset_after: Duration::ZERO,
                 source: Source::Embedded,
             };
-            let text = Rejection::Limited { name: "n", decision }.to_string();
+            let quota = crate::Limit::fixed("n", 1, Duration::from_secs(1)).quota();
+            let text = Rejection::Limited { name: "n", quota, decision }.to_string();
             text.strip_prefix("too many requests, try again in ").expect("prefix").to_owned()
         };
         assert_eq!(says(1), "1 millisecond");

@@ -6,7 +6,7 @@ use ratelimit_runtime::{Limit, OnError};
 use redis::Commands;
 use support::server::Server;
 
-use crate::{KEY, Timed, calls, events_of};
+use crate::{KEY, Timed, calls, events_of, raw_events_of};
 
 const LIMIT: Limit = Limit::sliding("events", 1, Duration::from_secs(3600));
 
@@ -18,12 +18,15 @@ async fn a_refusal_is_an_event() {
         assert_eq!(
             events_of(calls::plain(&on)).await,
             [
-                format!("DEBUG refused limit=\"plain\" retry_after=3600s source=\"{source}\""),
-                "INFO refused, however long it waits limit=\"plain\" cost=2 capacity=1".to_owned(),
+                format!(
+                    "DEBUG refused limit=\"plain\" key=# retry_after=3600s source=\"{source}\""
+                ),
+                "INFO refused, however long it waits limit=\"plain\" key=# cost=2 capacity=1"
+                    .to_owned(),
             ]
         );
         let narrow =
-            format!("DEBUG refused limit=\"narrow\" retry_after=3600s source=\"{source}\"");
+            format!("DEBUG refused limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
         assert_eq!(events_of(calls::several(&on)).await, [narrow]);
     }
 }
@@ -37,12 +40,51 @@ async fn a_shadow_says_what_it_would_refuse() {
             events_of(calls::shadow(&on)).await,
             [
                 format!(
-                    "INFO would be refused limit=\"shadow\" retry_after=3600s source=\"{source}\""
+                    "INFO would be refused limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
                 ),
-                "INFO would be refused, however long it waits limit=\"shadow\" cost=2 capacity=1"
+                "INFO would be refused, however long it waits limit=\"shadow\" key=# cost=2 capacity=1"
                     .to_owned(),
             ]
         );
+    }
+}
+
+/// The keys in events that `work` causes.
+async fn keys_of(work: impl Future<Output = ()>) -> Vec<String> {
+    let events = raw_events_of(work).await;
+    let key = |event: String| {
+        let (_, key) = event.split_once(" key=").expect("a key");
+        key.split(' ').next().expect("a word").to_owned()
+    };
+    events.into_iter().map(key).collect()
+}
+
+#[tokio::test]
+async fn keys_are_told_apart_and_not_told() {
+    let server = Server::start();
+    for on in [Timed::embedded(), Timed::redis(&server)] {
+        let keys = keys_of(async {
+            // By several limits, by one, by another, and at a cost that is never admitted.
+            calls::several(&on).await;
+            calls::plain(&on).await;
+            calls::shadow(&on).await;
+            for key in [KEY, "bob"] {
+                let _ = on.limiter.check(&LIMIT, key, 2).await;
+            }
+        });
+        let keys = keys.await;
+        let (bob, alice) = keys.split_last().expect("events");
+        assert_eq!(alice.len(), 6);
+        assert!(alice.iter().all(|key| *key == alice[0] && *key != *bob), "{keys:?}");
+        for key in &keys {
+            assert!(key.len() == 16 && u64::from_str_radix(key, 16).is_ok(), "{key}");
+        }
+        // Another process has another secret, so that nobody finds a key by trying all.
+        let other = Timed::embedded();
+        let others = keys_of(async {
+            let _ = other.limiter.check(&LIMIT, KEY, 2).await;
+        });
+        assert_ne!(others.await[0], alice[0]);
     }
 }
 
@@ -53,7 +95,7 @@ async fn a_wait_is_told_once() {
         let source = on.source;
         let refused = |limit, retry_after| {
             format!(
-                "DEBUG refused limit=\"{limit}\" retry_after={retry_after}s source=\"{source}\""
+                "DEBUG refused limit=\"{limit}\" key=# retry_after={retry_after}s source=\"{source}\""
             )
         };
         let expected = [refused("line", 7200), refused("slot", 7200), refused("wide", 3600)];
@@ -98,7 +140,10 @@ async fn what_cannot_be_decided_is_told_without_its_key() {
         events.into_iter().partition(|event| event.starts_with("WARN Redis is not asked"));
     assert_eq!((warned.len(), events.len()), (1, 4), "{warned:#?}{events:#?}");
     assert!(events[..2].iter().all(|event| event.starts_with(down)), "{events:#?}");
-    assert_eq!(events[2], "DEBUG refused limit=\"events\" retry_after=3600s source=\"fallback\"");
+    assert_eq!(
+        events[2],
+        "DEBUG refused limit=\"events\" key=# retry_after=3600s source=\"fallback\""
+    );
     assert!(events[3].contains("the limits of one `check_all` are decided as one"), "{events:#?}");
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
 }

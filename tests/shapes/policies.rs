@@ -1,4 +1,4 @@
-//! `scope`, `on_error` and `shadow` reach the limit.
+//! `scope`, `on_error`, `shadow` and `lease` reach the limit.
 
 use ratelimit_runtime::{OnError, RateLimiter, Rejection, StoreError, rate_limit};
 
@@ -35,6 +35,20 @@ async fn shadow(cost: u32) -> Result<u32, Rejection> {
 #[rate_limit(period = "1h", threshold = 1, shadow = false)]
 async fn no_shadow() -> Option<()> {
     Some(())
+}
+
+const LEASE: u32 = 1;
+
+#[rate_limit(period = "1h", threshold = 1, lease = LEASE)]
+async fn leased() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_changes_nothing_in_this_process() {
+    let limiter = RateLimiter::embedded();
+    let calls = limiter.scope(async { [leased().await.is_ok(), leased().await.is_ok()] });
+    assert_eq!(calls.await, [true, false]);
 }
 
 async fn twice<T>(call: impl AsyncFn() -> Result<T, Rejection>) -> [bool; 2] {

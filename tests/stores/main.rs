@@ -6,6 +6,7 @@ mod batches;
 mod bounds;
 mod extremes;
 mod faults;
+mod leases;
 mod life;
 mod operator;
 mod parity;
@@ -13,6 +14,7 @@ mod policies;
 mod refusals;
 mod semantics;
 mod slots;
+mod terms;
 mod together;
 mod waiting;
 

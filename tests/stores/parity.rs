@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
     Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
@@ -33,6 +34,13 @@ enum Step {
     Refund {
         key: usize,
         cost: u32,
+    },
+    /// Gives back what was charged some eighths of a period and microseconds ago.
+    Return {
+        key: usize,
+        cost: u32,
+        eighths: u64,
+        micros: u64,
     },
     Reset {
         key: usize,
@@ -87,7 +95,10 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => keyed.clone().prop_map(|(key, cost)| Step::Check { key, cost }),
         1 => keyed.clone().prop_map(|(key, cost)| Step::Peek { key, cost }),
-        1 => keyed.prop_map(|(key, cost)| Step::Refund { key, cost }),
+        1 => keyed.clone().prop_map(|(key, cost)| Step::Refund { key, cost }),
+        2 => (keyed, 0_u64..17, 0_u64..3).prop_map(|((key, cost), eighths, micros)| {
+            Step::Return { key, cost, eighths, micros }
+        }),
         6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait { eighths, micros }),
         1 => (1_i64..11).prop_map(|years| Step::Idle { years }),
         3 => any::<bool>().prop_map(|early| Step::Retry { early }),
@@ -238,6 +249,17 @@ impl Parity {
                     let model = self.models[key].refund(limit, clock, cost);
                     let store = self.embedded[key].refund(&limit, name, cost).await;
                     let redis = self.redis.refund(&limit, name, cost).await;
+                    compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
+                    retry = None;
+                    decisions += 1;
+                }
+                Step::Return { key, cost, eighths, micros } => {
+                    let name = &self.names[key];
+                    let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
+                    let at = clock.saturating_sub(ago);
+                    let model = self.models[key].give_back(limit, clock, cost, at);
+                    let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
+                    let redis = return_units(&self.redis, &limit, name, cost, at).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
                     retry = None;
                     decisions += 1;

@@ -125,6 +125,60 @@ impl Model {
         Expected { allowed: true, ..self.peek(limit, clock, 0) }
     }
 
+    /// Gives back units that were charged at `at` and never used: the most that can be said not to
+    /// count without forgetting anything that does.
+    pub fn give_back(&mut self, limit: Limit, clock: u64, cost: u32, at: u64) -> Expected {
+        self.limit = limit;
+        if cost > 0 {
+            let now = self.now(clock);
+            let (before, after) = (self.rate_of_state(), u64::from(limit.threshold()));
+            self.state = self.at(now);
+            let period = limit.period().as_micros();
+            let window = period as u64;
+            let mut cost = u64::from(cost);
+            match &mut self.state {
+                State::Sliding(log) if at + window > now => {
+                    for (_, units) in log.iter_mut() {
+                        let given = cost.min(*units);
+                        *units -= given;
+                        cost -= given;
+                    }
+                    log.retain(|(_, units)| *units > 0);
+                }
+                State::Fixed(start, count) if (*start..*start + window).contains(&at) => {
+                    *count = count.saturating_sub(cost);
+                }
+                State::SlidingCounter(start, previous, current) => match at / window {
+                    then if then >= *start / window => *current = current.saturating_sub(cost),
+                    then if then + 1 == *start / window => {
+                        *previous = previous.saturating_sub(cost);
+                    }
+                    _ => {}
+                },
+                State::Bucket(_, level, _)
+                    if before == after && *level <= u128::from(limit.capacity()) * period =>
+                {
+                    let charged = u128::from(cost).min(limit.capacity().into()) * period;
+                    let drained = u128::from(now.saturating_sub(at)) * u128::from(after);
+                    *level = level.saturating_sub(charged.saturating_sub(drained));
+                }
+                _ => {}
+            }
+            if self.is_new(clock) {
+                self.state = Self::new(limit, self.align).state;
+            }
+        }
+        Expected { allowed: true, ..self.peek(limit, clock, 0) }
+    }
+
+    /// The threshold that a bucket was charged under.
+    fn rate_of_state(&self) -> u64 {
+        match self.state {
+            State::Bucket(_, _, threshold) => threshold,
+            _ => 0,
+        }
+    }
+
     /// Forgets the key.
     pub fn reset(&mut self) {
         self.state = Self::new(self.limit, self.align).state;

@@ -6,14 +6,17 @@
 //! taken while the capacity was larger: nothing is admitted before it has drained. (This is the generic cell rate algorithm of ITU-T
 //! I.371 in its leaky-bucket form, with the level scaled to integers.)
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::{InvalidLimit, Limit};
 
 /// The largest level: two of them still add up exactly in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
 
-/// The most that is ever taken, ahead of time as well.
-const MOST: u64 = (1 << 53) - 1;
+/// The most that is ever taken, ahead of time as well, and the latest time.
+const MOST: u64 = (1 << WIDTH) - 1;
+
+/// The bits of a number that an `f64` holds exactly.
+const WIDTH: u32 = 53;
 
 /// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
 /// microsecond.
@@ -55,8 +58,15 @@ const fn gcd(mut a: u64, mut b: u64) -> u64 {
 }
 
 /// What was taken, as of the last change, in units of the rate it was taken under.
+///
+/// Three numbers below 2⁵³ in the low bits of a word each, and what drains, which is below 2³², in
+/// what they leave: a key costs the embedded store three words.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bucket {
+pub(crate) struct Bucket([u64; 3]);
+
+/// A [`Bucket`] to work on.
+#[derive(Clone, Copy)]
+struct Taken {
     at: u64,
     level: u64,
     token: u64,
@@ -65,19 +75,37 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     #[inline(always)]
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+    fn taken(&self) -> Taken {
+        let Self([at, level, token]) = *self;
+        let drain = at >> WIDTH | level >> WIDTH << 11 | token >> WIDTH << 22;
+        Taken { at: at & MOST, level: level & MOST, token: token & MOST, drain }
+    }
+}
+
+impl From<Taken> for Bucket {
+    #[inline(always)]
+    fn from(Taken { at, level, token, drain }: Taken) -> Self {
+        let high = |bits: u64| bits << WIDTH;
+        Self([at | high(drain), level | high(drain >> 11), token | high(drain >> 22)])
+    }
+}
+
+impl State for Bucket {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        let taken = self.taken();
         let Rate { token, drain } = limit.rate;
         let capacity = u64::from(limit.capacity()) * token;
         let charge = u64::from(cost).saturating_mul(token);
-        let now = clock.max(self.at);
+        let now = clock.max(taken.at);
         let lag = now - clock;
         // At one rate a level says by itself how long it lasts.
-        let mut full = if self.is_of(limit.rate) { u64::MAX } else { self.full_in(now) };
-        let mut level = self.level_at(now, limit.rate, full);
+        let mut full = if taken.is_of(limit.rate) { u64::MAX } else { taken.full_in(now) };
+        let mut level = taken.level_at(now, limit.rate, full);
 
         let mut allowed = match op {
-            Op::Refund => true,
-            Op::Unbook { slot } => slot == self.slot(capacity),
+            Op::Refund | Op::Return { .. } => true,
+            Op::Unbook { slot } => slot == taken.slot(capacity),
             _ => cost == 0 || level + charge <= capacity,
         };
         let mut retry = 0;
@@ -87,12 +115,20 @@ impl Bucket {
         }
         if cost > 0 && allowed && op != Op::Peek {
             level = match op {
-                Op::Refund if level > capacity => level,
+                Op::Refund | Op::Return { .. } if level > capacity => level,
+                // What has drained since might have been drained from others.
+                Op::Return { at } if taken.is_of(limit.rate) => {
+                    let drained = now.saturating_sub(at).saturating_mul(drain);
+                    level.saturating_sub(charge.min(capacity).saturating_sub(drained))
+                }
+                Op::Return { .. } => level,
                 Op::Refund | Op::Unbook { .. } => level.saturating_sub(charge),
                 _ => level + charge,
             };
-            *self =
-                if level == 0 { Self::default() } else { Self { at: now, level, token, drain } };
+            *self = match level {
+                0 => Self::default(),
+                _ => Taken { at: now, level, token, drain }.into(),
+            };
             full = u64::MAX;
         }
 
@@ -105,6 +141,12 @@ impl Bucket {
         }
     }
 
+    fn expires(&self) -> u64 {
+        self.taken().full_at()
+    }
+}
+
+impl Taken {
     /// The moment for which the last call was booked: that at which no more is taken than the
     /// bucket holds.
     fn slot(&self, capacity: u64) -> u64 {
@@ -114,7 +156,11 @@ impl Bucket {
     /// How long until all that was taken has refilled at the rate it was taken under. The bucket is
     /// full then, whatever the rate is by now: a store may have forgotten it.
     fn full_in(&self, now: u64) -> u64 {
-        (self.at + self.level.div_ceil(self.drain.max(1))).saturating_sub(now)
+        self.full_at().saturating_sub(now)
+    }
+
+    fn full_at(&self) -> u64 {
+        self.at + self.level.div_ceil(self.drain.max(1))
     }
 
     fn is_of(&self, rate: Rate) -> bool {

@@ -1,17 +1,19 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::Limit;
 
-/// The count of the window that began at `start`.
+/// The count of the window from `start` to `end`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     start: u64,
+    end: u64,
     count: u32,
 }
 
-impl Window {
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+impl State for Window {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (limit.threshold(), limit.period_us());
         let now = clock.max(self.start);
 
@@ -29,12 +31,18 @@ impl Window {
         let mut count = if open { self.count } else { 0 };
         let left = end - clock;
 
-        let allowed = op == Op::Refund
+        let allowed = op.gives_back()
             || cost == 0
             || u64::from(count) + u64::from(cost) <= u64::from(threshold);
         if cost > 0 && allowed && op != Op::Peek {
-            count = if op == Op::Refund { count.saturating_sub(cost) } else { count + cost };
-            *self = if count == 0 { Self::default() } else { Self { start, count } };
+            count = match op {
+                Op::Refund => count.saturating_sub(cost),
+                // Only what this window has counted.
+                Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
+                Op::Return { .. } => count,
+                _ => count + cost,
+            };
+            *self = if count == 0 { Self::default() } else { Self { start, end, count } };
         }
 
         Outcome {
@@ -44,5 +52,8 @@ impl Window {
             retry_us: if allowed { 0 } else { left },
             reset_us: if count == 0 { 0 } else { left },
         }
+    }
+    fn expires(&self) -> u64 {
+        self.end
     }
 }

@@ -16,7 +16,7 @@ pub(crate) mod fixed;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 
 /// What a store is asked about one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +33,15 @@ pub(crate) enum Op {
     /// Only of a bucket. Give back what was booked for the moment `slot`, if nobody has booked
     /// behind it.
     Unbook { slot: u64 },
+    /// Give back units that were charged at the moment `at` and never used. What that admits is never
+    /// more than if they had not been charged, however late it comes.
+    Return { at: u64 },
 }
 
 impl Op {
     /// Whether this gives units back rather than asking for them.
     pub(crate) fn gives_back(self) -> bool {
-        matches!(self, Self::Refund | Self::Unbook { .. })
+        matches!(self, Self::Refund | Self::Unbook { .. } | Self::Return { .. })
     }
 }
 
@@ -57,45 +60,11 @@ pub(crate) struct Outcome {
     pub(crate) reset_us: u64,
 }
 
-/// The state of one key under one limit.
-#[derive(Clone, Debug)]
-pub(crate) enum State {
-    Sliding(sliding::Log),
-    Fixed(fixed::Window),
-    SlidingCounter(sliding_counter::Counts),
-    Bucket(bucket::Bucket),
-}
+/// The state of one key under one limit; by default that of a key that was never used.
+pub(crate) trait State: Default {
+    /// Answers `op` at `clock`.
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome;
 
-impl State {
-    pub(crate) fn new(limit: &Limit) -> Self {
-        match limit.algorithm() {
-            Algorithm::Sliding => Self::Sliding(sliding::Log::default()),
-            Algorithm::Fixed => Self::Fixed(fixed::Window::default()),
-            Algorithm::SlidingCounter => Self::SlidingCounter(sliding_counter::Counts::default()),
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Self::Bucket(bucket::Bucket::default())
-            }
-        }
-    }
-
-    /// Answers `op` at `clock`. When that changed the state, also says when the state will have
-    /// become useless (a time; 0 when it is already).
-    #[inline(always)]
-    pub(crate) fn apply(
-        &mut self,
-        op: Op,
-        limit: &Limit,
-        clock: u64,
-        cost: u32,
-    ) -> (Outcome, Option<u64>) {
-        let outcome = match self {
-            Self::Sliding(log) => log.apply(op, limit, clock, cost),
-            Self::Fixed(window) => window.apply(op, limit, clock, cost),
-            Self::SlidingCounter(counts) => counts.apply(op, limit, clock, cost),
-            Self::Bucket(bucket) => bucket.apply(op, limit, clock, cost),
-        };
-        let changed = cost > 0 && outcome.allowed && op != Op::Peek;
-        let expires = if outcome.reset_us == 0 { 0 } else { clock + outcome.reset_us };
-        (outcome, changed.then_some(expires))
-    }
+    /// When this will be as if the key had never been used; 0 if it is.
+    fn expires(&self) -> u64;
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::Limit;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +22,13 @@ pub(crate) struct Log {
     entries: VecDeque<Entry>,
     /// The running total before the first entry.
     base: u64,
+    /// When the last entry leaves the window.
+    expires: u64,
 }
 
-impl Log {
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+impl State for Log {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
         let cost = u64::from(cost);
         let last = self.entries.back().copied().unwrap_or(Entry { at: 0, total: self.base });
@@ -42,7 +45,7 @@ impl Log {
         let mut used = last.total - base;
         let mut newest = last.at;
 
-        let allowed = op == Op::Refund || cost == 0 || used + cost <= threshold;
+        let allowed = op.gives_back() || cost == 0 || used + cost <= threshold;
         let mut retry = 0;
         if !allowed {
             // The call fits once all that is too much has left.
@@ -54,10 +57,18 @@ impl Log {
             self.entries.push_back(Entry { at: now, total: last.total + cost });
             used += cost;
             newest = now;
+            self.expires = newest + period;
         } else if cost > 0 && op == Op::Refund {
             self.forget(first, base);
             used = used.saturating_sub(cost);
             newest = self.cut(used);
+            self.expires = if used == 0 { 0 } else { newest + period };
+        } else if let (1.., Op::Return { at }) = (cost, op) {
+            self.forget(first, base);
+            if at + period > now {
+                used = used.saturating_sub(cost);
+            }
+            self.advance(used);
         }
 
         Outcome {
@@ -69,6 +80,12 @@ impl Log {
         }
     }
 
+    fn expires(&self) -> u64 {
+        self.expires
+    }
+}
+
+impl Log {
     fn forget(&mut self, first: usize, base: u64) {
         self.entries.drain(..first);
         self.base = base;
@@ -76,6 +93,18 @@ impl Log {
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
+    }
+
+    /// Shortens the log so that `used` units are left, taking the oldest away: those that are left
+    /// leave no earlier than those that stay in truth.
+    fn advance(&mut self, used: u64) {
+        let Some(last) = self.entries.back().filter(|_| used > 0) else {
+            *self = Self::default();
+            return;
+        };
+        let base = last.total - used;
+        let first = self.entries.partition_point(|entry| entry.total <= base);
+        self.forget(first, base);
     }
 
     /// Shortens the log so that `used` units are left, taking the newest away, and says when the

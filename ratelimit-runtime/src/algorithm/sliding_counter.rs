@@ -5,7 +5,7 @@
 //! in "How we built rate limiting capable of scaling to millions of domains" (2017), where 0.003 %
 //! of 400 million requests were decided wrongly.
 
-use super::{Op, Outcome};
+use super::{Op, Outcome, State};
 use crate::limit::Limit;
 
 /// How fine the overlap is counted.
@@ -41,10 +41,12 @@ pub(crate) struct Counts {
     start: u64,
     previous: u32,
     current: u32,
+    expires: u64,
 }
 
-impl Counts {
-    pub(crate) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+impl State for Counts {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         let (threshold, period, scale) = (limit.threshold(), limit.period_us(), limit.grain);
         let now = clock.max(self.start);
         let lag = now - clock;
@@ -64,7 +66,7 @@ impl Counts {
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
 
         let fits = taken.is_some_and(|taken| weight <= room(taken));
-        let allowed = op == Op::Refund || cost == 0 || fits;
+        let allowed = op.gives_back() || cost == 0 || fits;
         let mut retry = 0;
         if !allowed {
             retry = lag
@@ -75,16 +77,25 @@ impl Counts {
                     None => period - elapsed + scale.until(current, threshold - cost, period),
                 };
         } else if cost > 0 && op != Op::Peek {
-            if op == Op::Refund {
-                previous = previous.saturating_sub(cost.saturating_sub(current));
-                current = current.saturating_sub(cost);
-            } else {
-                current += cost;
+            match op {
+                Op::Refund => {
+                    previous = previous.saturating_sub(cost.saturating_sub(current));
+                    current = current.saturating_sub(cost);
+                }
+                // To the window that has counted it.
+                Op::Return { at } if at >= start => current = current.saturating_sub(cost),
+                Op::Return { at } if at + period >= start => {
+                    previous = previous.saturating_sub(cost);
+                }
+                Op::Return { .. } => {}
+                _ => current += cost,
             }
-            *self = match (previous, current) {
-                (0, 0) => Self::default(),
-                _ => Self { start, previous, current },
-            };
+            *self = Self { start, previous, current, expires: start + period };
+            match (previous, current) {
+                (0, 0) => *self = Self::default(),
+                (_, 0) => {}
+                _ => self.expires += period,
+            }
         }
 
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
@@ -100,5 +111,8 @@ impl Counts {
                 _ => 2 * period - elapsed + lag,
             },
         }
+    }
+    fn expires(&self) -> u64 {
+        self.expires
     }
 }

@@ -1,5 +1,8 @@
 //! What is counted separately: the [`Key`] trait and the types that are keys as they are.
 
+#![allow(clippy::inline_always, reason = "a key of one piece is hashed without touching memory")]
+
+mod fingerprint;
 mod format;
 mod writer;
 
@@ -8,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub(crate) use self::fingerprint::Secret;
 pub use self::format::{Format, Piece};
 pub use self::writer::KeyWriter;
 pub(crate) use self::writer::Written;
@@ -44,6 +48,7 @@ pub trait Key {
 }
 
 impl<T: Key + ?Sized> Key for &T {
+    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         (**self).write(out);
     }
@@ -52,6 +57,7 @@ impl<T: Key + ?Sized> Key for &T {
 macro_rules! forward_to_target {
     ($($pointer:ty),*) => {$(
         impl<T: Key + ?Sized> Key for $pointer {
+            #[inline]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 (**self).write(out);
             }
@@ -62,6 +68,7 @@ macro_rules! forward_to_target {
 forward_to_target!(&mut T, Box<T>, Rc<T>, Arc<T>);
 
 impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         (**self).write(out);
     }
@@ -69,48 +76,56 @@ impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
 
 /// No key: one count for the whole limit.
 impl Key for () {
+    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.nothing();
     }
 }
 
 impl Key for str {
+    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self.as_bytes());
     }
 }
 
 impl Key for String {
+    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self.as_bytes());
     }
 }
 
 impl Key for [u8] {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self);
     }
 }
 
 impl Key for Vec<u8> {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self);
     }
 }
 
 impl<const N: usize> Key for [u8; N] {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self);
     }
 }
 
 impl Key for char {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(self.encode_utf8(&mut [0; 4]).as_bytes());
     }
 }
 
 impl Key for bool {
+    #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.bytes(if *self { b"true" } else { b"false" });
     }
@@ -119,6 +134,7 @@ impl Key for bool {
 macro_rules! integers {
     ($($integer:ty),*) => {$(
         impl Key for $integer {
+            #[inline]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 out.bytes(itoa::Buffer::new().format(*self).as_bytes());
             }
@@ -132,6 +148,7 @@ macro_rules! displayed {
     ($($(#[$attribute:meta])* $type:ty),*) => {$(
         $(#[$attribute])*
         impl Key for $type {
+            #[inline]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 out.display(format_args!("{self}"));
             }
@@ -151,6 +168,7 @@ macro_rules! tuples {
     ($($first:ident $($part:ident)*;)*) => {$(
         impl<$first: Key, $($part: Key),*> Key for ($first, $($part,)*) {
             #[allow(non_snake_case, reason = "a part is named after its type")]
+            #[inline]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 let ($first, $($part,)*) = self;
                 out.group(|out| {

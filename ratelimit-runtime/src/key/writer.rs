@@ -15,15 +15,13 @@
 //! key have no tag, and are spread by their names.
 
 use std::fmt;
-use std::hash::Hasher;
-
-use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Key;
+use super::fingerprint::{Secret, Text};
 use crate::limit::Limit;
 
 /// The text of no key.
-const NOTHING: &[u8] = b"%";
+const NOTHING: u8 = b'%';
 
 /// A key as its text, which outlives what it was made of.
 #[derive(Clone)]
@@ -32,11 +30,23 @@ pub(crate) struct Written(Box<[u8]>);
 impl Key for Written {
     fn write(&self, out: &mut KeyWriter<'_>) {
         // The text of no value: every `%` of one is escaped.
-        if *self.0 == *NOTHING {
-            out.nothing();
-        } else {
-            out.raw(&self.0);
+        if *self.0 == [NOTHING] {
+            return out.nothing();
         }
+        let mut rest = &*self.0;
+        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+            out.bytes(&rest[..at]);
+            let escaped =
+                |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
+            if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
+                out.bytes(&[*byte]);
+                rest = &rest[at + 3..];
+            } else {
+                out.structure(rest[at]);
+                rest = &rest[at + 1..];
+            }
+        }
+        out.bytes(rest);
     }
 }
 
@@ -49,7 +59,7 @@ pub struct KeyWriter<'a> {
 /// Where the text goes.
 enum Sink<'a> {
     Text(&'a mut Vec<u8>),
-    Hash(&'a mut SipHasher13),
+    Hash(Text<'a>),
 }
 
 /// The hash tag around a key.
@@ -75,11 +85,14 @@ impl KeyWriter<'_> {
     }
 
     /// The fingerprint of `key` under a secret: that of its text.
-    #[inline]
-    pub(crate) fn fingerprint(secret: &SipHasher13, key: &dyn Key) -> u128 {
-        let mut hasher = *secret;
-        key.write(&mut KeyWriter { tag: Tag::None, sink: Sink::Hash(&mut hasher) });
-        hasher.finish128().as_u128()
+    #[inline(always)]
+    pub(crate) fn fingerprint(secret: &Secret, key: &(impl Key + ?Sized)) -> u128 {
+        let mut out = KeyWriter { tag: Tag::None, sink: Sink::Hash(secret.begin()) };
+        key.write(&mut out);
+        match out.sink {
+            Sink::Hash(text) => text.finish(),
+            Sink::Text(_) => 0,
+        }
     }
 
     /// Writes what a count belongs to: the algorithm and the period it is counted by, the name of
@@ -104,7 +117,15 @@ impl KeyWriter<'_> {
     }
 
     /// Writes a value: any bytes, escaped.
+    #[inline(always)]
     pub fn bytes(&mut self, value: &[u8]) {
+        match &mut self.sink {
+            Sink::Text(_) => self.escaped(value),
+            Sink::Hash(text) => text.write(value),
+        }
+    }
+
+    fn escaped(&mut self, value: &[u8]) {
         let mut rest = value;
         while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
             self.raw(&rest[..at]);
@@ -132,14 +153,14 @@ impl KeyWriter<'_> {
     /// Writes several parts as one value, as tuples do; put a [`separator`](Self::separator)
     /// between them.
     pub fn group(&mut self, parts: impl FnOnce(&mut Self)) {
-        self.raw(b"(");
+        self.structure(b'(');
         parts(self);
-        self.raw(b")");
+        self.structure(b')');
     }
 
     /// Ends one part of a [`group`](Self::group) and begins the next.
     pub fn separator(&mut self) {
-        self.raw(b":");
+        self.structure(b':');
     }
 
     /// The key of a limit that has none; no value meets it.
@@ -147,7 +168,7 @@ impl KeyWriter<'_> {
         if self.tag == Tag::Due {
             self.tag = Tag::None;
         }
-        self.raw(NOTHING);
+        self.structure(NOTHING);
     }
 
     /// Writes the text of a format string: escaped, but for colons, which separate nothing there.
@@ -160,15 +181,22 @@ impl KeyWriter<'_> {
         }
     }
 
+    /// Writes a byte that is no value.
     #[inline]
+    fn structure(&mut self, byte: u8) {
+        match &mut self.sink {
+            Sink::Text(_) => self.raw(&[byte]),
+            Sink::Hash(text) => text.mark(byte),
+        }
+    }
+
     fn raw(&mut self, bytes: &[u8]) {
         if self.tag == Tag::Due {
             self.tag = Tag::Open;
             self.raw(b"{");
         }
-        match &mut self.sink {
-            Sink::Text(text) => text.extend_from_slice(bytes),
-            Sink::Hash(hasher) => hasher.write(bytes),
+        if let Sink::Text(text) = &mut self.sink {
+            text.extend_from_slice(bytes);
         }
     }
 }
@@ -287,5 +315,40 @@ mod tests {
             let key = "x:".repeat(length);
             assert_eq!(text(&key), "x%3A".repeat(length));
         }
+    }
+    #[test]
+    fn a_fingerprint_is_that_of_the_text() {
+        use crate::key::{Format, Piece};
+
+        let secret = Secret::random();
+        let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&secret, key);
+        let long = "a(b):c%{d}".repeat(10);
+        let format = [Piece::Text("a:("), Piece::Arg(format_args!("{long}")), Piece::Text("")];
+        let keys: [&dyn Key; 16] = [
+            &(),
+            &((),),
+            &"",
+            &"%",
+            &"a:b",
+            &("a", "b"),
+            &"(a:b)",
+            &("a", ("b", "c")),
+            &(("a", "b"), "c"),
+            &("a", "b", "c"),
+            &"exactly 16 bytes",
+            &("exactly 14 byt", 1),
+            &[0xFF_u8, b'('],
+            &[0xFF_u8, 0xFF, b'('],
+            &long,
+            &Format(&format),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert_eq!(fingerprint(&KeyWriter::written(*key)), fingerprint(*key), "{}", text(*key));
+            for other in &keys[..index] {
+                assert_ne!(fingerprint(*key), fingerprint(*other), "{}", text(*key));
+            }
+        }
+        assert_eq!(fingerprint(&42), fingerprint(&"42"));
+        assert_eq!(fingerprint(&'x'), fingerprint(&b"x"));
     }
 }

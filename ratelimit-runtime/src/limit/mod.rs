@@ -3,12 +3,15 @@
 
 mod identity;
 mod invalid;
+mod lease;
+mod quota;
 mod terms;
 
 use std::time::Duration;
 
 use self::identity::identity;
 pub use self::invalid::InvalidLimit;
+pub use self::quota::Quota;
 pub use self::terms::{Algorithm, Align, OnError, Scope};
 
 use crate::algorithm::bucket::Rate;
@@ -46,6 +49,10 @@ pub struct Limit {
     on_error: Option<OnError>,
     shadow: bool,
     wait: Option<Duration>,
+    /// How many units may be paid for in advance; 0 when none are.
+    lease: u32,
+    /// By how much the period is longer than it was said to be; see [`Limit::leased`].
+    stretch_us: u64,
     /// A hash of what a count belongs to beside its key: algorithm, period and name.
     pub(crate) identity: u128,
     pub(crate) rate: Rate,
@@ -157,6 +164,8 @@ impl Limit {
                 on_error: None,
                 shadow: false,
                 wait: None,
+                lease: 0,
+                stretch_us: 0,
                 identity: identity(algorithm, period_us, name),
                 rate,
                 grain: Grain::new(threshold, period_us),
@@ -169,7 +178,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit that is not a bucket; a burst of 0; a bucket that takes more than 100 years to fill.
+    /// On a limit that is not a bucket; a burst of 0; a bucket that takes more than 100 years to fill, or
+    /// is too small for its [`lease`](Self::lease).
     pub const fn try_burst(mut self, burst: u32) -> Result<Self, InvalidLimit> {
         if !self.algorithm.is_bucket() {
             return Err(InvalidLimit(
@@ -183,7 +193,10 @@ impl Limit {
             Some(rate) => {
                 self.burst = burst;
                 self.rate = rate;
-                Ok(self)
+                match self.lease {
+                    0 => Ok(self),
+                    permits => self.try_lease(permits),
+                }
             }
             None => Err(InvalidLimit::SLOW_FILL),
         }

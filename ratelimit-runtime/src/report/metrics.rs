@@ -63,10 +63,10 @@ pub(super) fn ended(began: &Began, finding: &Finding, shadow: bool) {
 fn what_became(finding: &Finding, shadow: bool) -> (&'static str, Outcome, Option<Source>) {
     let either = |seen, hidden| if shadow { hidden } else { seen };
     match finding {
-        Ok(Verdict { name, decision }) => {
+        Ok(Verdict { name, decision, .. }) => {
             (name, either(Outcome::Allowed, Outcome::ShadowAllowed), Some(decision.source))
         }
-        Err(Rejection::Limited { name, decision }) => {
+        Err(Rejection::Limited { name, decision, .. }) => {
             (name, either(Outcome::Limited, Outcome::ShadowLimited), Some(decision.source))
         }
         Err(Rejection::CostExceedsCapacity { name, .. }) => {
@@ -163,12 +163,13 @@ impl Series {
     }
 }
 
-const SOURCES: [Option<Source>; 5] = [
+const SOURCES: [Option<Source>; 6] = [
     None,
     Some(Source::Embedded),
     Some(Source::Redis),
     Some(Source::Fallback),
     Some(Source::Cache),
+    Some(Source::Lease),
 ];
 
 /// The place of `source` among [`SOURCES`].
@@ -179,5 +180,6 @@ fn column(source: Option<Source>) -> usize {
         Some(Source::Redis) => 2,
         Some(Source::Fallback) => 3,
         Some(Source::Cache) => 4,
+        Some(Source::Lease) => 5,
     }
 }

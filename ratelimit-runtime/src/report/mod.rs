@@ -1,6 +1,6 @@
 //! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
 //! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
-//! no event and no label has one.
+//! no event and no label has one; events of refusals have a hash of it.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -8,37 +8,79 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 
+mod trace;
+
 use std::fmt;
 
 use self::metrics::Began;
 pub(crate) use self::metrics::{describe, keys_changed};
-use crate::decision::{Decision, Source, Verdict};
+use self::trace::Trace;
+use crate::decision::Source;
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::part::Charge;
 use crate::question::Finding;
 use crate::rejection::Rejection;
 
 /// A check that has begun.
 pub(crate) struct Report {
     began: Began,
+    trace: Trace,
 }
 
 impl Report {
     pub(crate) fn begin() -> Self {
-        Self { began: Began::now() }
+        Self { began: Began::now(), trace: Trace::None }
     }
 
-    /// The check has ended, and admitted the call.
-    pub(crate) fn admitted(self, limit: &Limit, decision: Decision) {
-        let finding = Ok(Verdict { name: limit.name(), decision });
-        metrics::ended(&self.began, &finding, limit.is_shadow());
+    /// The check is of the key at a place, which is looked up if an event would tell of it.
+    pub(crate) fn about(mut self, limit: &Limit, cost: u32, place: impl FnOnce() -> u128) -> Self {
+        self.trace = Trace::one(limit, cost, place);
+        self
+    }
+
+    /// The check is of several keys.
+    pub(crate) fn about_all(
+        mut self,
+        parts: &[Charge<'_>],
+        place: impl Fn(&Charge<'_>) -> u128,
+    ) -> Self {
+        self.trace = Trace::several(parts, place);
+        self
     }
 
     /// The check has ended; `shadow` when the call goes on whatever was found.
+    #[inline]
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
-        emit(finding, shadow);
+        if finding.is_err() {
+            emit(finding, shadow, &self.trace);
+        }
+        noted(finding, shadow);
         metrics::ended(&self.began, finding, shadow);
     }
+}
+
+/// The response that the call is a part of may tell of it. A shadow is for operators, not for clients.
+#[cfg_attr(
+    not(any(feature = "tower", feature = "actix")),
+    allow(unused_variables, reason = "there are no responses to tell of it")
+)]
+#[inline]
+fn noted(finding: &Finding, shadow: bool) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    if !shadow {
+        crate::web::seen::note(finding);
+    }
+}
+
+/// Limits are asked about together.
+#[cfg_attr(
+    not(any(feature = "tower", feature = "actix")),
+    allow(unused_variables, reason = "there are no responses to tell of them")
+)]
+pub(crate) fn together(parts: &[Charge<'_>]) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    crate::web::seen::together(parts.iter().map(|part| part.limit));
 }
 
 /// A server is asked no more, or is asked again.
@@ -64,26 +106,36 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 }
 
 /// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
-fn emit(finding: &Finding, shadow: bool) {
+fn emit(finding: &Finding, shadow: bool, trace: &Trace) {
     match finding {
         Ok(_) => {}
-        Err(Rejection::Limited { name, decision }) if shadow => tracing::info!(
+        Err(Rejection::Limited { name, decision, .. }) if shadow => tracing::info!(
             limit = name,
+            key = trace.of(name),
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),
             "would be refused"
         ),
-        Err(Rejection::Limited { name, decision }) => tracing::debug!(
+        Err(Rejection::Limited { name, decision, .. }) => tracing::debug!(
             limit = name,
+            key = trace.of(name),
             retry_after = ?decision.retry_after,
             source = name_of(Some(decision.source)),
             "refused"
         ),
         Err(Rejection::CostExceedsCapacity { name, cost, capacity }) if shadow => {
-            tracing::info!(limit = name, cost, capacity, "would be refused, however long it waits");
+            let key = trace.of(name);
+            tracing::info!(
+                limit = name,
+                key,
+                cost,
+                capacity,
+                "would be refused, however long it waits"
+            );
         }
         Err(Rejection::CostExceedsCapacity { name, cost, capacity }) => {
-            tracing::info!(limit = name, cost, capacity, "refused, however long it waits");
+            let key = trace.of(name);
+            tracing::info!(limit = name, key, cost, capacity, "refused, however long it waits");
         }
         Err(Rejection::Unavailable { name, error }) => {
             tracing::debug!(limit = name, error = %Keyless(error), "not decided");
@@ -98,6 +150,7 @@ fn name_of(source: Option<Source>) -> &'static str {
         Some(Source::Redis) => "redis",
         Some(Source::Fallback) => "fallback",
         Some(Source::Cache) => "cache",
+        Some(Source::Lease) => "lease",
         None => "none",
     }
 }

@@ -5,6 +5,8 @@ pub(crate) mod embedded;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+use std::time::Duration;
+
 use crate::algorithm::Op;
 use crate::check::Answer;
 use crate::decision::{Answered, Source, Verdict};
@@ -26,4 +28,9 @@ pub(crate) trait Store: Send + Sync {
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;
 
     fn source(&self) -> Source;
+
+    /// How long an answer may take.
+    fn deadline(&self) -> Duration {
+        Duration::MAX
+    }
 }

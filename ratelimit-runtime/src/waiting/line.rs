@@ -78,7 +78,7 @@ async fn refused(wanted: &Wanted, earliest: u64, now: u64) -> Finding {
     let turn = Duration::from_micros(earliest.saturating_sub(now));
     let retry_after = peek.retry_after.max(turn);
     let decision = Decision { allowed: false, retry_after, ..peek };
-    Err(Rejection::Limited { name: limit.name(), decision })
+    Err(Rejection::limited(limit, decision))
 }
 
 /// A place in a line, given up on drop.

@@ -137,7 +137,10 @@ impl<T: Send + 'static> Drop for InFlight<T> {
 }
 
 /// What `work` gives, if that is before `end`.
-async fn before<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn before<T>(
+    end: impl Future<Output = ()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
     let (mut end, mut work) = (pin!(end), pin!(work));
     poll_fn(|context| {
         if let Poll::Ready(done) = work.as_mut().poll(context) {

@@ -86,14 +86,14 @@ pub(super) async fn admitted(
     };
     let mut decision = Decision::new(capacity, answered);
     if !decision.allowed {
-        return Err(Rejection::Limited { name, decision });
+        return Err(Rejection::limited(limit, decision));
     }
     if !decision.retry_after.is_zero() {
         Seat::take(wanted, answered).wait().await;
         decision.reset_after = decision.reset_after.saturating_sub(decision.retry_after);
         decision.retry_after = Duration::ZERO;
     }
-    Ok(Verdict { name, decision })
+    Ok(Verdict::new(limit, decision))
 }
 
 /// A waiter's place among those of its cost, given up on drop.

@@ -16,8 +16,11 @@ const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
 /// Three places, each in a shard of its own.
 const A: u128 = 1;
-const B: u128 = 1 << 122 | 1;
-const C: u128 = 2 << 122 | 1;
+const B: u128 = 2;
+const C: u128 = 3;
+
+/// One in the shard of `A`.
+const BESIDE_A: u128 = A | 1 << 64;
 
 fn store() -> Arc<Embedded> {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
@@ -42,7 +45,7 @@ fn is_charged(store: &Embedded, place: u128) -> bool {
 /// Each wants what the next one wants as well, and names it last.
 #[test]
 fn a_circle_of_calls_does_not_lock_itself_out() {
-    assert_eq!([A, B, C].map(shard_of), [0, 1, 2]);
+    assert_eq!([A, B, C, BESIDE_A].map(shard_of), [1, 2, 3, 1]);
     loom::model(|| {
         let store = store();
         let calls = [[A, B], [B, C], [C, A]].map(|places| {
@@ -61,8 +64,8 @@ fn places_of_one_shard_are_locked_once() {
     loom::model(|| {
         let store = store();
         let other = Arc::clone(&store);
-        let call = spawn(move || charge_all(&other, &[B, A, A + 1]));
-        let admitted = charge_all(&store, &[A + 1, B]);
+        let call = spawn(move || charge_all(&other, &[B, A, BESIDE_A]));
+        let admitted = charge_all(&store, &[BESIDE_A, B]);
         assert_ne!(admitted, call.join().expect("no panic"));
         assert_ne!(admitted, is_charged(&store, A));
     });

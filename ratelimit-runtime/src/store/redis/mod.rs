@@ -136,6 +136,10 @@ impl Store for Redis {
     fn source(&self) -> Source {
         Source::Redis
     }
+
+    fn deadline(&self) -> Duration {
+        self.servers.deadline
+    }
 }
 
 /// A script, and what it is called with.
@@ -224,7 +228,7 @@ impl Servers {
         let verdicts = replies.map(|(part, reply)| {
             let (outcome, source) = (decode_reply(reply)?, Source::Redis);
             let decision = Decision::new(part.limit.capacity(), Answered { outcome, source });
-            Some(Verdict { name: part.limit.name(), decision })
+            Some(Verdict::new(&part.limit, decision))
         });
         let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();
         hardest.filter(|_| reply.len() == group.len() * REPLY).ok_or_else(unexpected)

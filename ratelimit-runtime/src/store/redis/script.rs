@@ -121,6 +121,7 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
         Op::Refund => 2,
         Op::Book { .. } => 3,
         Op::Unbook { .. } => 4,
+        Op::Return { .. } => 5,
     });
     out.push(u8::from(clock.is_some()));
     put_7(&mut out, clock.unwrap_or(0));
@@ -147,10 +148,14 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
                 &mut out,
                 match op {
                     Op::Book { wait: time } | Op::Unbook { slot: time } => time,
+                    Op::Return { at } => at,
                     _ => 0,
                 },
             );
         }
+    }
+    if let (Op::Return { at }, false) = (op, limit.algorithm().is_bucket()) {
+        put_7(&mut out, at);
     }
     out
 }

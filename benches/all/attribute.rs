@@ -1,0 +1,144 @@
+//! What the attribute costs: a call through it, and the crate that uses it.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use ratelimit_runtime::{Rejection, rate_limit};
+
+use crate::peers::{self, ready};
+use crate::table::{Better, Block, Column, Kind, Row, Table};
+use crate::turns::in_turns;
+use crate::{FLOWING, Scale, compile, keys};
+
+pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
+    vec![calls(scale), futures(), compile::measure(scale)]
+}
+
+#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = "{user}:{id}", on_limited = |_| false)]
+async fn formatted(user: &str, id: u32) -> bool {
+    black_box((user, id));
+    true
+}
+
+#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
+async fn text(user: &str) -> bool {
+    black_box(user);
+    true
+}
+
+#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", key = (user, id), on_limited = |_| false)]
+async fn tuple(user: &str, id: u32) -> bool {
+    black_box((user, id));
+    true
+}
+
+#[rate_limit(period = "7300d", threshold = FLOWING, algo = "token_bucket", on_limited = |_| false)]
+async fn keyless() -> bool {
+    true
+}
+
+type Call = Box<dyn Fn(u32) -> bool>;
+
+/// How a call may be keyed; ids are below `keys`.
+pub(crate) const KEYS: [&str; 4] =
+    ["`key = \"{user}:{id}\"`", "`key = user`", "`key = (user, id)`", "no key"];
+
+/// A call of a function with such a key.
+pub(crate) fn call(key: &str, keys: u32) -> Call {
+    let names: Vec<String> = (0..keys).map(|index| format!("user:{index}")).collect();
+    match KEYS.iter().position(|name| *name == key) {
+        Some(0) => Box::new(|id| ready(formatted("user", id))),
+        Some(1) => Box::new(move |id| ready(text(&names[id as usize]))),
+        Some(2) => Box::new(|id| ready(tuple("user", id))),
+        _ => Box::new(|_| ready(keyless())),
+    }
+}
+
+/// `governor`, called by hand with a key that is made for it.
+pub(crate) fn by_hand() -> Call {
+    let governor = peers::keyed("governor", FLOWING);
+    Box::new(move |id| governor.admits(&format!("{}:{id}", black_box("user"))))
+}
+
+fn calls(scale: &Scale) -> Block {
+    let ids = keys::uniform(10_000, scale.decisions);
+    let rows = KEYS.map(|key| {
+        let took = in_turns(scale.rounds, &[call(key, 10_000), by_hand()], |call| {
+            let start = Instant::now();
+            for id in &ids {
+                black_box(call(*id));
+            }
+            [start.elapsed().as_nanos() as f64 / ids.len() as f64]
+        });
+        Row::of(key, took.iter().map(|[nanos]| *nanos))
+    });
+    Block::table(
+        "attribute-calls",
+        Table {
+            title: "A call through the attribute",
+            unit: "nanoseconds, on 10,000 keys",
+            better: Better::Less,
+            by: "attribute",
+            rows: rows.into(),
+            columns: vec![
+                Column::new("ours", Kind::Ours),
+                Column::new("governor by hand with `format!`", Kind::Peer),
+            ],
+            chart: None,
+        },
+    )
+}
+
+#[rate_limit(period = 1, threshold = 10)]
+async fn no_key() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[allow(clippy::unused_async, reason = "the same function without the attribute")]
+async fn no_key_bare() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = 1, threshold = 10, key = "{name}:{id}", cost = id as u32)]
+async fn key(name: &str, id: u64) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    black_box((name, id));
+    Ok(())
+}
+
+async fn key_bare(name: &str, id: u64) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    black_box((name, id));
+    Ok(())
+}
+
+#[rate_limit(limit(period = 1, threshold = 10), limit(period = 60, threshold = 100), key = (name, id))]
+async fn two(name: &str, id: u64) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    black_box((name, id));
+    Ok(())
+}
+
+fn futures() -> Block {
+    let rows = [
+        ("no key", size(&no_key()), size(&no_key_bare())),
+        ("key and cost", size(&key("name", 7)), size(&key_bare("name", 7))),
+        ("two limits", size(&two("name", 7)), size(&key_bare("name", 7))),
+    ];
+    Block::table(
+        "attribute-futures",
+        Table {
+            title: "The future of an async function",
+            unit: "bytes",
+            better: Better::Less,
+            by: "attribute",
+            rows: rows.map(|(name, with, bare)| Row::of(name, [with, bare])).into(),
+            columns: vec![Column::new("annotated", Kind::Ours), Column::new("bare", Kind::Beside)],
+            chart: None,
+        },
+    )
+}
+
+fn size<T>(future: &T) -> f64 {
+    size_of_val(future) as f64
+}

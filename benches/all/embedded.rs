@@ -1,0 +1,189 @@
+//! Decisions in this process: over numbers of keys, threads, thresholds, and by each algorithm.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use support::ALGORITHMS;
+
+use crate::peers::{self, Decides, KEYED, KEYLESS, Ours};
+use crate::table::{Axis, Better, Block, Column, Kind, Row, Table};
+use crate::turns::in_turns;
+use crate::{FLOWING, Scale, figure, keys, machine, single};
+
+pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
+    vec![
+        by_keys(scale),
+        by_load(scale),
+        without_keys(scale),
+        by_threshold(scale),
+        by_algorithm(scale),
+        single::measure(scale),
+    ]
+}
+
+fn by_keys(scale: &Scale) -> Block {
+    let rows = keys::powers(scale.most_keys).filter_map(|count| {
+        if !machine::has_room(count, 600) {
+            return None;
+        }
+        let all = KEYED.map(|name| {
+            let peer = peers::keyed(name, FLOWING);
+            // All keys are there before the first decision that counts.
+            decide(1, &(0..count).collect::<Vec<_>>(), &*peer);
+            peer
+        });
+        let picked = keys::uniform(count, scale.decisions);
+        let took = in_turns(scale.rounds, &all, |peer| [decide(1, &picked, &**peer)]);
+        Some(Row::at(count, took.iter().map(|[nanos]| 1e3 / nanos)))
+    });
+    Block::table(
+        "embedded-keys",
+        Table {
+            title: "Decisions in one process, by the number of keys",
+            unit: "million a second of one thread",
+            better: Better::More,
+            by: "keys",
+            rows: rows.collect(),
+            columns: KEYED.map(peers::column).into(),
+            chart: Some(Axis::Linear),
+        },
+    )
+}
+
+/// What a decision takes under other loads than keys that are each as likely.
+fn by_load(scale: &Scale) -> Block {
+    let many = scale.most_keys.min(1_000_000);
+    let few = many.min(10_000);
+    let counted = |keys: u32| figure::grouped(keys.into());
+    let loads = [
+        (
+            format!("{} keys, 2 threads", counted(few)),
+            FLOWING,
+            2,
+            keys::uniform(few, scale.decisions),
+        ),
+        (
+            format!("{} keys, 2 threads", counted(many)),
+            FLOWING,
+            2,
+            keys::uniform(many, scale.decisions),
+        ),
+        (format!("{} keys, zipf", counted(many)), FLOWING, 1, keys::zipf(many, scale.decisions)),
+        (
+            format!("{} keys, zipf, 2 threads", counted(many)),
+            FLOWING,
+            2,
+            keys::zipf(many, scale.decisions),
+        ),
+        ("1 key, 2 threads".to_owned(), FLOWING, 2, vec![0; scale.decisions]),
+        (format!("{} keys, refused", counted(few)), 1, 1, keys::uniform(few, scale.decisions)),
+        (format!("{} keys, refused", counted(many)), 1, 1, keys::uniform(many, scale.decisions)),
+    ];
+    let rows = loads.into_iter().map(|(name, threshold, threads, picked)| {
+        let all = KEYED.map(|name| peers::keyed(name, threshold));
+        Row::of(name, compare(scale, threads, &picked, &all))
+    });
+    Block::table(
+        "embedded-loads",
+        Table {
+            title: "A decision in one process, under other loads",
+            unit: "nanoseconds of one, all threads together",
+            better: Better::Less,
+            by: "load",
+            rows: rows.collect(),
+            columns: KEYED.map(peers::column).into(),
+            chart: None,
+        },
+    )
+}
+
+fn without_keys(scale: &Scale) -> Block {
+    let loads = [("admitted", FLOWING, 1), ("admitted, 2 threads", FLOWING, 2), ("refused", 1, 1)];
+    let rows = loads.map(|(name, threshold, threads)| {
+        let all = KEYLESS.map(|name| peers::keyless(name, threshold));
+        Row::of(name, compare(scale, threads, &vec![0; scale.decisions], &all))
+    });
+    Block::table(
+        "embedded-keyless",
+        Table {
+            title: "A decision without a key",
+            unit: "nanoseconds of one, all threads together",
+            better: Better::Less,
+            by: "load",
+            rows: rows.into(),
+            columns: KEYLESS.map(peers::column).into(),
+            chart: None,
+        },
+    )
+}
+
+/// Fills keys up to their thresholds: as many decisions whatever the threshold, of fewer keys.
+fn by_threshold(scale: &Scale) -> Block {
+    let names = ["ours", "ours, sliding", "governor", "throttle-kit", "trypema"];
+    let rows = keys::powers(scale.most_threshold).skip(1).map(|threshold| {
+        let keys = (scale.decisions as u32 / threshold).max(1);
+        let picked: Vec<u32> = (0..keys * threshold).map(|call| call % keys).collect();
+        let took = in_turns(scale.rounds, &names, |name| {
+            [decide(1, &picked, &*peers::keyed(name, threshold))]
+        });
+        Row::at(threshold, took.iter().map(|[nanos]| 1e3 / nanos))
+    });
+    Block::table(
+        "embedded-thresholds",
+        Table {
+            title: "Keys filled to their threshold in one process",
+            unit: "million decisions a second of one thread, new keys included",
+            better: Better::More,
+            by: "threshold",
+            rows: rows.collect(),
+            columns: names.map(peers::column).into(),
+            chart: Some(Axis::Linear),
+        },
+    )
+}
+
+fn by_algorithm(scale: &Scale) -> Block {
+    let picked = keys::uniform(10_000.min(scale.most_keys), scale.decisions);
+    let took = [FLOWING, 1].map(|threshold| {
+        let all = ALGORITHMS.map(|algorithm| Ours::new(algorithm, threshold));
+        in_turns(scale.rounds, &all, |ours| [decide(1, &picked, ours)])
+    });
+    let rows = ALGORITHMS.iter().enumerate().map(|(index, algorithm)| {
+        Row::of(algorithm.as_str(), took.iter().map(|took| took[index][0]))
+    });
+    Block::table(
+        "embedded-algorithms",
+        Table {
+            title: "Our algorithms in one process",
+            unit: "nanoseconds of a decision on 10,000 keys",
+            better: Better::Less,
+            by: "algorithm",
+            rows: rows.collect(),
+            columns: ["admitted", "refused"].map(|name| Column::new(name, Kind::Beside)).into(),
+            chart: None,
+        },
+    )
+}
+
+/// Nanoseconds of a decision, of each.
+fn compare(scale: &Scale, threads: usize, picked: &[u32], all: &[Box<dyn Decides>]) -> Vec<f64> {
+    let took = in_turns(scale.rounds, all, |peer| [decide(threads, picked, &**peer)]);
+    took.into_iter().map(|[nanos]| nanos).collect()
+}
+
+/// Nanoseconds of a decision. Each key is written into a buffer first, as a handler has it.
+fn decide(threads: usize, picked: &[u32], who: &dyn Decides) -> f64 {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                let mut key = String::new();
+                for index in picked.iter().skip(thread).step_by(threads) {
+                    keys::write(&mut key, *index);
+                    black_box(who.admits(&key));
+                }
+            });
+        }
+    });
+    start.elapsed().as_nanos() as f64 / picked.len() as f64
+}

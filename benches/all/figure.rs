@@ -1,0 +1,39 @@
+//! Numbers as they are read.
+
+/// Three digits that count, unless it is whole, and commas between thousands.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 || size.fract() == 0.0 => grouped(value.round() as u64),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// With commas between thousands.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// As short as an axis wants it: 10k, 1M.
+pub(crate) fn short(value: f64) -> String {
+    let (value, unit) = match value {
+        _ if value >= 1e9 => (value / 1e9, "G"),
+        _ if value >= 1e6 => (value / 1e6, "M"),
+        _ if value >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = if value >= 100.0 || (value - value.round()).abs() < 1e-9 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}").trim_end_matches('0').to_owned()
+    };
+    digits + unit
+}

@@ -1,0 +1,46 @@
+//! The keys that are decided: the same in every run, in the same order for all.
+
+/// Writes a key as a handler would make it.
+pub(crate) fn write(key: &mut String, index: u32) {
+    key.clear();
+    key.push_str("user:");
+    key.push_str(itoa::Buffer::new().format(index));
+}
+
+/// `count` of `keys` keys, each as likely.
+pub(crate) fn uniform(keys: u32, count: usize) -> Vec<u32> {
+    let mut random = random();
+    (0..count).map(|_| (random() % u64::from(keys)) as u32).collect()
+}
+
+/// `count` of `keys` keys; key `i` comes as often as 1/(i + 1).
+pub(crate) fn zipf(keys: u32, count: usize) -> Vec<u32> {
+    let mut random = random();
+    let sums: Vec<f64> = (1..=keys)
+        .scan(0.0, |sum, rank| {
+            *sum += 1.0 / f64::from(rank);
+            Some(*sum)
+        })
+        .collect();
+    let total = sums[sums.len() - 1];
+    let pick = |number: u64| {
+        let at = number as f64 / (1_u64 << 53) as f64 * total;
+        sums.partition_point(|sum| *sum < at) as u32
+    };
+    (0..count).map(|_| pick(random())).collect()
+}
+
+/// Knuth's MMIX generator.
+fn random() -> impl FnMut() -> u64 {
+    let mut state = 1_u64;
+    move || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 11
+    }
+}
+
+/// 1, 10, 100 and so on, up to `most`.
+pub(crate) fn powers(most: u32) -> impl Iterator<Item = u32> {
+    (0..10).map(|power| 10_u32.pow(power)).take_while(move |number| *number <= most)
+}

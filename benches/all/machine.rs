@@ -1,0 +1,97 @@
+//! Where this was measured, and who took part.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::figure;
+use crate::table::Block;
+
+/// Name, where its keys are, what it decides by, and what to know when its figures are read.
+const PEERS: [(&str, &str, &str, &str); 6] = [
+    (
+        "governor",
+        "this process",
+        "token bucket (GCRA)",
+        "exact to the nanosecond; keys are kept as they are, until the program drops those out of use",
+    ),
+    (
+        "throttle-kit",
+        "this process; Redis, one script a decision",
+        "token bucket (GCRA)",
+        "in whole milliseconds; on Redis by the client's clock, and calls pass when Redis fails",
+    ),
+    (
+        "trypema",
+        "this process; Redis, one script a decision",
+        "sliding window in steps of 10 ms",
+        "may admit too many under concurrency, as its documentation says; documented for Redis 7.2 and later",
+    ),
+    (
+        "actix-limitation",
+        "Redis, a transaction and a connection a decision",
+        "fixed window in whole seconds",
+        "refused calls count as well",
+    ),
+    ("ratelimit", "no keys", "token bucket", "one atomic number"),
+    (
+        "leaky-bucket",
+        "no keys",
+        "token bucket",
+        "made for waiting: refills in steps, hands permits out in order",
+    ),
+];
+
+pub(crate) fn describe() -> Vec<Block> {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let virtual_one = if cpus.contains(" hypervisor ") { ", virtual" } else { "" };
+    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    let redis = said("redis-server", &["--version"]);
+    let redis = redis.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    let valgrind = said("valgrind", &["--version"]).replace('-', " ");
+    let rustc = said("rustc", &["--version"]);
+    let rustc = rustc.split(" (").next().unwrap_or_default();
+    let mut all = vec![rustc.to_owned(), format!("Redis {}", redis.unwrap_or("unknown"))];
+    all.extend((!valgrind.is_empty()).then_some(valgrind));
+    let machine = format!(
+        "{model}{virtual_one}, {cores}, shared by clients and servers; {} {}; {}.",
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+        all.join(", ")
+    );
+    let mut peers =
+        String::from("| limiter | counts in | decides by | |\n| --- | --- | --- | --- |");
+    for (name, place, by, note) in PEERS {
+        let version = version(name);
+        let link = format!("[`{name}`](https://docs.rs/{name}) {version}");
+        write!(peers, "\n| {link} | {place} | {by} | {note} |").expect("text");
+    }
+    vec![Block::markdown("machine", machine), Block::markdown("peers", peers)]
+}
+
+/// Whether so many keys of that size, of all limiters together, find room; says so if not.
+pub(crate) fn has_room(keys: u32, bytes: u64) -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("a size");
+    let free = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024;
+    let has = free > u64::from(keys) * bytes;
+    if !has {
+        println!("too little memory for {} keys of each\n", figure::grouped(keys.into()));
+    }
+    has
+}
+
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// As it is locked.
+fn version(name: &str) -> &'static str {
+    let lock = include_str!("../../Cargo.lock");
+    let package = format!("name = \"{name}\"\nversion = \"");
+    let found = lock.split(&package).nth(1).and_then(|rest| rest.split('"').next());
+    found.expect("a locked version")
+}

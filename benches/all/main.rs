@@ -1,0 +1,109 @@
+//! What decisions cost, beside what others take for theirs: the one command behind `BENCHMARKS.md`.
+//!
+//! `cargo bench --bench all` measures everything, some twelve minutes long, and then writes the tables
+//! and charts of `BENCHMARKS.md`. `-- quick` does so in small, to see that it works, and writes into
+//! the target folder. `-- redis scripts` measures these parts, prints them, and writes nothing.
+
+mod attribute;
+mod chart;
+mod child;
+mod compile;
+mod embedded;
+mod figure;
+mod fill;
+mod fleet;
+mod instructions;
+mod keys;
+mod machine;
+mod memory;
+mod peers;
+mod publish;
+mod redis;
+mod scripts;
+mod single;
+mod table;
+mod thresholds;
+mod turns;
+
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{RateLimiter, set_global};
+
+use crate::table::Block;
+
+/// How much is measured.
+struct Scale {
+    quick: bool,
+    /// Rounds that count, after one that does not.
+    rounds: usize,
+    /// Decisions of a round in this process.
+    decisions: usize,
+    /// How long a round on Redis lasts.
+    round: Duration,
+    /// Powers of ten up to this many.
+    most_keys: u32,
+    most_threshold: u32,
+}
+
+impl Scale {
+    fn new(quick: bool) -> Self {
+        Self {
+            quick,
+            rounds: if quick { 1 } else { 5 },
+            decisions: if quick { 1 << 15 } else { 1 << 20 },
+            round: Duration::from_millis(if quick { 30 } else { 300 }),
+            most_keys: if quick { 10_000 } else { 10_000_000 },
+            most_threshold: if quick { 1_000 } else { 1_000_000 },
+        }
+    }
+}
+
+/// Nothing is refused by this many in [`PERIOD`], and nothing comes back in the meantime: it is a token
+/// in 63 seconds, so that no key is as new again, and expires, before all is measured.
+const FLOWING: u32 = 10_000_000;
+const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
+
+type Measure = fn(&Scale) -> Vec<Block>;
+
+const PARTS: [(&str, Measure); 8] = [
+    ("instructions", instructions::measure),
+    ("embedded", embedded::measure),
+    ("memory", memory::measure),
+    ("attribute", attribute::measure),
+    ("redis", redis::measure),
+    ("redis-keys", redis::by_keys),
+    ("thresholds", thresholds::measure),
+    ("scripts", scripts::measure),
+];
+
+fn main() {
+    // Cargo adds `--bench`.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    // Whatever the environment says, annotated functions decide in this process.
+    assert!(set_global(RateLimiter::embedded()).is_ok(), "nothing was decided before");
+    if child::asked(&words) {
+        return;
+    }
+    for word in &words {
+        let known = *word == "quick" || PARTS.iter().any(|(name, _)| name == word);
+        assert!(known, "no part `{word}`; there are {:?}, and `quick`", PARTS.map(|part| part.0));
+    }
+    let scale = Scale::new(words.contains(&"quick"));
+    let only: Vec<&str> = words.into_iter().filter(|word| *word != "quick").collect();
+    let mut blocks = machine::describe();
+    for (name, measure) in PARTS {
+        if only.is_empty() || only.contains(&name) {
+            let start = Instant::now();
+            let measured = measure(&scale);
+            for block in &measured {
+                println!("{}", block.text());
+            }
+            println!("{name}: {:.0} s\n", start.elapsed().as_secs_f64());
+            blocks.extend(measured);
+        }
+    }
+    if only.is_empty() {
+        publish::publish(&blocks, scale.quick);
+    }
+}

@@ -1,0 +1,121 @@
+//! Decisions on Redis: over numbers of tasks and of keys.
+
+use crate::fleet::{Figures, Fleet};
+use crate::table::{Axis, Better, Block, Row, Table};
+use crate::{Scale, keys};
+
+/// Keys are picked from a list of this length, again and again.
+const PICKED: usize = 1 << 20;
+
+pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
+    let fleet = Fleet::start();
+    let there = fleet.fill(10_000);
+    let mut blocks = by_tasks(scale, &fleet, &there);
+    drop(fleet);
+    blocks.push(by_load(scale));
+    blocks
+}
+
+/// A part of its own: making the keys takes a while.
+pub(crate) fn by_keys(scale: &Scale) -> Vec<Block> {
+    let fleet = Fleet::start();
+    let rows = keys::powers(scale.most_keys).map(|count| {
+        let there = fleet.fill(count);
+        let figures = fleet.round(scale, 64, keys::uniform(count, PICKED), &there);
+        Row::at(count, figures.iter().map(|all| all[0] / 1e3))
+    });
+    let table = Table {
+        title: "Decisions on Redis, by the number of keys",
+        unit: "thousand a second, 64 tasks",
+        better: Better::More,
+        by: "keys",
+        rows: rows.collect(),
+        columns: fleet.columns(),
+        chart: Some(Axis::Log),
+    };
+    vec![Block::table("redis-keys", table)]
+}
+
+fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
+    let tasks: &[u32] = if scale.quick { &[1, 1_024] } else { &[1, 4, 16, 64, 256, 1_024] };
+    let run = |tasks: &u32| {
+        let picked = keys::uniform(10_000, PICKED);
+        (*tasks, fleet.round(scale, *tasks as usize, picked, there))
+    };
+    let measured: Vec<(u32, Vec<Figures>)> = tasks.iter().map(run).collect();
+    let table = |id, title, unit, better, chart, figure: fn(&Figures) -> f64| {
+        let rows = measured.iter().map(|(tasks, all)| Row::at(*tasks, all.iter().map(figure)));
+        let rows = rows.collect();
+        let columns = fleet.columns();
+        Block::table(id, Table { title, unit, better, by: "tasks", columns, rows, chart })
+    };
+    let log = Some(Axis::Log);
+    let less = Better::Less;
+    vec![
+        table(
+            "redis-tasks",
+            "Decisions on Redis, by the number of tasks",
+            "thousand a second, 10,000 keys",
+            Better::More,
+            log,
+            |figures| figures[0] / 1e3,
+        ),
+        table(
+            "redis-p50",
+            "Half of all decisions on Redis take at most",
+            "microseconds, 10,000 keys",
+            less,
+            None,
+            |figures| figures[1],
+        ),
+        table(
+            "redis-p99",
+            "All but one in a hundred decisions on Redis take at most",
+            "microseconds, 10,000 keys",
+            less,
+            log,
+            |figures| figures[2],
+        ),
+        table(
+            "redis-client",
+            "Processor time of the client for a decision on Redis",
+            "microseconds, 10,000 keys",
+            less,
+            log,
+            |figures| figures[3],
+        ),
+        table(
+            "redis-server",
+            "Processor time of the server for a decision on Redis",
+            "microseconds, 10,000 keys",
+            less,
+            None,
+            |figures| figures[4],
+        ),
+    ]
+}
+
+/// Some keys come more often than others, as they do.
+fn by_load(scale: &Scale) -> Block {
+    let fleet = Fleet::with_leases();
+    let there = fleet.fill(10_000);
+    let few: &[usize] = if scale.quick { &[16] } else { &[16, 256] };
+    let rows = few.iter().flat_map(|tasks| {
+        [("zipf", keys::zipf(10_000, PICKED)), ("one key", vec![0])].map(|(name, keys)| {
+            let figures = fleet.round(scale, *tasks, keys, &there);
+            Row::of(format!("{name}, {tasks} tasks"), figures.iter().map(|all| all[0] / 1e3))
+        })
+    });
+    Block::table(
+        "redis-loads",
+        Table {
+            title: "Decisions on Redis, where some keys come more often",
+            unit: "thousand a second, 10,000 keys",
+            better: Better::More,
+            by: "load",
+            columns: fleet.columns(),
+            rows: rows.collect(),
+            chart: None,
+        },
+    )
+}

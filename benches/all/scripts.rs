@@ -1,0 +1,177 @@
+//! What a decision costs the Redis server in the script alone, and what a key takes, by each algorithm
+//! beside the textbook script for it.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
+use redis::{Connection, Script};
+use support::server::Server;
+use tokio::runtime::Runtime;
+
+use crate::Scale;
+use crate::figure::grouped;
+use crate::table::{Better, Block, Column, Kind, Row, Table};
+use crate::turns::in_turns;
+
+/// Calls under way at once: so few that each is a script of its own.
+const IN_FLIGHT: u32 = 4;
+
+/// Nothing is refused: more calls than this in a second are beyond one connection.
+const FLOWING: (u32, Duration) = (1_000_000, Duration::from_secs(1));
+/// Nothing comes back.
+pub(crate) const LASTING: Duration = Duration::from_secs(86_400 * 365 * 20);
+
+const PAIRS: [(Algorithm, &str, &str); 5] = [
+    (Algorithm::Sliding, "sorted set", include_str!("../textbook/sliding.lua")),
+    (Algorithm::Fixed, "counter", include_str!("../textbook/fixed.lua")),
+    (Algorithm::SlidingCounter, "hash", include_str!("../textbook/sliding_counter.lua")),
+    (Algorithm::TokenBucket, "hash", include_str!("../textbook/token_bucket.lua")),
+    (Algorithm::LeakyBucket, "hash", include_str!("../textbook/token_bucket.lua")),
+];
+
+#[derive(Clone, Copy)]
+pub(crate) enum Measured {
+    Ours(Algorithm),
+    Textbook(&'static str),
+}
+
+pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
+    let bench = Bench::new();
+    let calls = if scale.quick { 1_000 } else { 20_000 };
+    let (mut times, mut bytes) = (Vec::new(), Vec::new());
+    for (algorithm, shape, script) in PAIRS {
+        let pair = [Measured::Ours(algorithm), Measured::Textbook(script)];
+        let loads = [("admitted", FLOWING, 10), ("refused", (100, LASTING), 101)];
+        for (name, limit, before) in loads {
+            let took = in_turns(scale.rounds, &pair, |what| {
+                bench.forget();
+                bench.run(*what, limit, before);
+                [bench.server_time(*what, limit, calls)]
+            });
+            let label = format!("{algorithm} beside a {shape}, {name}");
+            times.push(Row::of(label, took.iter().map(|[micros]| *micros)));
+        }
+        for calls in if scale.quick { &[100][..] } else { &[100, 10_000] } {
+            let label = format!("{algorithm} beside a {shape}, {} calls", grouped((*calls).into()));
+            bytes.push(Row::of(
+                label,
+                pair.map(|what| {
+                    bench.forget();
+                    bench.run(what, (*calls, LASTING), *calls);
+                    bench.memory()
+                }),
+            ));
+        }
+    }
+    let columns = vec![Column::new("ours", Kind::Ours), Column::new("textbook", Kind::Peer)];
+    vec![
+        Block::table(
+            "scripts-time",
+            Table {
+                title: "Time of the server in a script",
+                unit: "microseconds of one decision",
+                better: Better::Less,
+                by: "algorithm",
+                columns: columns.clone(),
+                rows: times,
+                chart: None,
+            },
+        ),
+        Block::table(
+            "scripts-memory",
+            Table {
+                title: "Memory of a key in Redis",
+                unit: "bytes, name included",
+                better: Better::Less,
+                by: "algorithm",
+                columns,
+                rows: bytes,
+                chart: None,
+            },
+        ),
+    ]
+}
+
+/// One server, and who asks it.
+pub(crate) struct Bench {
+    server: Server,
+    limiter: RateLimiter,
+    runtime: Runtime,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let server = Server::start();
+        // Each refusal is asked for.
+        let limiter = server.builder().remember_refusals(false).build().expect("valid");
+        Self { limiter, runtime: Runtime::new().expect("a runtime"), server }
+    }
+
+    pub(crate) fn forget(&self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection()).expect("FLUSHALL");
+    }
+
+    pub(crate) fn run(&self, what: Measured, limit: (u32, Duration), calls: u32) {
+        match what {
+            Measured::Ours(algorithm) => self.ours(algorithm, limit, calls),
+            Measured::Textbook(script) => self.textbook(script, limit, calls),
+        }
+    }
+
+    /// Microseconds of the server in the script, of one call.
+    pub(crate) fn server_time(&self, what: Measured, limit: (u32, Duration), calls: u32) -> f64 {
+        let before = (self.server.script_micros(), self.server.script_calls());
+        self.run(what, limit, calls);
+        let scripts = self.server.script_calls() - before.1;
+        (self.server.script_micros() - before.0) / f64::from(scripts)
+    }
+
+    /// Bytes of the only key.
+    pub(crate) fn memory(&self) -> f64 {
+        let mut connection = self.connection();
+        let key: String = redis::cmd("RANDOMKEY").query(&mut connection).expect("a key");
+        let mut usage = redis::cmd("MEMORY");
+        usage.arg(&["USAGE", &key, "SAMPLES", "0"]);
+        usage.query::<u64>(&mut connection).expect("MEMORY USAGE") as f64
+    }
+
+    fn ours(&self, algorithm: Algorithm, (threshold, period): (u32, Duration), calls: u32) {
+        let mut limit = Limit::new("bench", algorithm, threshold, period).expect("valid");
+        if algorithm == Algorithm::LeakyBucket {
+            limit = limit.burst(threshold);
+        }
+        self.runtime.block_on(async {
+            let tasks: Vec<_> = (0..IN_FLIGHT.min(calls))
+                .map(|task| {
+                    let limiter = self.limiter.clone();
+                    tokio::spawn(async move {
+                        for _ in (task..calls).step_by(IN_FLIGHT as usize) {
+                            let _ = limiter.check(&limit, "key", 1).await;
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.expect("no panic");
+            }
+        });
+    }
+
+    fn textbook(&self, script: &str, (threshold, period): (u32, Duration), calls: u32) {
+        let mut connection = self.connection();
+        let hash = Script::new(script).get_hash().to_owned();
+        redis::cmd("SCRIPT").arg("LOAD").arg(script).exec(&mut connection).expect("LOAD");
+        for first in (0..calls).step_by(IN_FLIGHT as usize) {
+            let mut flight = redis::pipe();
+            for call in first..calls.min(first + IN_FLIGHT) {
+                flight.cmd("EVALSHA").arg(&hash).arg(1).arg("textbook:bench:key");
+                flight.arg(threshold).arg(period.as_micros() as u64).arg(call);
+            }
+            flight.exec(&mut connection).expect("the script runs");
+        }
+    }
+
+    fn connection(&self) -> Connection {
+        self.server.connection()
+    }
+}

@@ -1,0 +1,172 @@
+//! What was measured, as text, as Markdown, and as what charts are drawn from.
+
+use std::fmt::Write;
+
+use crate::figure::figure;
+
+/// What stands in one place of `BENCHMARKS.md`.
+pub(crate) struct Block {
+    /// The name of the place, and of the chart.
+    pub(crate) id: &'static str,
+    pub(crate) body: Body,
+}
+
+pub(crate) enum Body {
+    Markdown(String),
+    Table(Table),
+}
+
+pub(crate) struct Table {
+    /// What is compared, without its unit.
+    pub(crate) title: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) better: Better,
+    /// What makes the rows differ.
+    pub(crate) by: &'static str,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) chart: Option<Axis>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Better {
+    More,
+    Less,
+}
+
+/// How a chart counts upwards.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Axis {
+    Linear,
+    Log,
+}
+
+#[derive(Clone)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Ours,
+    Peer,
+    /// Not compared: what does less than a limiter, or has nothing beside it.
+    Beside,
+}
+
+pub(crate) struct Row {
+    pub(crate) label: String,
+    /// Where it stands on a chart.
+    pub(crate) at: Option<f64>,
+    pub(crate) cells: Vec<Option<f64>>,
+}
+
+impl Column {
+    pub(crate) fn new(name: &str, kind: Kind) -> Self {
+        Self { name: name.to_owned(), kind }
+    }
+}
+
+impl Row {
+    /// A row; there is none where something failed.
+    pub(crate) fn of(label: impl Into<String>, cells: impl IntoIterator<Item = f64>) -> Self {
+        Self {
+            label: label.into(),
+            at: None,
+            cells: cells.into_iter().map(|cell| (!cell.is_nan()).then_some(cell)).collect(),
+        }
+    }
+
+    /// A row that stands on the axis.
+    pub(crate) fn at(at: u32, cells: impl IntoIterator<Item = f64>) -> Self {
+        Self { at: Some(f64::from(at)), ..Self::of(crate::figure::grouped(at.into()), cells) }
+    }
+}
+
+impl Better {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::More => "more is better",
+            Self::Less => "less is better",
+        }
+    }
+
+    /// How many times better `one` is than `other`.
+    pub(crate) fn gain(self, one: f64, other: f64) -> f64 {
+        match self {
+            Self::More => one / other,
+            Self::Less => other / one,
+        }
+    }
+}
+
+impl Table {
+    /// The best figure of a row, where several are compared.
+    fn best(&self, row: &Row) -> Option<f64> {
+        let compared = self.columns.iter().filter(|column| column.kind != Kind::Beside);
+        if compared.count() < 2 {
+            return None;
+        }
+        self.figures(row, |kind| kind != Kind::Beside).map(|(_, value)| value).reduce(
+            |one, other| {
+                if self.better.gain(one, other) >= 1.0 { one } else { other }
+            },
+        )
+    }
+
+    /// The columns and figures of a row that are of such kinds.
+    pub(crate) fn figures<'a>(
+        &'a self,
+        row: &'a Row,
+        kinds: impl Fn(Kind) -> bool,
+    ) -> impl Iterator<Item = (&'a Column, f64)> {
+        let cells = self.columns.iter().zip(&row.cells);
+        cells.filter_map(move |(column, cell)| kinds(column.kind).then_some(column).zip(*cell))
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = format!(
+            "**{}**, {}; {}.\n\n| {} |",
+            self.title,
+            self.unit,
+            self.better.words(),
+            self.by
+        );
+        for column in &self.columns {
+            write!(out, " {} |", column.name).expect("text");
+        }
+        out.push_str("\n| --- |");
+        out.push_str(&" ---: |".repeat(self.columns.len()));
+        for row in &self.rows {
+            let best = self.best(row).map(figure);
+            write!(out, "\n| {} |", row.label).expect("text");
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                let text = cell.map_or("–".to_owned(), figure);
+                let wins = column.kind != Kind::Beside && best.as_ref() == Some(&text);
+                let bold = if wins { "**" } else { "" };
+                write!(out, " {bold}{text}{bold} |").expect("text");
+            }
+        }
+        out.push('\n');
+        out
+    }
+}
+
+impl Block {
+    pub(crate) fn table(id: &'static str, table: Table) -> Self {
+        Self { id, body: Body::Table(table) }
+    }
+
+    pub(crate) fn markdown(id: &'static str, text: String) -> Self {
+        Self { id, body: Body::Markdown(text) }
+    }
+
+    /// For a terminal.
+    pub(crate) fn text(&self) -> String {
+        match &self.body {
+            Body::Markdown(text) => text.clone(),
+            Body::Table(table) => table.markdown(),
+        }
+    }
+}

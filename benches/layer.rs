@@ -1,0 +1,115 @@
+//! What the layer costs a request, beside that of `tower_governor`.
+//!
+//! `cargo bench --bench layer` calls one service bare, behind ours and behind theirs in turn, many
+//! rounds, and prints medians in nanoseconds a request, less those of the bare service. Requests carry the
+//! address of their peer, which is the key; nothing is refused but where it is said. Both layers tell
+//! clients what is left, as ours always does and theirs with `use_headers`; without that, theirs admits
+//! and says nothing.
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{Request, Response};
+use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use ratelimit_runtime::{Limit, RateLimiter};
+use tower::{Service, service_fn};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::PeerIpKeyExtractor;
+use tower_layer::Layer;
+
+const ROUNDS: usize = 41;
+const REQUESTS: u32 = 20_000;
+const CLIENTS: u32 = 10_000;
+
+/// Nothing is refused within the bench.
+const FLOWING: u32 = 10_000_000;
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn main() {
+    let telling = compare(FLOWING, true);
+    let silent = compare(FLOWING, false);
+    let refused = compare(1, true);
+    println!("nanoseconds a request        ours  tower_governor  ratio");
+    for (what, [ours, theirs]) in [
+        ("admitted, both tell", telling),
+        ("admitted, theirs is silent", silent),
+        ("refused", refused),
+    ] {
+        println!("{what:<27} {ours:>6.0} {theirs:>15.0} {:>6.2}", ours / theirs);
+    }
+}
+
+/// What both layers add to a service.
+fn compare(burst: u32, theirs_tells: bool) -> [f64; 2] {
+    let handler = || {
+        service_fn(async |request: Request<Body>| {
+            black_box(&request);
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        })
+    };
+    let limit = Limit::token_bucket("bench", 1, DAY).burst(burst.min(30_000));
+    let clients = Clients::direct();
+    let layer = RateLimitLayer::new()
+        .limit(limit, move |request| clients.of(request))
+        .limiter(RateLimiter::embedded());
+    let (mut bare, mut ours) = (handler(), layer.layer(handler()));
+
+    let mut config = GovernorConfigBuilder::default();
+    config.period(DAY).burst_size(burst);
+    let mut config = config.key_extractor(PeerIpKeyExtractor);
+    let mut silent = GovernorLayer::new(Arc::new(config.finish().expect("valid"))).layer(handler());
+    let telling = config.use_headers().finish().expect("valid");
+    let mut telling = GovernorLayer::new(Arc::new(telling)).layer(handler());
+
+    let mut rounds = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        rounds[0].push(round(&mut bare));
+        rounds[1].push(round(&mut ours));
+        rounds[2].push(if theirs_tells { round(&mut telling) } else { round(&mut silent) });
+    }
+    let [bare, ours, theirs] = rounds.map(median);
+    [ours - bare, theirs - bare]
+}
+
+/// Nanoseconds a request.
+fn round<S>(service: &mut S) -> f64
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let mut spent = Duration::ZERO;
+    // The requests are made beforehand, in portions that stay in the cache.
+    for portion in 0..REQUESTS / 100 {
+        let requests: Vec<_> = (0..100).map(|at| request(portion * 100 + at)).collect();
+        let start = Instant::now();
+        for request in requests {
+            assert!(service.poll_ready(&mut context).is_ready());
+            let answer = pin!(service.call(request)).poll(&mut context);
+            let Poll::Ready(Ok(response)) = answer else { panic!("nothing is waited for") };
+            black_box(response);
+        }
+        spent += start.elapsed();
+    }
+    spent.as_nanos() as f64 / f64::from(REQUESTS)
+}
+
+fn request(number: u32) -> Request<Body> {
+    let address = (number.wrapping_mul(2_654_435_761) % CLIENTS).to_be_bytes();
+    let peer = SocketAddr::from((address, 4711));
+    let request = Request::builder().uri("/hi/7").header("accept", "*/*");
+    let request = request.header("user-agent", "bench").extension(ConnectInfo(peer));
+    request.body(Body::empty()).expect("a request")
+}
+
+fn median(mut rounds: Vec<f64>) -> f64 {
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 2]
+}

@@ -1,0 +1,439 @@
+//! What is held of each key, who waits for more, and until when: bounded in the number of keys.
+//!
+//! Nothing here asks anybody. Under a lock it is only said who gets what; it is handed out without.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::Landed;
+use crate::algorithm::Outcome;
+use crate::decision::{Answered, Decision, Source};
+use crate::error::StoreError;
+use crate::key::Written;
+use crate::limit::{Algorithm, Limit};
+
+/// Enough that threads rarely meet; a power of two.
+const SHARDS: usize = 64;
+
+/// How many keys of a shard are held at most. Of others, nothing is leased.
+const KEYS: usize = 1024;
+
+/// The leases of a limiter.
+pub(crate) struct Leases {
+    shards: Box<[Mutex<HashMap<u128, Entry>>]>,
+    ends: Mutex<Ends>,
+    /// There is an earlier end to wait for, or nobody to wait for it.
+    pub(super) changed: Notify,
+}
+
+/// When to look at a key again.
+#[derive(Default)]
+struct Ends {
+    queue: BinaryHeap<Reverse<(u64, u128)>>,
+    watched: bool,
+}
+
+/// What is leased: a key under the limit by which leases are charged.
+pub(super) struct Target {
+    pub(super) limit: Limit,
+    pub(super) key: Written,
+    /// How many units may be held.
+    pub(super) permits: u32,
+    pub(super) term_us: u64,
+}
+
+struct Entry {
+    target: Arc<Target>,
+    held: Held,
+    waiting: VecDeque<Waiter>,
+    /// So many of those that wait were there when the store was asked.
+    boarded: usize,
+    /// Somebody is asking the store.
+    flying: bool,
+    /// Its end is waited for.
+    watched: bool,
+}
+
+/// What is left of a charge.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    units: u32,
+    /// How many were charged.
+    of: u32,
+    /// When, by the clock of the store.
+    at: u64,
+    /// When they were asked for, and when they must be spent, by the clock of this process.
+    sent: u64,
+    until: u64,
+    /// What the store said.
+    remaining: u32,
+    reset_us: u64,
+}
+
+struct Waiter {
+    cost: u32,
+    answer: oneshot::Sender<Landed>,
+}
+
+/// Units to give back.
+pub(super) struct Rest {
+    pub(super) target: Arc<Target>,
+    pub(super) units: u32,
+    pub(super) at: u64,
+}
+
+/// What the store is to be asked for.
+pub(super) struct Ask {
+    pub(super) target: Arc<Target>,
+    /// What the first who waits needs.
+    pub(super) own: u32,
+    pub(super) size: u32,
+    /// What was held before.
+    pub(super) rest: Option<Rest>,
+}
+
+/// What a caller gets, once the ledger is free again.
+pub(super) struct Given {
+    pub(super) to: oneshot::Sender<Landed>,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    Units { decision: Decision, units: Rest },
+    Refusal(Answered),
+    Failure(StoreError),
+}
+
+pub(super) enum Joined {
+    Spent(Decision),
+    /// The answer will come; from a flight that the caller starts, if it is the first.
+    Waits {
+        answer: oneshot::Receiver<Landed>,
+        is_first: bool,
+    },
+    /// This key cannot be leased now.
+    Not,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            ends: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl Leases {
+    /// Spends `cost` units that are held here, if nobody waits for them.
+    #[inline]
+    pub(super) fn spend(&self, place: u128, cost: u32, now: u64) -> Option<Decision> {
+        let mut shard = self.shard(place);
+        let entry = shard.get_mut(&place).filter(|entry| entry.waiting.is_empty())?;
+        entry.take(cost, now)
+    }
+
+    /// How many units could be spent.
+    pub(super) fn held(&self, place: u128, now: u64) -> u32 {
+        let shard = self.shard(place);
+        shard.get(&place).map_or(0, |entry| entry.held.spendable(now))
+    }
+
+    /// Spends what is held, or waits for more.
+    pub(super) fn join(&self, place: u128, target: &Arc<Target>, cost: u32, now: u64) -> Joined {
+        let mut shard = self.shard(place);
+        if shard.len() >= KEYS && !shard.contains_key(&place) {
+            return Joined::Not;
+        }
+        let entry = shard.entry(place).or_insert_with(|| Entry::new(Arc::clone(target)));
+        if entry.target.limit != target.limit || entry.target.permits != target.permits {
+            if entry.flying {
+                return Joined::Not;
+            }
+            entry.target = Arc::clone(target);
+        }
+        if entry.waiting.is_empty()
+            && let Some(decision) = entry.take(cost, now)
+        {
+            return Joined::Spent(decision);
+        }
+        let (sender, answer) = oneshot::channel();
+        entry.waiting.push_back(Waiter { cost, answer: sender });
+        let is_first = !entry.flying;
+        entry.flying = true;
+        Joined::Waits { answer, is_first }
+    }
+
+    /// Serves those that wait from what is held; says what to ask for the next of them, or ends the
+    /// flight when there is none.
+    pub(super) fn board(&self, place: u128, now: u64) -> (Vec<Given>, Option<Ask>) {
+        let mut given = Vec::new();
+        let mut shard = self.shard(place);
+        let Some(entry) = shard.get_mut(&place) else { return (given, None) };
+        while let Some(first) = entry.waiting.front() {
+            let is_gone = first.answer.is_closed();
+            let cost = first.cost;
+            let decision = if is_gone { None } else { entry.take(cost, now) };
+            if decision.is_none() && !is_gone {
+                break;
+            }
+            let first = entry.waiting.pop_front();
+            if let (Some(first), Some(decision)) = (first, decision) {
+                given.push(entry.gives(first, decision));
+            }
+        }
+        let ask = entry.ask(now);
+        if ask.is_none() {
+            entry.flying = false;
+            // What was never held is not watched.
+            if !entry.watched {
+                shard.remove(&place);
+            }
+        }
+        (given, ask)
+    }
+
+    /// The store has charged `size` units: those that waited for them get theirs, and the rest is
+    /// held. Gives as well what cannot be held.
+    pub(super) fn charged(
+        &self,
+        place: u128,
+        size: u32,
+        sent: u64,
+        now: u64,
+        outcome: Outcome,
+    ) -> (Vec<Given>, Option<Rest>) {
+        let mut given = Vec::new();
+        let mut shard = self.shard(place);
+        let Some(entry) = shard.get_mut(&place) else { return (given, None) };
+        let target = Arc::clone(&entry.target);
+        let lasts = match target.limit.algorithm() {
+            Algorithm::Fixed => target.term_us.min(outcome.reset_us),
+            _ => target.term_us,
+        };
+        entry.held = Held {
+            units: size,
+            of: size,
+            at: outcome.clock,
+            sent,
+            // The clock of the store may run a little faster.
+            until: sent + lasts - lasts.div_ceil(1_000),
+            remaining: outcome.remaining,
+            reset_us: outcome.reset_us,
+        };
+        // The store has decided these calls while they waited, however long its answer took.
+        let mut source = Source::Redis;
+        for _ in 0..std::mem::take(&mut entry.boarded) {
+            let Some(cost) = entry.waiting.front().map(|first| first.cost) else { break };
+            if cost > entry.held.units {
+                break;
+            }
+            let Some(first) = entry.waiting.pop_front().filter(Waiter::is_there) else { continue };
+            entry.held.units -= cost;
+            given.push(entry.gives(first, entry.decision(now, source)));
+            source = Source::Lease;
+        }
+        let keeps = if now < entry.held.until { target.permits } else { 0 };
+        let units = entry.held.units.saturating_sub(keeps);
+        entry.held.units -= units;
+        let (end, was_watched) = (entry.held.until, std::mem::replace(&mut entry.watched, true));
+        drop(shard);
+        if !was_watched {
+            self.ends().queue.push(Reverse((end, place)));
+            self.changed.notify_one();
+        }
+        (given, Rest::of(target, units, outcome.clock))
+    }
+
+    /// The store has refused what the first needs: so it has to those that asked for as much with it.
+    pub(super) fn refused(&self, place: u128, own: u32, answer: Answered) -> Vec<Given> {
+        let mut shard = self.shard(place);
+        let Some(entry) = shard.get_mut(&place) else { return Vec::new() };
+        let boarded = std::mem::take(&mut entry.boarded).min(entry.waiting.len());
+        let (alike, others): (Vec<_>, Vec<_>) =
+            entry.waiting.drain(..boarded).partition(|waiter| waiter.cost == own);
+        others.into_iter().rev().for_each(|waiter| entry.waiting.push_front(waiter));
+        alike.into_iter().map(|it| Given { to: it.answer, what: What::Refusal(answer) }).collect()
+    }
+
+    /// The store does not decide.
+    pub(super) fn failed(&self, place: u128, error: &StoreError) -> Vec<Given> {
+        let mut shard = self.shard(place);
+        let Some(entry) = shard.get_mut(&place) else { return Vec::new() };
+        let failed = |it: Waiter| Given { to: it.answer, what: What::Failure(error.clone()) };
+        entry.waiting.drain(..).map(failed).collect()
+    }
+
+    /// The flight has ended before its time: who waits is told by the end of the channel.
+    pub(super) fn abandoned(&self, place: u128) {
+        let mut shard = self.shard(place);
+        let Some(entry) = shard.get_mut(&place) else { return };
+        entry.flying = false;
+        let waiting = std::mem::take(&mut entry.waiting);
+        if !entry.watched {
+            shard.remove(&place);
+        }
+        drop(shard);
+        drop(waiting);
+    }
+
+    /// Units that were handed out come back; those of another charge have to be given back.
+    pub(super) fn put_back(&self, place: u128, units: u32, at: u64) -> bool {
+        let mut shard = self.shard(place);
+        let entry = shard.get_mut(&place).filter(|entry| entry.held.at == at && at > 0);
+        entry.map(|entry| entry.held.units += units).is_some()
+    }
+
+    /// The key starts anew: what is held of it counts nowhere any more.
+    pub(crate) fn forget(&self, place: u128) {
+        if let Some(entry) = self.shard(place).get_mut(&place) {
+            let until = entry.held.until;
+            entry.held = Held { until, ..Held::default() };
+        }
+    }
+
+    /// Takes everything that is held.
+    pub(super) fn take_all(&self) -> Vec<Rest> {
+        let shards = self.shards.iter().map(|shard| lock(shard));
+        shards
+            .flat_map(|mut shard| shard.values_mut().filter_map(Entry::rest).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Takes what is held beyond its term, and forgets the keys that nobody uses.
+    pub(super) fn take_expired(&self, now: u64) -> Vec<Rest> {
+        let mut rests = Vec::new();
+        while let Some(place) = self.next_due(now) {
+            let mut shard = self.shard(place);
+            let Some(entry) = shard.get_mut(&place) else { continue };
+            if entry.held.until > now || entry.flying {
+                // Looked at again when it may be over.
+                let again = entry.held.until.max(now + entry.target.term_us);
+                drop(shard);
+                self.ends().queue.push(Reverse((again, place)));
+            } else {
+                rests.extend(entry.rest());
+                shard.remove(&place);
+            }
+        }
+        rests
+    }
+
+    fn next_due(&self, now: u64) -> Option<u128> {
+        let mut ends = self.ends();
+        let Reverse((end, _)) = ends.queue.peek()?;
+        if *end > now {
+            return None;
+        }
+        ends.queue.pop().map(|Reverse((_, place))| place)
+    }
+
+    /// Whether somebody has to begin to wait for ends.
+    pub(super) fn starts_watch(&self) -> bool {
+        let mut ends = self.ends();
+        !ends.queue.is_empty() && !std::mem::replace(&mut ends.watched, true)
+    }
+
+    /// When to look again; never, and nobody watches, when nothing is held.
+    pub(super) fn next_end(&self) -> Option<u64> {
+        let mut ends = self.ends();
+        let end = ends.queue.peek().map(|Reverse((end, _))| *end);
+        ends.watched = end.is_some();
+        end
+    }
+
+    pub(super) fn ends_watch(&self) {
+        self.ends().watched = false;
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        lock(&self.ends)
+    }
+
+    fn shard(&self, place: u128) -> MutexGuard<'_, HashMap<u128, Entry>> {
+        lock(&self.shards[(place >> 122) as usize % SHARDS])
+    }
+}
+
+impl Entry {
+    fn new(target: Arc<Target>) -> Self {
+        let (held, waiting) = (Held::default(), VecDeque::new());
+        Self { target, held, waiting, boarded: 0, flying: false, watched: false }
+    }
+
+    fn take(&mut self, cost: u32, now: u64) -> Option<Decision> {
+        if cost > self.held.spendable(now) {
+            return None;
+        }
+        self.held.units -= cost;
+        Some(self.decision(now, Source::Lease))
+    }
+
+    /// What is said of a unit that was spent.
+    fn decision(&self, now: u64, source: Source) -> Decision {
+        let Held { units, at: clock, sent, remaining, reset_us, .. } = self.held;
+        let capacity = self.target.limit.capacity();
+        let outcome = Outcome {
+            clock,
+            allowed: true,
+            remaining: remaining.saturating_add(units).min(capacity),
+            retry_us: 0,
+            reset_us: reset_us.saturating_sub(now.saturating_sub(sent)),
+        };
+        Decision::new(capacity, Answered { outcome, source })
+    }
+
+    fn gives(&self, first: Waiter, decision: Decision) -> Given {
+        let (target, units, at) = (Arc::clone(&self.target), first.cost, self.held.at);
+        let units = Rest { target, units, at };
+        Given { to: first.answer, what: What::Units { decision, units } }
+    }
+
+    fn rest(&mut self) -> Option<Rest> {
+        let Held { units, at, .. } = self.held;
+        self.held.units = 0;
+        Rest::of(Arc::clone(&self.target), units, at)
+    }
+
+    /// What to ask for: as much as those that wait need, and twice what was spent of the last.
+    fn ask(&mut self, now: u64) -> Option<Ask> {
+        let own = self.waiting.front()?.cost;
+        let Held { units, of, until, .. } = self.held;
+        let spent = of.saturating_sub(units);
+        let is_idle = of == 0 || now >= until && spent < of / 2;
+        let ahead = if is_idle { own } else { spent.saturating_mul(2).min(self.target.permits) };
+        let wanted = self.waiting.iter().filter(|it| it.is_there());
+        let wanted = wanted.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
+        let size = wanted.max(ahead).min(self.target.limit.capacity()).max(own);
+        self.boarded = self.waiting.len();
+        let rest = self.rest();
+        self.held = Held { until, ..Held::default() };
+        Some(Ask { target: Arc::clone(&self.target), own, size, rest })
+    }
+}
+
+impl Held {
+    fn spendable(&self, now: u64) -> u32 {
+        if (self.sent..self.until).contains(&now) { self.units } else { 0 }
+    }
+}
+
+impl Rest {
+    fn of(target: Arc<Target>, units: u32, at: u64) -> Option<Self> {
+        (units > 0).then_some(Self { target, units, at })
+    }
+}
+
+impl Waiter {
+    fn is_there(&self) -> bool {
+        !self.answer.is_closed()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

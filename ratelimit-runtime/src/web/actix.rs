@@ -1,0 +1,324 @@
+//! For actix-web 4: a [`Rejection`] is an error with its response, a client an extractor, and
+//! [`RateLimits`] a middleware.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use actix_web::{App, HttpServer, get, web};
+//! use ratelimit_runtime::web::actix::{RateLimits, route};
+//! use ratelimit_runtime::web::{Client, Clients};
+//! use ratelimit_runtime::{Limit, Rejection, rate_limit};
+//!
+//! /// Of each client 100 a minute, on each route.
+//! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
+//!
+//! /// And of each client two greetings of one user.
+//! #[get("/hi/{id}")]
+//! #[rate_limit(period = "30s", threshold = 2, key = (client, *id))]
+//! async fn hi(client: Client, id: web::Path<u64>) -> Result<String, Rejection> {
+//!     Ok(format!("hi {id}"))
+//! }
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let clients = Clients::behind(["10.0.0.0/8"])?;
+//! let of = clients.clone();
+//! let limits = RateLimits::new().limit(ALL, move |request| (route(request), of.of(request)));
+//! HttpServer::new(move || {
+//!     App::new().app_data(web::Data::new(clients.clone())).wrap(limits.clone()).service(hi)
+//! })
+//! .bind("127.0.0.1:3000")?
+//! .run()
+//! .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `hi` uses the same limiter as the middleware, and what it decides is in the fields of the response.
+//! By itself, without the middleware, a [`Rejection`] is a plain text with `Retry-After`: it does not
+//! know what the client accepts. To say something else, return an error type of your own that is
+//! `From<Rejection>` and a `ResponseError`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, Ready, poll_fn, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use actix_web::body::{BoxBody, EitherBody};
+use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER,
+};
+use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
+
+use super::address::sealed::Sent;
+use super::address::{Client, Clients};
+use super::fields;
+use super::refusal::{MakeBody, Refusal};
+use super::rules::Rules;
+use super::seen::Seen;
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::limiter::RateLimiter;
+use crate::rejection::Rejection;
+
+/// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
+/// decide; with the fields of the limit, and with a text, which [`RateLimits`] makes a problem for
+/// clients that ask for JSON.
+impl ResponseError for Rejection {
+    fn status_code(&self) -> StatusCode {
+        status(&Refusal::new(self, None))
+    }
+
+    fn error_response(&self) -> HttpResponse<BoxBody> {
+        let mut response = response(&Refusal::new(self, None), None);
+        let mut seen = Seen::default();
+        seen.note(&Err(self.clone()));
+        tell(response.headers_mut(), &seen, false);
+        response
+    }
+}
+
+/// The client, by the [`Clients`] that are the application's data: `web::Data<Clients>`, or
+/// [`Clients::direct`] where there is none.
+impl FromRequest for Client {
+    type Error = Error;
+    type Future = Ready<Result<Self, Error>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(Ok(match request.app_data::<web::Data<Clients>>() {
+            Some(clients) => clients.of(request),
+            None => Clients::direct().of(request),
+        }))
+    }
+}
+
+/// The route of `request`, as a key: the pattern that matches, `/users/{id}`. Requests that match none
+/// are one.
+#[must_use]
+pub fn route(request: &ServiceRequest) -> String {
+    request.match_pattern().unwrap_or_default()
+}
+
+/// Limits requests before they are handled and their bodies are read, and tells clients of all limits
+/// that they met: those of this middleware, and those of annotated functions that were called while the
+/// request was handled.
+///
+/// Limits, keys, fields and refusals are as [of the layer](super) for tower.
+#[derive(Clone, Default)]
+pub struct RateLimits {
+    rules: Arc<Rules<ServiceRequest>>,
+}
+
+impl RateLimits {
+    /// A middleware that limits nothing by itself, and tells of what annotated functions decide.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Limits requests by `limit`, counted by the key that `key` makes of each. Several limits are
+    /// decided together, as [`RateLimiter::check_all`] does, and must agree on what it says.
+    #[must_use]
+    pub fn limit<K: Key>(
+        self,
+        limit: Limit,
+        key: impl Fn(&ServiceRequest) -> K + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.limit(limit, key))
+    }
+
+    /// Lets requests pass of which `is_exempt` says so: health checks, say.
+    #[must_use]
+    pub fn exempt(
+        self,
+        is_exempt: impl Fn(&ServiceRequest) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.exempt(is_exempt))
+    }
+
+    /// Decides by `limiter` instead of the [current](crate::current) one. Annotated functions are not
+    /// affected.
+    #[must_use]
+    pub fn limiter(self, limiter: RateLimiter) -> Self {
+        self.with(|rules| rules.limiter(limiter))
+    }
+
+    /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds) as well,
+    /// of the limit that refused or has the least left: for clients that know no newer fields.
+    #[must_use]
+    pub fn older_fields(self) -> Self {
+        self.with(|rules| rules.has_older_fields = true)
+    }
+
+    /// Says what the body of a refusal is: a content type, and a text.
+    #[must_use]
+    pub fn body(
+        self,
+        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|rules| rules.body(body))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Rules<ServiceRequest>)) -> Self {
+        set(Arc::make_mut(&mut self.rules));
+        self
+    }
+}
+
+impl fmt::Debug for RateLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimits").finish_non_exhaustive()
+    }
+}
+
+impl<S, B> Transform<S, ServiceRequest> for RateLimits
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: 'static,
+{
+    type Response = ServiceResponse<EitherBody<B>>;
+    type Error = Error;
+    type Transform = RateLimited<S>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(RateLimited { rules: Arc::clone(&self.rules), service: Rc::new(service) }))
+    }
+}
+
+/// A service behind [`RateLimits`].
+pub struct RateLimited<S> {
+    rules: Arc<Rules<ServiceRequest>>,
+    service: Rc<S>,
+}
+
+impl<S> fmt::Debug for RateLimited<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimited").finish_non_exhaustive()
+    }
+}
+
+impl<S, B> Service<ServiceRequest> for RateLimited<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: 'static,
+{
+    type Response = ServiceResponse<EitherBody<B>>;
+    type Error = Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
+
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let (rules, service) = (Arc::clone(&self.rules), Rc::clone(&self.service));
+        Box::pin(async move {
+            let mut seen = rules.told.clone();
+            let mut refused = None;
+            if let Some((mut check, _)) = seen.during(|| rules.check(&request)) {
+                let check = poll_fn(|context| seen.during(|| Pin::new(&mut check).poll(context)));
+                refused = check.await.err();
+            }
+            if let Some(rejection) = refused {
+                let mut answer = answer(&rejection, request.headers(), rules.body.as_ref());
+                tell(answer.headers_mut(), &seen, rules.has_older_fields);
+                return Ok(request.into_response(answer).map_into_right_body());
+            }
+            let mut handled = Box::pin(seen.throughout(service.call(request)));
+            let mut response = handled.as_mut().await?.map_into_left_body();
+            let seen = handled.as_mut().take_value().map(RefCell::into_inner);
+            let refused = response.response().error().and_then(Error::as_error::<Rejection>);
+            if let Some(rejection) = refused {
+                let headers = response.request().headers();
+                let mut answer = answer(rejection, headers, rules.body.as_ref());
+                keep(answer.headers_mut(), response.headers());
+                response = response.into_response(answer.map_into_right_body());
+            }
+            tell(response.headers_mut(), &seen.unwrap_or_default(), rules.has_older_fields);
+            Ok(response)
+        })
+    }
+}
+
+/// The answer to a refused request that had `headers`.
+fn answer(rejection: &Rejection, headers: &HeaderMap, body: Option<&MakeBody>) -> HttpResponse {
+    let accept: Vec<_> = headers.get_all(ACCEPT).map(HeaderValue::as_bytes).collect();
+    response(&Refusal::new(rejection, Some(&accept.join(&b','))), body)
+}
+
+/// The answer to a refused request, without the fields that tell of limits.
+fn response(refusal: &Refusal<'_>, body: Option<&MakeBody>) -> HttpResponse {
+    let (kind, text) = refusal.body(body);
+    let mut response = HttpResponse::build(status(refusal));
+    response.insert_header((CONTENT_TYPE, kind));
+    // RFC 6585, section 4: a 429 must not be stored by a cache. Nor is any other refusal to be.
+    response.insert_header((CACHE_CONTROL, "no-store"));
+    if let Some(seconds) = refusal.retry_after() {
+        response.insert_header((RETRY_AFTER, seconds));
+    }
+    response.body(text)
+}
+
+fn status(refusal: &Refusal<'_>) -> StatusCode {
+    StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// Takes over the headers that others have added to the response in whose place an answer is.
+fn keep(headers: &mut HeaderMap, others: &HeaderMap) {
+    let ours = [fields::POLICY, fields::STATE, CONTENT_LENGTH.as_str()];
+    for (name, value) in others {
+        if !headers.contains_key(name) && !ours.contains(&name.as_str()) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+}
+
+/// Adds the fields that tell of the limits in `seen`, before those that are there.
+fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
+    if seen.len() == 0 {
+        return;
+    }
+    let values = [(fields::POLICY, fields::policy(seen)), (fields::STATE, fields::state(seen))];
+    for (name, mut value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Some(known) = headers.get(name).and_then(|known| known.to_str().ok()) {
+            value.push_str(", ");
+            value.push_str(known);
+        }
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    if let Some(values) = fields::older(seen).filter(|_| has_older_fields) {
+        for (name, value) in fields::OLDER.into_iter().zip(values) {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+        }
+    }
+}
+
+impl Sent for HttpRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes)
+    }
+}
+
+impl Sent for ServiceRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes)
+    }
+}

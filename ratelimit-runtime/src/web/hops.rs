@@ -1,0 +1,131 @@
+//! The addresses that proxies have added to a request, nearest first: `X-Forwarded-For`, and
+//! `Forwarded` (RFC 7239).
+//!
+//! Each proxy adds at the end, so fields are read from their end: what a client has sent stands before
+//! it, and cannot change how it is read, whatever quotes and commas there are.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// Which field the proxies write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    XForwardedFor,
+    Forwarded,
+}
+
+impl Field {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+        }
+    }
+
+    /// The hops of one line, the last first; `None` for one that says no address.
+    pub(super) fn hops(self, line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
+        let mut rest = Some(line);
+        let elements = std::iter::from_fn(move || {
+            let (before, last) = split_last(rest?, b',', self == Self::Forwarded);
+            rest = before;
+            Some(last.trim_ascii())
+        });
+        // An empty element of a list means nothing (RFC 9110, section 5.6.1).
+        elements.filter(|element| !element.is_empty()).map(move |element| match self {
+            Self::XForwardedFor => address(std::str::from_utf8(element).ok()?),
+            Self::Forwarded => node(element),
+        })
+    }
+}
+
+/// What comes after the last `separator`, and what before it, if there is one. Where strings are
+/// `quoted`, those within them separate nothing.
+fn split_last(text: &[u8], separator: u8, quoted: bool) -> (Option<&[u8]>, &[u8]) {
+    let mut is_inside = false;
+    for at in (0..text.len()).rev() {
+        if quoted && text[at] == b'"' {
+            let escapes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            // Escaped only within a string; one that opens a string follows `=`.
+            is_inside ^= !is_inside || escapes.is_multiple_of(2);
+        } else if !is_inside && text[at] == separator {
+            return (Some(&text[..at]), &text[at + 1..]);
+        }
+    }
+    (None, text)
+}
+
+/// The address of `for=` in an element of `Forwarded`; there has to be one.
+fn node(element: &[u8]) -> Option<IpAddr> {
+    let (mut rest, mut found) = (Some(element), None);
+    while let Some(text) = rest {
+        let (before, pair) = split_last(text, b';', true);
+        let (name, value) = std::str::from_utf8(pair.trim_ascii()).ok()?.split_once('=')?;
+        if name.eq_ignore_ascii_case("for") && found.replace(value).is_some() {
+            return None;
+        }
+        rest = before;
+    }
+    let value = found?;
+    let bare = value.strip_prefix('"').map_or(Some(value), |value| value.strip_suffix('"'))?;
+    address(bare)
+}
+
+/// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
+/// `[2001:db8::1]:80`. Names for hidden ones, such as `unknown` and `_a`, are none.
+fn address(text: &str) -> Option<IpAddr> {
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    text.parse::<IpAddr>()
+        .ok()
+        .or_else(|| bracketed().map(IpAddr::V6))
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
+        .map(|address| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hops(field: Field, line: &str) -> Vec<String> {
+        let text = |hop: Option<IpAddr>| hop.map_or("?".to_owned(), |hop| hop.to_string());
+        field.hops(line.as_bytes()).map(text).collect()
+    }
+
+    #[test]
+    fn x_forwarded_for() {
+        let hops = |line| hops(Field::XForwardedFor, line).join(" ");
+        assert_eq!(hops("203.0.113.7"), "203.0.113.7");
+        assert_eq!(hops("a, 1.2.3.4 ,\t5.6.7.8:90"), "5.6.7.8 1.2.3.4 ?");
+        assert_eq!(hops("2001:db8::1, [2001:db8::2], [2001:db8::3]:443"), {
+            "2001:db8::3 2001:db8::2 2001:db8::1"
+        });
+        assert_eq!(hops("::ffff:1.2.3.4"), "1.2.3.4");
+        assert_eq!(hops(",, 1.2.3.4,,"), "1.2.3.4");
+        assert_eq!(hops("\"1.2.3.4\", 1.2.3, 01.2.3.4, fe80::1%eth0, 1.2.3.4:x"), "? ? ? ? ?");
+        assert_eq!(hops(""), "");
+    }
+
+    #[test]
+    fn forwarded() {
+        let hops = |line| hops(Field::Forwarded, line).join(" ");
+        // The examples of RFC 7239, sections 4 and 6.
+        assert_eq!(hops(r#"for="_gazonk""#), "?");
+        assert_eq!(hops(r#"For="[2001:db8:cafe::17]:4711""#), "2001:db8:cafe::17");
+        assert_eq!(hops("for=192.0.2.60;proto=http;by=203.0.113.43"), "192.0.2.60");
+        assert_eq!(hops("for=192.0.2.43, for=198.51.100.17"), "198.51.100.17 192.0.2.43");
+        assert_eq!(hops(r#"for="192.0.2.43:47011""#), "192.0.2.43");
+        assert_eq!(hops("for=unknown, by=203.0.113.43"), "? ?");
+        // Twice, or not a list of pairs.
+        assert_eq!(hops("for=1.2.3.4;for=5.6.7.8, for, for=1.2.3.4;x"), "? ? ?");
+        // What is quoted separates nothing.
+        assert_eq!(hops(r#"for=1.2.3.4;host="a,b;c\",d", for=5.6.7.8"#), "5.6.7.8 1.2.3.4");
+    }
+
+    #[test]
+    fn nobody_swallows_what_comes_after_them() {
+        for before in [r#"for=""#, r#"for="\"#, r#"for="x";for=6.6.6.6;a=""#, r"\", "\"\\\""] {
+            for added in ["for=5.6.7.8", r#"for="5.6.7.8""#, r#"for="5.6.7.8";host="a,b""#] {
+                let line = format!("{before}, {added}");
+                assert_eq!(hops(Field::Forwarded, &line)[0], "5.6.7.8", "{line}");
+            }
+        }
+    }
+}

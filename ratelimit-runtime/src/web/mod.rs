@@ -1,0 +1,43 @@
+//! Web frameworks: refusals as their responses, limits as their middleware, clients as keys, and the
+//! fields that tell clients of their limits.
+//!
+//! | framework | feature | refusals of annotated handlers | middleware |
+//! | --- | --- | --- | --- |
+//! | axum 0.8 | `axum` | `Result<_, Rejection>`, `impl IntoResponse`: [`axum`] | [`RateLimitLayer`] |
+//! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`: [`actix`] | [`actix::RateLimits`] |
+//! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
+//! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
+//!
+//! In all of them, [`Clients`] tells clients apart, for the middleware and as the key of annotated
+//! handlers.
+
+mod accept;
+mod address;
+#[cfg(feature = "tower")]
+mod answer;
+mod fields;
+mod hops;
+#[cfg(feature = "tower")]
+mod layer;
+mod refusal;
+mod rules;
+pub(crate) mod seen;
+
+#[cfg(feature = "actix")]
+#[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
+pub mod actix;
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod axum;
+#[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+pub mod tonic;
+
+pub use self::address::{Client, Clients, NotANetwork, Sent};
+#[cfg(feature = "tonic")]
+pub use self::answer::Grpc;
+#[cfg(feature = "tower")]
+pub use self::answer::{Answers, Http};
+#[cfg(feature = "tower")]
+pub use self::layer::{Limited, RateLimitLayer, RateLimitService};
+pub use self::refusal::Refusal;

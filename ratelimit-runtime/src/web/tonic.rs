@@ -1,0 +1,93 @@
+//! For tonic 0.14: a [`Rejection`] is a status, with details that clients of every language read.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use ratelimit_runtime::web::{Clients, RateLimitLayer};
+//! use ratelimit_runtime::{Limit, rate_limit};
+//! use tonic::{Request, Response, Status};
+//!
+//! struct Greeter {
+//!     clients: Clients,
+//! }
+//!
+//! impl Greeter {
+//!     /// As tonic generates it for a service.
+//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.of(&request))]
+//!     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
+//!         Ok(Response::new(format!("hi {}", request.into_inner())))
+//!     }
+//! }
+//!
+//! /// For all methods together.
+//! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
+//!
+//! let clients = Clients::direct();
+//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
+//! let server = tonic::transport::Server::builder().layer(layer);
+//! ```
+//!
+//! | rejection | code | details |
+//! | --- | --- | --- |
+//! | the limit is reached | `RESOURCE_EXHAUSTED` | `RetryInfo` with the wait, `QuotaFailure` with the name of the limit |
+//! | the cost is above the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
+//! | not decided | `UNAVAILABLE` | |
+//!
+//! Statuses of both kinds are `google.rpc` ones, in `grpc-status-details-bin`. With the layer, the
+//! metadata of each answer has `ratelimit-policy` and `ratelimit`, as for HTTP.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Extensions, Response};
+use tonic::metadata::MetadataMap;
+use tonic::transport::server::TcpConnectInfo;
+use tonic::{Code, Request, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::address::sealed::Sent;
+use crate::rejection::Rejection;
+
+/// What the table above says.
+impl From<Rejection> for Status {
+    fn from(rejection: Rejection) -> Self {
+        Self::from(&rejection)
+    }
+}
+
+impl From<&Rejection> for Status {
+    fn from(rejection: &Rejection) -> Self {
+        let text = rejection.to_string();
+        if let Rejection::Unavailable { .. } = rejection {
+            return Self::new(Code::Unavailable, text);
+        }
+        let mut details = ErrorDetails::with_quota_failure_violation(rejection.name(), &*text);
+        if let Some(wait) = rejection.retry_after() {
+            details.set_retry_info(Some(wait));
+        }
+        Self::with_error_details(Code::ResourceExhausted, text, details)
+    }
+}
+
+/// The answer to a refused request.
+pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
+    Status::from(rejection).into_http()
+}
+
+/// Who holds the other end of the connection.
+pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    let plain = plain.or_else(|| extensions.get::<SocketAddr>().copied());
+    // What tonic knows of a peer behind TLS can be named only with a feature of tonic that others choose.
+    let any = || Request::from_parts(MetadataMap::new(), extensions.clone(), ()).remote_addr();
+    plain.or_else(any).map(|address| address.ip())
+}
+
+impl<T> Sent for Request<T> {
+    fn peer(&self) -> Option<IpAddr> {
+        self.remote_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        MetadataMap::as_ref(self.metadata()).get_all(name).iter().map(http::HeaderValue::as_bytes)
+    }
+}

@@ -1,0 +1,133 @@
+//! actix-web: the middleware, annotated handlers behind it, and what both tell.
+
+use std::net::SocketAddr;
+
+use actix_web::dev::Service;
+use actix_web::{App, HttpServer, web};
+use ratelimit_runtime::web::actix::{RateLimits, route};
+use ratelimit_runtime::web::{Client, Clients};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use support::http::get;
+
+use crate::{MINUTE, timed, told};
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+
+#[actix_web::get("/hi/{id}")]
+#[rate_limit(period = "30s", threshold = 2, algo = "fixed", key = *id, name = "hi")]
+async fn hi(id: web::Path<u64>) -> Result<String, Rejection> {
+    Ok(format!("hi {id}"))
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = client, name = "once")]
+#[actix_web::get("/once")]
+async fn once(client: Client) -> actix_web::Result<String> {
+    Ok(client.to_string())
+}
+
+#[actix_web::get("/costly")]
+#[rate_limit(period = 1, threshold = 2, cost = crate::three(), name = "costly")]
+async fn costly() -> Result<&'static str, Rejection> {
+    Ok("")
+}
+
+/// A server with `limits`, whose handlers are decided by `limiter`.
+fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> SocketAddr {
+    let (tell, address) = std::sync::mpsc::channel();
+    let (limiter, clients) = (limiter.clone(), clients.clone());
+    std::thread::spawn(move || {
+        let server = HttpServer::new(move || {
+            let limiter = limiter.clone();
+            App::new()
+                .app_data(web::Data::new(clients.clone()))
+                .wrap(limits.clone())
+                .wrap_fn(move |request, service| limiter.scope(service.call(request)))
+                .service((hi, once, costly))
+                .route("/plain", web::get().to(async || "plain"))
+        });
+        let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
+        tell.send(server.addrs()[0]).expect("somebody waits");
+        actix_web::rt::System::new().block_on(server.run()).expect("it is served");
+    });
+    address.recv().expect("an address")
+}
+
+#[test]
+fn every_response_tells_of_all_limits() {
+    let (limiter, clock) = timed();
+    let limits = RateLimits::new().limit(ALL, |_| ()).older_fields();
+    let address = serve(limits, &limiter, &Clients::direct());
+    let ask = |path| get(address, path, &[]);
+
+    let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
+    let first = ask("/hi/1");
+    assert_eq!((first.status, &*first.body), (200, "hi 1"));
+    assert_eq!(told(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
+    assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
+    clock.advance(std::time::Duration::from_millis(9_001));
+    assert_eq!(told(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
+
+    let refused = ask("/hi/1");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("21")));
+    assert_eq!(told(&refused), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(refused.body, "too many requests, try again in 21 seconds");
+
+    assert_eq!(told(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    let refused = ask("/hi/2");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("51")));
+    assert_eq!(told(&refused), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+}
+
+#[test]
+fn refusals_are_problems_or_what_one_says() {
+    let (limiter, _) = timed();
+    let address = serve(RateLimits::new(), &limiter, &Clients::direct());
+    let json = |path| get(address, path, &["accept: application/json"]);
+    assert_eq!((json("/hi/1").status, json("/hi/1").status), (200, 200));
+    let refused = json("/hi/1");
+    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        refused.body,
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"detail":"too many requests, try again in 30 seconds","violated-policies":["hi"]}"#
+    );
+    let never = json("/costly");
+    assert_eq!((never.status, never.header("retry-after")), (413, None));
+
+    let page = RateLimits::new().body(|refusal| ("text/html", refusal.status().to_string()));
+    let address = serve(page, &limiter, &Clients::direct());
+    let refused = get(address, "/hi/1", &["accept: application/json"]);
+    assert_eq!((&*refused.body, refused.header("content-type")), ("429", Some("text/html")));
+    told(&refused);
+
+    let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let away = away.deadline(std::time::Duration::from_secs(5)).build().expect("a URL");
+    let closed = RateLimits::new().limit(ALL, |_| ()).limiter(away);
+    let closed = get(serve(closed, &limiter, &Clients::direct()), "/plain", &[]);
+    assert_eq!((closed.status, closed.header("ratelimit")), (503, None));
+}
+
+#[test]
+fn routes_and_clients_are_keys() {
+    let (limiter, _) = timed();
+    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
+    let of = clients.clone();
+    let limits = RateLimits::new()
+        .limit(Limit::fixed("routes", 2, MINUTE), move |request| (route(request), of.of(request)))
+        .exempt(|request| request.path() == "/plain");
+    let address = serve(limits, &limiter, &clients);
+    let ask = |path, client| {
+        let header = format!("x-forwarded-for: {client}");
+        get(address, path, &[&header]).status
+    };
+    assert_eq!((ask("/hi/1", "1.1.1.1"), ask("/hi/2", "6.6.6.6, 1.1.1.1")), (200, 200));
+    assert_eq!((ask("/hi/3", "1.1.1.1"), ask("/hi/3", "2.2.2.2")), (429, 200));
+    assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
+    assert!((0..3).all(|_| ask("/plain", "1.1.1.1") == 200));
+
+    let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
+    assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
+    let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
+    assert_eq!((other.status, told(&other).1), (429, r#""once";r=0;t=3600"#));
+}

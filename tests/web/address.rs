@@ -1,0 +1,164 @@
+//! Who a client is: nobody chooses that but the network and the proxies that are trusted.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use http::{HeaderValue, Request};
+use proptest::prelude::*;
+use ratelimit_runtime::web::Clients;
+use ratelimit_runtime::{Limit, RateLimiter};
+
+const PROXY: &str = "10.0.0.1";
+
+/// The client of a request from `peer` with these header lines.
+fn client(clients: &Clients, peer: &str, name: &'static str, lines: &[&[u8]]) -> String {
+    let peer: IpAddr = peer.parse().expect("an address");
+    let mut request = Request::builder().extension(SocketAddr::new(peer, 4711));
+    for line in lines {
+        request = request.header(name, HeaderValue::from_bytes(line).expect("a header value"));
+    }
+    clients.of(&request.body(()).expect("a request")).to_string()
+}
+
+fn behind() -> Clients {
+    Clients::behind(["10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.1"]).expect("networks")
+}
+
+#[test]
+fn is_the_last_hop_that_is_not_trusted() {
+    let of = |peer, lines: &[&str]| {
+        let lines: Vec<_> = lines.iter().map(|line| line.as_bytes()).collect();
+        client(&behind(), peer, "x-forwarded-for", &lines)
+    };
+    assert_eq!(of(PROXY, &["203.0.113.7"]), "203.0.113.7");
+    assert_eq!(of(PROXY, &["1.1.1.1, 203.0.113.7:9999"]), "203.0.113.7");
+    assert_eq!(of(PROXY, &["1.1.1.1, 203.0.113.7, 10.9.8.7, 192.0.2.1"]), "203.0.113.7");
+    assert_eq!(of(PROXY, &["1.1.1.1", "203.0.113.7", "10.9.8.7"]), "203.0.113.7");
+    assert_eq!(of("2001:db8:ffff::1", &["2001:db8::1:2:3:4"]), "2001:db8::/64");
+    assert_eq!(of("::ffff:10.0.0.1", &["::ffff:203.0.113.7"]), "203.0.113.7");
+    // Everybody is trusted: the farthest one. Nobody is named: the proxy.
+    assert_eq!(of(PROXY, &["10.0.0.3, 10.0.0.2"]), "10.0.0.3");
+    assert_eq!(of(PROXY, &[]), PROXY);
+    // What cannot be read ends the way: the proxy that said it speaks for them.
+    assert_eq!(of(PROXY, &["203.0.113.7, unknown, 10.0.0.2"]), "10.0.0.2");
+    // The peer is no proxy: its headers are not read.
+    for peer in ["203.0.113.9", "192.0.2.2", "::1"] {
+        let cut = if peer == "::1" { "::/64" } else { peer };
+        assert_eq!(of(peer, &["1.1.1.1", "10.0.0.1"]), cut);
+    }
+}
+
+#[test]
+fn is_read_from_one_field_only() {
+    let forwarded = behind().forwarded();
+    let line = br#"for=1.1.1.1;host="a, for=6.6.6.6", For="[2001:db8:1::5]:80";proto=https"#;
+    assert_eq!(client(&forwarded, PROXY, "forwarded", &[line]), "2001:db8:1::/64");
+    assert_eq!(client(&forwarded, PROXY, "x-forwarded-for", &[b"1.1.1.1"]), PROXY);
+    assert_eq!(client(&behind(), PROXY, "forwarded", &[line]), PROXY);
+    assert_eq!(client(&Clients::direct(), PROXY, "x-forwarded-for", &[b"1.1.1.1"]), PROXY);
+}
+
+#[test]
+fn is_a_network_of_the_size_that_is_set() {
+    let of = |bits| {
+        let clients = Clients::direct().ipv6_prefix(bits);
+        client(&clients, "2001:db8:1:2:3:4:5:6", "x", &[])
+    };
+    assert_eq!(of(0), "::/0");
+    assert_eq!(of(48), "2001:db8:1::/48");
+    assert_eq!(of(64), "2001:db8:1:2::/64");
+    assert_eq!(of(128), "2001:db8:1:2:3:4:5:6/128");
+}
+
+#[test]
+fn is_one_where_the_server_says_nothing() {
+    let request = Request::builder().header("x-forwarded-for", "1.1.1.1").body(());
+    let client = behind().of(&request.expect("a request"));
+    assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
+}
+
+#[test]
+fn proxies_are_addresses_or_networks() {
+    for wrong in ["", "10.0.0", "10.0.0.0/33", "example.org", "10.0.0.0/8 "] {
+        let error = Clients::behind([wrong]).expect_err(wrong).to_string();
+        assert!(error.contains("neither an address nor a network"), "{error}");
+    }
+}
+
+const WORDS: [&str; 8] =
+    ["for=", "for=\"", "for=6.6.6.6", "6.6.6.6", ", ", "10.0.0.1", "\"", "\\\""];
+
+/// What a client may send in a header line, with what makes trouble more often than chance has it.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![
+        8 => prop::sample::select(&b"\",;=\\[]:. _forFOR0123456789"[..]),
+        1 => 0x20..=0x7e_u8,
+        1 => 0x80..=0xff_u8,
+    ];
+    let word = prop::sample::select(&WORDS[..]);
+    let part = prop_oneof![proptest::collection::vec(byte, 0..4), word.prop_map(Into::into)];
+    proptest::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
+}
+
+fn address() -> impl Strategy<Value = Ipv4Addr> {
+    any::<u32>()
+        .prop_map(Ipv4Addr::from)
+        .prop_filter("a client", |ip| ip.octets()[0] != 10 && *ip != Ipv4Addr::new(192, 0, 2, 1))
+}
+
+#[tokio::test]
+async fn is_the_same_key_as_its_text() {
+    const LIMIT: Limit = Limit::fixed("text", 1, Duration::from_secs(60));
+    let limiter = RateLimiter::embedded();
+    for address in ["1.2.3.4", "0.0.0.0", "255.255.255.255", "100.20.3.0", "2001:db8::1"] {
+        let peer = SocketAddr::new(address.parse().expect("an address"), 1);
+        let request = Request::builder().extension(peer).body(()).expect("a request");
+        let client = Clients::direct().of(&request);
+        assert!(limiter.check(&LIMIT, client, 1).await.is_ok());
+        assert!(limiter.check(&LIMIT, client.to_string(), 1).await.is_err(), "{client}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever a client sends before what the proxies add, in one line or several.
+    #[test]
+    fn nobody_chooses_who_they_are(
+        sent in proptest::collection::vec(line(), 0..3),
+        real in address(),
+        port in any::<Option<u16>>(),
+        hops in 0..3_usize,
+        joined in any::<bool>(),
+        quoted in any::<bool>(),
+    ) {
+        let node = port.map_or(real.to_string(), |port| format!("{real}:{port}"));
+        let quote = if quoted { "\"" } else { "" };
+        let more = ["", ";proto=https;host=\"a,b\"", ";by=10.0.0.1"][hops];
+        let added = [
+            ("x-forwarded-for", behind(), node.clone(), ", 10.0.0.2".repeat(hops)),
+            ("forwarded", behind().forwarded(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
+        ];
+        for (name, clients, added, hops) in added {
+            let mut lines = sent.clone();
+            let mut last = format!("{added}{hops}").into_bytes();
+            if joined && let Some(before) = lines.pop() {
+                last = [&before[..], b", ", &last].concat();
+            }
+            lines.push(last);
+            let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
+            prop_assert_eq!(client(&clients, PROXY, name, &lines), real.to_string());
+        }
+    }
+
+    /// Nor does any header cause a panic, or let one be somebody from whom it did not come.
+    #[test]
+    fn no_bytes_cause_a_panic(sent in proptest::collection::vec(line(), 0..4), direct in address()) {
+        let lines: Vec<_> = sent.iter().map(|line| &line[..]).collect();
+        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded())] {
+            client(&clients, PROXY, name, &lines);
+            let peer = direct.to_string();
+            prop_assert_eq!(client(&clients, &peer, name, &lines), peer);
+        }
+    }
+}

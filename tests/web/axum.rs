@@ -1,0 +1,356 @@
+//! axum: the layer, annotated handlers below it, and what both tell.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::{get as route_get, post};
+use ratelimit_runtime::web::axum::route;
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use support::http::get;
+
+use crate::{MINUTE, items, serve, timed, told};
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+
+#[rate_limit(period = "30s", threshold = 2, algo = "fixed", key = id, name = "hi")]
+async fn hi(Path(id): Path<u64>) -> Result<String, Rejection> {
+    Ok(format!("hi {id}"))
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = client, name = "once")]
+async fn once(client: Client) -> Result<String, Rejection> {
+    Ok(client.to_string())
+}
+
+#[rate_limit(period = "1m", threshold = 4, algo = "fixed", key = (), name = "all")]
+async fn again() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1m", threshold = 1, key = (), name = "trial", shadow = true)]
+async fn tried() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    limit(period = 1.5, threshold = 5, algo = "token_bucket", burst = 9, name = "wide"),
+    limit(period = "1d", threshold = 3, name = "narrow", key = ())
+)]
+async fn both() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = 1, threshold = 2, cost = crate::three(), name = "costly")]
+async fn costly() -> Result<(), Rejection> {
+    Ok(())
+}
+
+struct Own(Rejection);
+
+impl From<Rejection> for Own {
+    fn from(rejection: Rejection) -> Self {
+        Self(rejection)
+    }
+}
+
+impl IntoResponse for Own {
+    fn into_response(self) -> axum::response::Response {
+        (StatusCode::IM_A_TEAPOT, format!("own: {}", self.0.name())).into_response()
+    }
+}
+
+#[rate_limit(period = "1h", threshold = 1, name = "own")]
+async fn own() -> Result<(), Own> {
+    Ok(())
+}
+
+fn router() -> Router {
+    Router::new()
+        .route("/hi/{id}", route_get(hi))
+        .route("/again", route_get(again))
+        .route("/tried", route_get(tried))
+        .route("/both", route_get(both))
+        .route("/costly", route_get(costly))
+        .route("/own", route_get(own))
+        .route("/plain", route_get(async || "plain"))
+        .route("/upload", post(async |body: String| body))
+}
+
+#[test]
+fn every_response_tells_of_all_limits() {
+    let (limiter, clock) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let ask = |path| get(server.address, path, &[]);
+
+    let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
+    let first = ask("/hi/1");
+    assert_eq!((first.status, &*first.body), (200, "hi 1"));
+    assert_eq!(told(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
+    assert_eq!(first.header("retry-after"), None);
+    clock.advance(Duration::from_millis(9_001));
+    assert_eq!(told(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
+
+    // Refused by the handler: that limit is the one to know of.
+    let refused = ask("/hi/1");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("21")));
+    assert_eq!(told(&refused), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(refused.body, "too many requests, try again in 21 seconds");
+
+    // A handler that is not limited, and then the layer, before any handler.
+    assert_eq!(told(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    let refused = ask("/hi/2");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("51")));
+    assert_eq!(told(&refused), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+
+    clock.advance(Duration::from_millis(50_998));
+    assert_eq!(ask("/plain").header("retry-after"), Some("1"));
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(ask("/plain").status, 200);
+    assert_eq!(items(told(&ask("/none")).1)[0].0, "all");
+}
+
+#[test]
+fn one_limit_counts_in_both_places() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let field = r#""all";r=2;t=60"#;
+    assert_eq!(told(&get(server.address, "/again", &[])), (r#""all";q=4;w=60"#, field));
+    assert_eq!(get(server.address, "/again", &[]).status, 200);
+    assert_eq!(get(server.address, "/again", &[]).status, 429);
+}
+
+#[test]
+fn shadows_are_not_told_of() {
+    let (limiter, _) = timed();
+    let server = serve(router().layer(RateLimitLayer::new()), &limiter);
+    for _ in 0..2 {
+        let answer = get(server.address, "/tried", &[]);
+        assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, None));
+    }
+    assert_eq!(get(server.address, "/plain", &[]).header("ratelimit"), None);
+}
+
+#[test]
+fn limits_decided_together_are_all_told_of() {
+    let (limiter, clock) = timed();
+    let (hour, day) =
+        (Limit::sliding("same", 2, MINUTE * 60), Limit::sliding("same", 3, MINUTE * 1440));
+    let layer = RateLimitLayer::new().limit(hour, |_| ()).limit(day, |_| "all");
+    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
+    let ask = |path| get(server.address, path, &[]);
+    let (same, both) =
+        (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=5;w=2, "narrow";q=3;w=86400"#);
+    let policy = format!("{same}, {both}");
+    assert_eq!(told(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
+    assert_eq!(told(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    assert_eq!(told(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    clock.advance(MINUTE * 60);
+    assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
+    assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
+}
+
+#[test]
+fn layers_tell_side_by_side() {
+    let (limiter, _) = timed();
+    let layer = |name, threshold| {
+        let limit = Limit::fixed(name, threshold, MINUTE);
+        RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).older_fields());
+    let server = serve(router, &limiter);
+    let ask = |path| get(server.address, path, &["accept: application/json"]);
+    let policy = r#""outer";q=9;w=60, "inner";q=1;w=60"#;
+    assert_eq!(told(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
+    let refused = ask("/hi/1");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("60")));
+    assert_eq!(told(&refused), (policy, r#""outer";r=7;t=60, "inner";r=0;t=60"#));
+    assert_eq!(refused.header("x-ratelimit-remaining"), Some("7"));
+}
+
+#[test]
+fn problems_are_for_those_who_ask_for_json() {
+    let (limiter, _) = timed();
+    let redis_away = RateLimiter::builder()
+        .redis("redis://127.0.0.1:1")
+        .on_error(OnError::Deny)
+        .deadline(Duration::from_secs(5))
+        .build()
+        .expect("a URL");
+    let closed = RateLimitLayer::new().limit(ALL, |_| ()).limiter(redis_away);
+    let router = router()
+        .layer(
+            RateLimitLayer::new()
+                .limit(Limit::fixed("a \"b\\\n\u{e9}", 2, MINUTE), |_| ())
+                .limiter(limiter.clone()),
+        )
+        .route("/closed", route_get(async || ()).layer(closed));
+    let server = serve(router, &limiter);
+    let json = "accept: application/json";
+    let costly = get(server.address, "/costly", &[json]);
+    assert_eq!((costly.status, costly.header("retry-after")), (413, None));
+    assert_eq!(costly.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        costly.body,
+        r#"{"type":"about:blank","title":"Content Too Large","status":413,"detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+    );
+
+    assert_eq!(get(server.address, "/plain", &[]).status, 200);
+    for accept in
+        [json, "accept: application/*;q=0.5, text/html", "accept: text/x\r\naccept: */json"]
+    {
+        let refused = get(server.address, "/plain", &[accept]);
+        assert_eq!(told(&refused).1, r#""a \"b\\%0A%C3%A9";r=0;t=60"#);
+        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+        assert_eq!(
+            refused.body,
+            "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+             \"title\":\"Quota Exceeded\",\"status\":429,\
+             \"detail\":\"too many requests, try again in 60 seconds\",\
+             \"violated-policies\":[\"a \\\"b\\\\\\u000a\u{e9}\"]}"
+        );
+    }
+    for accept in ["accept: */*", "accept: text/html,application/xml;q=0.9,*/*;q=0.8", "x: y"] {
+        let refused = get(server.address, "/plain", &[accept]);
+        assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(refused.body, "too many requests, try again in 60 seconds");
+    }
+
+    let closed = get(server.address, "/closed", &[json]);
+    assert_eq!((closed.status, closed.header("retry-after")), (503, None));
+    assert_eq!(
+        closed.body,
+        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity","status":503,"detail":"the service cannot take requests right now, try again later","violated-policies":["all"]}"#
+    );
+}
+
+#[test]
+fn what_a_handler_refuses_is_answered_by_the_layer() {
+    let (limiter, _) = timed();
+    let mark = axum::middleware::map_response(async |mut response: axum::response::Response| {
+        response.headers_mut().insert("x-mark", HeaderValue::from_static("kept"));
+        response
+    });
+    let page = |refusal: &Refusal<'_>| {
+        let seconds = refusal.retry_after().unwrap_or_default();
+        ("text/html", format!("{} {} {seconds}", refusal.status(), refusal.rejection().name()))
+    };
+    let server = serve(router().layer(mark).layer(RateLimitLayer::new()), &limiter);
+    let ask = |accept| get(server.address, "/hi/1", &[accept]);
+    let ours = serve(router().layer(RateLimitLayer::new().body(page)), &limiter);
+    assert_eq!((ask("x: y").status, ask("x: y").status), (200, 200));
+
+    let refused = ask("accept: application/problem+json");
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert!(refused.body.ends_with(r#""violated-policies":["hi"]}"#), "{}", refused.body);
+    assert_eq!(refused.header("x-mark"), Some("kept"));
+    assert_eq!(ask("x: y").body, "too many requests, try again in 30 seconds");
+
+    let refused = get(ours.address, "/hi/1", &["accept: application/json"]);
+    assert_eq!((refused.status, &*refused.body), (429, "429 hi 30"));
+    assert_eq!(refused.header("content-type"), Some("text/html"));
+    told(&refused);
+
+    // An error of the application's own is left as it is, and the fields are added.
+    assert_eq!(get(ours.address, "/own", &[]).status, 200);
+    let refused = get(ours.address, "/own", &["accept: application/json"]);
+    assert_eq!((refused.status, &*refused.body), (418, "own: own"));
+    assert_eq!(told(&refused).1, r#""own";r=0;t=3600"#);
+}
+
+#[test]
+fn without_the_layer_a_rejection_tells_of_itself() {
+    let (limiter, _) = timed();
+    let server = serve(router(), &limiter);
+    let ask = || get(server.address, "/hi/1", &["accept: application/json"]);
+    assert_eq!((ask().header("ratelimit"), ask().header("ratelimit-policy")), (None, None));
+    let refused = ask();
+    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+}
+
+#[test]
+fn older_fields_on_request() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().older_fields().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let older = |path| {
+        let answer = get(server.address, path, &[]);
+        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+        names.map(|name| answer.header(name).unwrap_or("none").to_owned())
+    };
+    assert_eq!(older("/plain"), ["4", "3", "60"]);
+    for remaining in ["1", "0"] {
+        assert_eq!(older("/hi/1"), ["2", remaining, "30"]);
+    }
+    // Refused by the handler, and then by the layer.
+    assert_eq!(older("/hi/1"), ["2", "0", "30"]);
+    assert_eq!(older("/hi/1"), ["4", "0", "60"]);
+}
+
+#[test]
+fn a_body_is_not_waited_for() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(Limit::fixed("none", 1, MINUTE), |_| ());
+    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
+    assert_eq!(get(server.address, "/plain", &[]).status, 200);
+    let mut stream = TcpStream::connect(server.address).expect("a connection");
+    let head = "POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("the head is sent, and nothing else");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 429");
+}
+
+#[test]
+fn routes_and_clients_are_keys() {
+    let (limiter, _) = timed();
+    let limit = Limit::fixed("routes", 2, MINUTE);
+    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
+    let of = clients.clone();
+    let layer = RateLimitLayer::new()
+        .limit(limit, move |request| (route(request), of.of(request)))
+        .exempt(|request| request.uri.path() == "/tried")
+        .limiter(limiter.clone());
+    let router = router().route("/once", route_get(once).with_state(clients)).layer(layer);
+    let server = serve(router, &limiter);
+    let ask = |path, client| {
+        let header = format!("x-forwarded-for: {client}");
+        get(server.address, path, &[&header]).status
+    };
+    // What a client puts into the path, or into the header before the proxy's, is no new key.
+    assert_eq!((ask("/hi/1", "1.1.1.1"), ask("/hi/2", "6.6.6.6, 1.1.1.1")), (200, 200));
+    assert_eq!(ask("/hi/3", "1.1.1.1"), 429);
+    assert_eq!((ask("/hi/3", "2.2.2.2"), ask("/plain", "1.1.1.1")), (200, 200));
+    // All paths that are no route are one.
+    assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
+    assert!((0..3).all(|_| ask("/tried", "1.1.1.1") == 200));
+
+    // The handler is told the same client.
+    let answer = get(server.address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
+    assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
+    let other = get(server.address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
+    assert_eq!(told(&other).1, r#""once";r=0;t=3600"#);
+}
+
+/// A layer without a limiter of its own uses that of the request's task.
+#[test]
+fn the_current_limiter_is_used() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_: &_| "current");
+    let server = serve(router().layer(layer), &limiter);
+    for left in [3, 2] {
+        assert_eq!(items(told(&get(server.address, "/plain", &[])).1)[0].1[0].1, left);
+    }
+    let decision = server.runtime.block_on(limiter.peek(&ALL, "current", 1)).expect("embedded");
+    assert_eq!(decision.remaining, 2);
+}

@@ -1,0 +1,55 @@
+//! Any name, any numbers: the fields are structured ones, and no two names are told as one.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http::{Request, Response};
+use proptest::prelude::*;
+use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+
+use crate::items;
+
+/// The fields of a response to a request that met `limit`.
+fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
+    let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
+    let inner =
+        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let request = Request::new(());
+    let response = runtime.block_on(layer.layer(inner).oneshot(request)).expect("infallible");
+    ["ratelimit-policy", "ratelimit"].map(|name| {
+        let value = response.headers().get(name).expect("the field");
+        value.to_str().expect("ASCII").to_owned()
+    })
+}
+
+proptest! {
+    #[test]
+    fn are_structured(
+        names in proptest::collection::hash_set("\\PC{1,5}|[%\"\\\\0-9A-F]{1,4}|[\\x00-\\x7f]{1,3}", 1..4),
+        algorithm in prop::sample::select(&support::ALGORITHMS[..]),
+        threshold in 1..=u32::MAX,
+        period in 1..3_000_000_000_000_000_u64,
+    ) {
+        let period = Duration::from_micros(period);
+        let mut told: HashMap<String, String> = HashMap::new();
+        for name in names {
+            let Ok(limit) = Limit::new(name.clone().leak(), algorithm, threshold, period) else {
+                continue;
+            };
+            let [policy, state] = fields(limit, &RateLimiter::embedded());
+            let window = i64::try_from(period.as_micros().div_ceil(1_000_000)).expect("small");
+            let [(one, quota)] = &items(&policy)[..] else { panic!("{policy}") };
+            prop_assert_eq!(&quota[..], [("q".into(), threshold.into()), ("w".into(), window)]);
+            let [(other, left)] = &items(&state)[..] else { panic!("{state}") };
+            let remaining = if algorithm == Algorithm::LeakyBucket { 0 } else { threshold - 1 };
+            prop_assert_eq!(&left[0], &("r".to_owned(), i64::from(remaining)));
+            prop_assert!(left[1].1 >= 1 && one == other);
+            prop_assert_eq!(told.insert(one.clone(), name), None);
+        }
+    }
+}

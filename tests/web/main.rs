@@ -1,0 +1,104 @@
+//! Web frameworks, each over a real socket.
+
+mod actix;
+mod address;
+mod axum;
+mod crowd;
+mod fields;
+mod hyper;
+mod refusals;
+mod tonic;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ::axum::Router;
+use ::axum::extract::Request;
+use ::axum::middleware::{Next, from_fn};
+use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use sfv::{BareItem, List, ListEntry, Parser};
+use support::http::Answer;
+use tokio::runtime::Runtime;
+
+/// A server that runs until it is dropped.
+struct Running {
+    address: SocketAddr,
+    runtime: Runtime,
+}
+
+/// Serves `router`, whose annotated handlers are decided by `limiter`.
+fn serve(router: Router, limiter: &RateLimiter) -> Running {
+    let limiter = limiter.clone();
+    let scoped = from_fn(move |request: Request, next: Next| {
+        let limiter = limiter.clone();
+        async move { limiter.scope(next.run(request)).await }
+    });
+    let service = router.layer(scoped).into_make_service_with_connect_info::<SocketAddr>();
+    let runtime = Runtime::new().expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    runtime.spawn(async move { ::axum::serve(listener, service).await });
+    Running { address, runtime }
+}
+
+/// A limiter on virtual time, which does not pass by itself.
+fn timed() -> (RateLimiter, VirtualClock) {
+    let clock = VirtualClock::new();
+    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
+    (builder.build().expect("valid settings"), clock)
+}
+
+/// A cost that is not known when it is compiled.
+fn three() -> u32 {
+    3
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An item of `RateLimit` or `RateLimit-Policy`: its name, and its parameters in their order.
+type Item = (String, Vec<(String, i64)>);
+
+/// The items of a field, as somebody else reads it.
+fn items(field: &str) -> Vec<Item> {
+    let list: List = Parser::new(field).parse().expect("a list of structured items");
+    let item = |entry: ListEntry| {
+        let ListEntry::Item(item) = entry else { panic!("an inner list in {field}") };
+        let BareItem::String(name) = item.bare_item else { panic!("not a string in {field}") };
+        let number = |value: BareItem| match value {
+            BareItem::Integer(number) => i64::from(number),
+            other => panic!("not an integer in {field}: {other:?}"),
+        };
+        let parameters = item.params.into_iter();
+        let parameters = parameters.map(|(key, value)| (String::from(key), number(value)));
+        (String::from(name), parameters.collect())
+    };
+    list.into_iter().map(item).collect()
+}
+
+/// The fields of an answer, having been read by somebody else as well; and, if it is a refusal, that
+/// it says when to come back, and no earlier than the fields do.
+fn told(answer: &Answer) -> (&str, &str) {
+    let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
+        let field = answer.header(name);
+        field.unwrap_or_else(|| panic!("one {name} in {answer:?}"))
+    });
+    let (policies, states) = (items(policy), items(state));
+    for (name, parameters) in &policies {
+        let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
+        assert!(matches!(parameters[..], [("q", 1..), ("w", 1..)]), "{name} in {policy}");
+    }
+    for (name, parameters) in &states {
+        let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
+        assert!(matches!(parameters[..], [("r", 0..), ("t", 0..)]), "{name} in {state}");
+        assert!(policies.iter().any(|(known, _)| known == name), "{name} in {policy}");
+        if answer.status == 429 {
+            let wait = answer.header("retry-after").expect("when to come back");
+            assert!(wait.parse::<i64>().expect("seconds") >= parameters[1].1.max(1));
+        }
+    }
+    if answer.status == 429 {
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+    }
+    (policy, state)
+}

@@ -1,0 +1,212 @@
+//! tonic: annotated methods and the layer, seen by a client of tonic.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, rate_limit};
+use tonic::body::Body;
+use tonic::codegen::{Service, StdError};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tonic_types::StatusExt;
+
+use crate::{MINUTE, items, timed};
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+
+type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+struct Greeter {
+    limiter: RateLimiter,
+    clients: Clients,
+}
+
+impl Greeter {
+    #[rate_limit(
+        period = "30s",
+        threshold = 2,
+        algo = "fixed",
+        key = (self.clients.of(&request), request.get_ref()),
+        cost = if request.get_ref() == "all" { 3 } else { 1 },
+        name = "greet"
+    )]
+    async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
+        Ok(Response::new(format!("hi {}", request.into_inner())))
+    }
+}
+
+/// What tonic generates of a service, by hand.
+#[derive(Clone)]
+struct GreeterServer(Arc<Greeter>);
+
+impl NamedService for GreeterServer {
+    const NAME: &'static str = "test.Greeter";
+}
+
+impl<B> Service<http::Request<B>> for GreeterServer
+where
+    B: tonic::codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Later<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let method = Greet(Arc::clone(&self.0));
+        let codec = ProstCodec::<String, String>::default();
+        Box::pin(async move { Ok(Grpc::new(codec).unary(method, request).await) })
+    }
+}
+
+struct Greet(Arc<Greeter>);
+
+impl UnaryService<String> for Greet {
+    type Response = String;
+    type Future = Later<Result<Response<String>, Status>>;
+
+    fn call(&mut self, request: Request<String>) -> Self::Future {
+        let greeter = Arc::clone(&self.0);
+        Box::pin(async move { greeter.limiter.clone().scope(greeter.greet(request)).await })
+    }
+}
+
+async fn free_port() -> (tokio::net::TcpListener, SocketAddr) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+/// A client of a server with these settings.
+async fn serve(
+    layer: RateLimitLayer<ratelimit_runtime::web::Grpc>,
+    limiter: RateLimiter,
+    clients: Clients,
+) -> tonic::client::Grpc<Channel> {
+    let (listener, address) = free_port().await;
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    let service = GreeterServer(Arc::new(Greeter { limiter, clients }));
+    let server = Server::builder().layer(layer).add_service(service);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let channel = Channel::from_shared(format!("http://{address}")).expect("a URI");
+    tonic::client::Grpc::new(channel.connect().await.expect("a connection"))
+}
+
+async fn greet(
+    client: &mut tonic::client::Grpc<Channel>,
+    name: &str,
+    forwarded: &'static str,
+) -> Result<Response<String>, Status> {
+    let mut request = Request::new(name.to_owned());
+    request.metadata_mut().insert("x-forwarded-for", forwarded.parse().expect("ASCII"));
+    client.ready().await.expect("a connection");
+    let path = PathAndQuery::from_static("/test.Greeter/Greet");
+    client.unary(request, path, ProstCodec::<String, String>::default()).await
+}
+
+fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str {
+    let field = metadata.get(name).expect(name).to_str().expect("ASCII");
+    assert!(!items(field).is_empty());
+    field
+}
+
+#[tokio::test]
+async fn a_refusal_is_a_status_with_details() {
+    let (limiter, clock) = timed();
+    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
+    let mut client = serve(layer, limiter, Clients::direct()).await;
+    let first = greet(&mut client, "ann", "").await.expect("admitted");
+    assert_eq!(first.get_ref(), "hi ann");
+    let policy = r#""all";q=4;w=60, "greet";q=2;w=30"#;
+    assert_eq!(field(first.metadata(), "ratelimit-policy"), policy);
+    assert_eq!(field(first.metadata(), "ratelimit"), r#""all";r=3;t=60, "greet";r=1;t=30"#);
+    assert!(greet(&mut client, "ann", "").await.is_ok());
+    clock.advance(Duration::from_millis(8_500));
+
+    // By the method.
+    let refused = greet(&mut client, "ann", "").await.expect_err("refused");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "too many requests, try again in 22 seconds");
+    let retry = refused.get_details_retry_info().expect("when to come back");
+    assert_eq!(retry.retry_delay, Some(Duration::from_millis(21_500)));
+    let quota = refused.get_details_quota_failure().expect("which limit");
+    assert_eq!((quota.violations.len(), &*quota.violations[0].subject), (1, "greet"));
+    assert_eq!(quota.violations[0].description, refused.message());
+    assert_eq!(field(refused.metadata(), "ratelimit"), r#""greet";r=0;t=22"#);
+
+    // Never: there is nothing to wait for.
+    let never = greet(&mut client, "all", "").await.expect_err("refused");
+    assert_eq!(never.code(), Code::ResourceExhausted);
+    assert!(never.get_details_retry_info().is_none());
+    assert!(never.get_details_quota_failure().is_some());
+
+    // By the layer.
+    let refused = greet(&mut client, "bob", "").await.expect_err("refused");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let retry = refused.get_details_retry_info().expect("when to come back");
+    assert_eq!(retry.retry_delay, Some(Duration::from_millis(51_500)));
+    let quota = refused.get_details_quota_failure().expect("which limit");
+    assert_eq!(quota.violations[0].subject, "all");
+    assert_eq!(field(refused.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
+}
+
+#[tokio::test]
+async fn clients_are_keys_of_methods_and_of_the_layer() {
+    let (limiter, _) = timed();
+    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
+    let of = clients.clone();
+    let limit = Limit::fixed("clients", 3, MINUTE);
+    let layer = RateLimitLayer::grpc().limit(limit, move |request| of.of(request));
+    let mut client = serve(layer.limiter(limiter.clone()), limiter, clients).await;
+    for (name, from, refused_by) in [
+        ("ann", "1.1.1.1", None),
+        ("ann", "6.6.6.6, 1.1.1.1", None),
+        ("ann", "1.1.1.1", Some("greet")),
+        ("bob", "1.1.1.1", Some("clients")),
+        ("ann", "2.2.2.2", None),
+    ] {
+        let answer = greet(&mut client, name, from).await;
+        let refused = answer.err().map(|status| {
+            status.get_details_quota_failure().expect("a limit").violations[0].subject.clone()
+        });
+        assert_eq!(refused.as_deref(), refused_by, "{name} from {from}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_decided_is_unavailable() {
+    let (limiter, _) = timed();
+    let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let away = away.deadline(Duration::from_secs(5)).build().expect("a URL");
+    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(away);
+    let mut client = serve(layer, limiter, Clients::direct()).await;
+    let status = greet(&mut client, "ann", "").await.expect_err("not decided");
+    assert_eq!((status.code(), status.details()), (Code::Unavailable, &[][..]));
+}
+
+/// gRPC and HTTP in one server of axum: each is answered in its own way.
+#[test]
+fn grpc_beside_http_is_answered_in_grpc() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(Limit::fixed("beside", 1, MINUTE), |_| ());
+    let router = axum::Router::new().fallback(async || ());
+    let server = crate::serve(router.layer(layer.limiter(limiter.clone())), &limiter);
+    let ask = |header| support::http::get(server.address, "/", &[header]);
+    assert_eq!(ask("content-type: application/grpc").status, 200);
+    let refused = ask("content-type: application/grpc+proto");
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")));
+    assert_eq!(refused.header("content-type"), Some("application/grpc"));
+    assert_eq!(ask("content-type: application/json").status, 429);
+}
