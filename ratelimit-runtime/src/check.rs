@@ -101,7 +101,7 @@ impl Check {
     #[inline]
     pub(crate) fn decided(report: Report, limit: &Limit, answered: Answered) -> Self {
         let told = Told::new(limit, answered);
-        report.end(&told.finding(), limit.is_shadow());
+        report.end_if_heard(limit.is_shadow(), || told.finding());
         Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
     }
 
@@ -162,9 +162,9 @@ impl Future for Check {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Stage::Told(told) => {
-                let finding = told.finding();
+                let told = *told;
                 self.0 = Stage::Over;
-                Poll::Ready(finding.map(|verdict| verdict.decision))
+                Poll::Ready(if told.refused { Err(told.rejection()) } else { Ok(told.decision()) })
             }
             Stage::Asked(asked) => asked.poll(context),
             Stage::Over => panic!("polled after it was ready"),
@@ -189,19 +189,28 @@ impl Told {
     }
 
     #[inline]
-    fn finding(&self) -> Finding {
-        let decision = Decision {
+    fn decision(&self) -> Decision {
+        Decision {
             allowed: self.allowed,
             limit: self.capacity,
             remaining: self.remaining,
             retry_after: Duration::from_micros(self.retry_us),
             reset_after: Duration::from_micros(self.reset_us),
             source: self.source,
-        };
-        if self.refused {
-            return Err(Rejection::Limited { name: self.name, quota: self.quota, decision });
         }
-        Ok(Verdict { name: self.name, quota: self.quota, decision })
+    }
+
+    #[inline]
+    fn rejection(&self) -> Rejection {
+        Rejection::Limited { name: self.name, quota: self.quota, decision: self.decision() }
+    }
+
+    fn finding(&self) -> Finding {
+        let Self { name, quota, .. } = *self;
+        if self.refused {
+            return Err(self.rejection());
+        }
+        Ok(Verdict { name, quota, decision: self.decision() })
     }
 }
 

@@ -168,13 +168,27 @@ fn wall() -> u64 {
 /// as a clock, and by the monotonic clock elsewhere.
 #[inline]
 fn steady() -> u64 {
-    static START: Lazy<(u64, u64, quanta::Clock)> = Lazy::new(|| {
+    static START: Lazy<Start> = Lazy::new(|| {
         let clock = quanta::Clock::new();
-        (wall(), clock.raw(), clock)
+        let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
+        let tick = ((nanos << FINE) / 1_000) >> 40;
+        Start { wall: wall(), raw: clock.raw(), tick: tick as u64, clock }
     });
-    let (wall, raw, clock) = &*START;
-    wall + clock.delta_as_nanos(*raw, clock.raw()) / 1_000
+    let Start { wall, raw, tick, clock } = &*START;
+    let ticks = clock.raw().saturating_sub(*raw);
+    wall + ((u128::from(ticks) * u128::from(*tick)) >> FINE) as u64
 }
+
+/// When the process looked at the clocks first.
+struct Start {
+    wall: u64,
+    raw: u64,
+    /// The length of a tick of the counter, in microseconds × 2⁵².
+    tick: u64,
+    clock: quanta::Clock,
+}
+
+const FINE: u32 = 52;
 
 /// Microseconds, at most those of the year 2112: what is added to a time then still is exact in the
 /// `f64`s of the scripts.

@@ -22,7 +22,7 @@ impl Key for Format<'_> {
         for piece in self.0 {
             match piece {
                 Piece::Text(text) => out.text(text),
-                Piece::Arg(value) => out.group(|out| out.display(value)),
+                Piece::Arg(value) => out.group(|out| out.formatted(*value)),
             }
         }
     }

@@ -45,12 +45,24 @@ pub(crate) use self::writer::Written;
 pub trait Key {
     /// Writes this key.
     fn write(&self, out: &mut KeyWriter<'_>);
+
+    /// Whether this is no key at all, and all that has is one count.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn is_nothing(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Key + ?Sized> Key for &T {
     #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         (**self).write(out);
+    }
+
+    #[inline(always)]
+    fn is_nothing(&self) -> bool {
+        (**self).is_nothing()
     }
 }
 
@@ -76,9 +88,13 @@ impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
 
 /// No key: one count for the whole limit.
 impl Key for () {
-    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
         out.nothing();
+    }
+
+    #[inline(always)]
+    fn is_nothing(&self) -> bool {
+        true
     }
 }
 
@@ -150,7 +166,7 @@ macro_rules! displayed {
         impl Key for $type {
             #[inline]
             fn write(&self, out: &mut KeyWriter<'_>) {
-                out.display(format_args!("{self}"));
+                out.display(self);
             }
         }
     )*};

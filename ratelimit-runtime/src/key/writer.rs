@@ -137,9 +137,15 @@ impl KeyWriter<'_> {
 
     /// Writes the `Display` of a value, escaped.
     pub fn display(&mut self, value: impl fmt::Display) {
+        self.formatted(format_args!("{value}"));
+    }
+
+    /// Writes a formatted value, escaped.
+    pub(super) fn formatted(&mut self, value: fmt::Arguments<'_>) {
         struct Escaped<'a, 'b>(&'a mut KeyWriter<'b>);
 
         impl fmt::Write for Escaped<'_, '_> {
+            #[inline]
             fn write_str(&mut self, text: &str) -> fmt::Result {
                 self.0.bytes(text.as_bytes());
                 Ok(())
@@ -147,7 +153,7 @@ impl KeyWriter<'_> {
         }
 
         // A `Display` that fails part of the way leaves a shorter key; it still is a key.
-        let _ = fmt::Write::write_fmt(&mut Escaped(self), format_args!("{value}"));
+        let _ = fmt::Write::write_fmt(&mut Escaped(self), value);
     }
 
     /// Writes several parts as one value, as tuples do; put a [`separator`](Self::separator)
@@ -173,12 +179,13 @@ impl KeyWriter<'_> {
 
     /// Writes the text of a format string: escaped, but for colons, which separate nothing there.
     pub(crate) fn text(&mut self, text: &str) {
-        for (index, part) in text.split(':').enumerate() {
-            if index > 0 {
-                self.separator();
-            }
-            self.bytes(part.as_bytes());
+        let mut rest = text.as_bytes();
+        while let Some(at) = rest.iter().position(|byte| *byte == b':') {
+            self.bytes(&rest[..at]);
+            self.separator();
+            rest = &rest[at + 1..];
         }
+        self.bytes(rest);
     }
 
     /// Writes a byte that is no value.

@@ -49,8 +49,25 @@ impl Report {
         self
     }
 
-    /// The check has ended; `shadow` when the call goes on whatever was found.
+    /// The check has ended; what was found is only made up for those who would hear of it.
     #[inline]
+    pub(crate) fn end_if_heard(self, shadow: bool, finding: impl FnOnce() -> Finding) {
+        if self.is_heard() {
+            self.end(&finding(), shadow);
+        }
+    }
+
+    /// Whether anything would be told of a limit that has admitted or refused.
+    #[inline]
+    fn is_heard(&self) -> bool {
+        #[cfg(any(feature = "tower", feature = "actix"))]
+        if crate::web::seen::notes() {
+            return true;
+        }
+        cfg!(feature = "metrics") || !matches!(self.trace, Trace::None)
+    }
+
+    /// The check has ended; `shadow` when the call goes on whatever was found.
     pub(crate) fn end(self, finding: &Finding, shadow: bool) {
         if finding.is_err() {
             emit(finding, shadow, &self.trace);

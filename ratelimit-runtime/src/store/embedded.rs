@@ -38,17 +38,21 @@ const SHARDS: usize = 64;
 pub(crate) struct Embedded {
     shards: Box<[Mutex<Shard>]>,
     secret: Secret,
+    /// The fingerprint of no key.
+    nothing: u128,
     clock: Clock,
 }
 
 impl Embedded {
     /// A store of at most `max_keys` keys, rounded up to a multiple of the number of shards.
     pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
+        let secret = Secret::random();
         Self {
             shards: (0..SHARDS)
                 .map(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))
                 .collect(),
-            secret: Secret::random(),
+            nothing: KeyWriter::fingerprint(&secret, &()),
+            secret,
             clock,
         }
     }
@@ -61,7 +65,9 @@ impl Embedded {
     #[inline]
     pub(crate) fn place(&self, limit: &Limit, key: &(impl Key + ?Sized)) -> u128 {
         // A place is not 0, and no other limit has this one's.
-        (limit.identity ^ KeyWriter::fingerprint(&self.secret, key)) | 1 << 63
+        let fingerprint =
+            if key.is_nothing() { self.nothing } else { KeyWriter::fingerprint(&self.secret, key) };
+        (limit.identity ^ fingerprint) | 1 << 63
     }
 
     /// The parts of a call, with their keys looked up.

@@ -114,6 +114,11 @@ pub(crate) fn seconds(span: Duration) -> u32 {
     u32::try_from(span.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
 }
 
+/// Whether a request is being handled.
+pub(crate) fn notes() -> bool {
+    SEEN.try_with(|_| ()).is_ok()
+}
+
 /// A check has ended.
 pub(crate) fn note(finding: &Finding) {
     let _ = SEEN.try_with(|seen| seen.borrow_mut().note(finding));
