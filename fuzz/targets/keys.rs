@@ -1,5 +1,6 @@
 //! From the identity of a count one can read what it counts: algorithm, period, name and key. So two
-//! counts have one identity only if they are one. And no value opens or closes the hash tag.
+//! counts have one identity only if they are one. And no value opens or closes the hash tag. A key that is
+//! kept for later has the fingerprint that it had.
 
 #![no_main]
 #![allow(dead_code, unused_imports, reason = "the runtime uses more of its files than this does")]
@@ -13,14 +14,16 @@ mod limit;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::key::{Format, Key, KeyWriter, Piece};
+use self::key::{Format, Key, KeyWriter, Piece, Secret};
 use self::limit::{Algorithm, Limit};
+
+static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
 
 /// A key as somebody may write it.
 #[derive(Arbitrary, Debug)]
@@ -292,7 +295,10 @@ fuzz_target!(|count: Count| {
     let Some(limit) = count.limit() else { return };
     let identity = text(|out| out.identity(&limit, &count.key));
     // A key that is kept for later is the same key.
-    assert_eq!(text(|out| out.identity(&limit, &KeyWriter::written(&count.key))), identity);
+    let kept = KeyWriter::written(&count.key);
+    assert_eq!(text(|out| out.identity(&limit, &kept)), identity);
+    let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
+    assert_eq!(fingerprint(&kept), fingerprint(&count.key), "{}", identity.escape_ascii());
 
     let shape = count.key.shape();
     let tags = |brace| identity.iter().filter(|byte| **byte == brace).count();
