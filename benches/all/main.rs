@@ -14,6 +14,7 @@ mod fill;
 mod fleet;
 mod instructions;
 mod keys;
+mod layer;
 mod machine;
 mod memory;
 mod peers;
@@ -65,11 +66,12 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 8] = [
+const PARTS: [(&str, Measure); 9] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
     ("attribute", attribute::measure),
+    ("layer", layer::measure),
     ("redis", redis::measure),
     ("redis-keys", redis::by_keys),
     ("thresholds", thresholds::measure),

@@ -1,10 +1,7 @@
-//! What the layer costs a request, beside that of `tower_governor`.
+//! What the layer adds to a request, beside that of `tower_governor`.
 //!
-//! `cargo bench --bench layer` calls one service bare, behind ours and behind theirs in turn, many
-//! rounds, and prints medians in nanoseconds a request, less those of the bare service. Requests carry the
-//! address of their peer, which is the key; nothing is refused but where it is said. Both layers tell
-//! clients what is left, as ours always does and theirs with `use_headers`; without that, theirs admits
-//! and says nothing.
+//! One service is called bare, behind ours and behind theirs in turn; what the bare one takes is
+//! subtracted. Requests carry the address of their peer, which is the key.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -25,7 +22,9 @@ use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 use tower_layer::Layer;
 
-const ROUNDS: usize = 41;
+use crate::Scale;
+use crate::table::{Better, Block, Column, Kind, Row, Table};
+
 const REQUESTS: u32 = 20_000;
 const CLIENTS: u32 = 10_000;
 
@@ -33,22 +32,28 @@ const CLIENTS: u32 = 10_000;
 const FLOWING: u32 = 10_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn main() {
-    let telling = compare(FLOWING, true);
-    let silent = compare(FLOWING, false);
-    let refused = compare(1, true);
-    println!("nanoseconds a request        ours  tower_governor  ratio");
-    for (what, [ours, theirs]) in [
-        ("admitted, both tell", telling),
-        ("admitted, theirs is silent", silent),
-        ("refused", refused),
-    ] {
-        println!("{what:<27} {ours:>6.0} {theirs:>15.0} {:>6.2}", ours / theirs);
-    }
+pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
+    let rows = [
+        ("admitted, both tell clients what is left", FLOWING, true),
+        ("admitted, theirs tells nothing", FLOWING, false),
+        ("refused", 1, true),
+    ];
+    let rows = rows.map(|(name, burst, tells)| Row::of(name, compare(scale, burst, tells)));
+    let columns = [("ours", Kind::Ours), ("tower_governor", Kind::Peer)];
+    let table = Table {
+        title: "What a layer adds to a request",
+        unit: "nanoseconds",
+        better: Better::Less,
+        by: "request",
+        columns: columns.map(|(name, kind)| Column::new(name, kind)).into(),
+        rows: rows.into(),
+        chart: None,
+    };
+    vec![Block::table("layer", table)]
 }
 
 /// What both layers add to a service.
-fn compare(burst: u32, theirs_tells: bool) -> [f64; 2] {
+fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
     let handler = || {
         service_fn(async |request: Request<Body>| {
             black_box(&request);
@@ -70,7 +75,8 @@ fn compare(burst: u32, theirs_tells: bool) -> [f64; 2] {
     let mut telling = GovernorLayer::new(Arc::new(telling)).layer(handler());
 
     let mut rounds = [const { Vec::new() }; 3];
-    for _ in 0..ROUNDS {
+    // Short ones, and so many.
+    for _ in 0..if scale.quick { 3 } else { 41 } {
         rounds[0].push(round(&mut bare));
         rounds[1].push(round(&mut ours));
         rounds[2].push(if theirs_tells { round(&mut telling) } else { round(&mut silent) });
