@@ -258,16 +258,20 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not answer; the key may have been
     /// forgotten.
     pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<()> {
-        if self.is_leased(limit) {
-            self.inner.leases.forget(self.inner.local.place(limit, &key));
-        }
+        let leased = self.is_leased(limit).then(|| self.inner.local.place(limit, &key));
         let limit = &self.counted(limit);
         let local = self.inner.local.reset(limit, &key);
-        match self.shared(limit) {
-            // What was counted here while Redis was away is forgotten with the rest.
-            Some(shared) => self.and_forget(limit, &key, shared.reset(limit, &key)),
-            None => local,
-        }
+        // What was counted here while Redis was away is forgotten with the rest.
+        let Some(shared) = self.shared(limit) else { return local };
+        let answer = self.and_forget(limit, &key, shared.reset(limit, &key));
+        let Some(place) = leased else { return answer };
+        let limiter = self.clone();
+        Answer::later(async move {
+            limiter.inner.leases.forget(place);
+            let answer = answer.await;
+            limiter.inner.leases.forget(place);
+            answer
+        })
     }
 
     /// Adds up the costs of a limit that comes twice with one key. Two different limits of one count

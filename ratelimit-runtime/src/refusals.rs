@@ -49,7 +49,7 @@ impl Refusals {
 
     /// What a call of cost 1 is told if it need not ask.
     pub(crate) fn of(&self, place: u128, limit: &Limit, now: u64) -> Option<Answered> {
-        let slot = self.places.get(place as usize % PLACES)?;
+        let slot = self.places.get((place >> 64) as usize % PLACES)?;
         let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = slot.as_ref()?;
         let holds = (refusal.told..refusal.until).contains(&now)
@@ -81,7 +81,7 @@ impl Refusals {
         now: u64,
         Answered { outcome, source }: Answered,
     ) {
-        let Some(slot) = self.places.get(place as usize % PLACES) else { return };
+        let Some(slot) = self.places.get((place >> 64) as usize % PLACES) else { return };
         if outcome.allowed {
             // Only after a clock that steps back is there anything to forget: others wait longer now.
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -103,7 +103,7 @@ impl Refusals {
     /// Units of the key at `place` are given back.
     pub(crate) fn forget(&self, place: u128) {
         self.returns.fetch_add(1, Ordering::SeqCst);
-        if let Some(slot) = self.places.get(place as usize % PLACES) {
+        if let Some(slot) = self.places.get((place >> 64) as usize % PLACES) {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }

@@ -314,3 +314,59 @@ async fn a_shadow_is_leased_as_well() {
         assert_eq!(decision.allowed, call < 1_000);
     }
 }
+
+/// Where nothing is left, nobody waits for the questions of others.
+#[tokio::test]
+async fn refusals_of_many_costs_are_not_told_one_after_the_other() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    limiter.check(&LEASED, "key", 1_000).await.expect("all of it");
+    let before = server.script_calls();
+    let tasks: Vec<_> = (0..2_000)
+        .map(|call| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check(&LEASED, "key", 2 + call % 900).await })
+        })
+        .collect();
+    for task in tasks {
+        let told = decision(task.await.expect("no panic"));
+        assert_eq!((told.allowed, told.source), (false, Source::Redis));
+    }
+    let calls = server.script_calls() - before;
+    assert!(calls < 450, "{calls} scripts for 900 costs");
+}
+
+/// A runtime that stands still in the middle of a question holds up no other.
+#[test]
+fn another_runtime_may_stand_still() {
+    let server = Server::start();
+    let limiter = server.builder().on_error(OnError::Deny).build().expect("valid");
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (idle, busy) = (runtime(), runtime());
+    busy.block_on(limiter.check(&LEASED, "warm", 1)).expect("admitted");
+    idle.block_on(async {
+        let mut check = std::pin::pin!(limiter.check(&LEASED, "key", 1));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(check.as_mut().poll(&mut context).is_pending());
+    });
+    for _ in 0..5 {
+        busy.block_on(limiter.check(&LEASED, "key", 1)).expect("admitted");
+    }
+}
+
+/// What is held counts nowhere once the key was reset, also if it came while that was under way.
+#[tokio::test]
+async fn nothing_that_is_held_outlives_a_reset() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
+    let reset = limiter.reset(&LEASED, "key");
+    assert_eq!(spend(&limiter, &LEASED, 60).await, 60);
+    reset.await.expect("reset");
+    let free = limiter.check(&LEASED, "key", 0).await.expect("admitted");
+    assert_eq!((free.remaining, free.source), (1_000, Source::Redis));
+    assert_eq!(spend(&limiter, &LEASED, 2_000).await, 1_000);
+}

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 
 use super::Landed;
@@ -51,8 +52,12 @@ struct Entry {
     waiting: VecDeque<Waiter>,
     /// So many of those that wait were there when the store was asked.
     boarded: usize,
-    /// Somebody is asking the store.
-    flying: bool,
+    /// The runtime on which the store is being asked. It may stand still: those of others do not wait.
+    flying: Option<Id>,
+    /// The key was reset while the store was asked.
+    reset: bool,
+    /// Until when nothing is leased, because the store has refused.
+    paused: u64,
     /// Its end is waited for.
     watched: bool,
 }
@@ -88,8 +93,6 @@ pub(super) struct Rest {
 /// What the store is to be asked for.
 pub(super) struct Ask {
     pub(super) target: Arc<Target>,
-    /// What the first who waits needs.
-    pub(super) own: u32,
     pub(super) size: u32,
     /// What was held before.
     pub(super) rest: Option<Rest>,
@@ -105,6 +108,7 @@ pub(super) enum What {
     Units { decision: Decision, units: Rest },
     Refusal(Answered),
     Failure(StoreError),
+    Nothing,
 }
 
 pub(super) enum Joined {
@@ -150,8 +154,12 @@ impl Leases {
             return Joined::Not;
         }
         let entry = shard.entry(place).or_insert_with(|| Entry::new(Arc::clone(target)));
+        let runtime = Handle::current().id();
+        if now < entry.paused || entry.flying.is_some_and(|flying| flying != runtime) {
+            return Joined::Not;
+        }
         if entry.target.limit != target.limit || entry.target.permits != target.permits {
-            if entry.flying {
+            if entry.flying.is_some() {
                 return Joined::Not;
             }
             entry.target = Arc::clone(target);
@@ -163,8 +171,7 @@ impl Leases {
         }
         let (sender, answer) = oneshot::channel();
         entry.waiting.push_back(Waiter { cost, answer: sender });
-        let is_first = !entry.flying;
-        entry.flying = true;
+        let is_first = entry.flying.replace(runtime).is_none();
         Joined::Waits { answer, is_first }
     }
 
@@ -188,7 +195,7 @@ impl Leases {
         }
         let ask = entry.ask(now);
         if ask.is_none() {
-            entry.flying = false;
+            entry.flying = None;
             // What was never held is not watched.
             if !entry.watched {
                 shard.remove(&place);
@@ -238,26 +245,44 @@ impl Leases {
             source = Source::Lease;
         }
         let keeps = if now < entry.held.until { target.permits } else { 0 };
-        let units = entry.held.units.saturating_sub(keeps);
+        let mut units = entry.held.units.saturating_sub(keeps);
         entry.held.units -= units;
-        let (end, was_watched) = (entry.held.until, std::mem::replace(&mut entry.watched, true));
+        let end = entry.held.until;
+        if std::mem::take(&mut entry.reset) {
+            // What is left counts nowhere any more.
+            (units, entry.held) = (0, Held { until: end, ..Held::default() });
+        }
+        let was_watched = std::mem::replace(&mut entry.watched, true);
         drop(shard);
+        self.watch(place, end, was_watched);
+        (given, Rest::of(target, units, outcome.clock))
+    }
+
+    fn watch(&self, place: u128, end: u64, was_watched: bool) {
         if !was_watched {
             self.ends().queue.push(Reverse((end, place)));
             self.changed.notify_one();
         }
-        (given, Rest::of(target, units, outcome.clock))
     }
 
-    /// The store has refused what the first needs: so it has to those that asked for as much with it.
-    pub(super) fn refused(&self, place: u128, own: u32, answer: Answered) -> Vec<Given> {
+    /// The store has refused so many units, which is the answer to who wanted as many. The flight is
+    /// over, and nothing is leased for a term.
+    pub(super) fn refused(&self, place: u128, size: u32, now: u64, answer: Answered) -> Vec<Given> {
         let mut shard = self.shard(place);
         let Some(entry) = shard.get_mut(&place) else { return Vec::new() };
-        let boarded = std::mem::take(&mut entry.boarded).min(entry.waiting.len());
-        let (alike, others): (Vec<_>, Vec<_>) =
-            entry.waiting.drain(..boarded).partition(|waiter| waiter.cost == own);
-        others.into_iter().rev().for_each(|waiter| entry.waiting.push_front(waiter));
-        alike.into_iter().map(|it| Given { to: it.answer, what: What::Refusal(answer) }).collect()
+        (entry.flying, entry.reset) = (None, false);
+        entry.paused = now + entry.target.term_us;
+        let boarded = std::mem::take(&mut entry.boarded);
+        let waiting: Vec<_> = entry.waiting.drain(..).enumerate().collect();
+        let (end, was_watched) = (entry.paused, std::mem::replace(&mut entry.watched, true));
+        drop(shard);
+        self.watch(place, end, was_watched);
+        let told = |(index, waiter): (usize, Waiter)| {
+            let is_answer = index < boarded && waiter.cost == size;
+            let what = if is_answer { What::Refusal(answer) } else { What::Nothing };
+            Given { to: waiter.answer, what }
+        };
+        waiting.into_iter().map(told).collect()
     }
 
     /// The store does not decide.
@@ -272,7 +297,7 @@ impl Leases {
     pub(super) fn abandoned(&self, place: u128) {
         let mut shard = self.shard(place);
         let Some(entry) = shard.get_mut(&place) else { return };
-        entry.flying = false;
+        entry.flying = None;
         let waiting = std::mem::take(&mut entry.waiting);
         if !entry.watched {
             shard.remove(&place);
@@ -293,6 +318,7 @@ impl Leases {
         if let Some(entry) = self.shard(place).get_mut(&place) {
             let until = entry.held.until;
             entry.held = Held { until, ..Held::default() };
+            (entry.reset, entry.paused) = (entry.flying.is_some(), 0);
         }
     }
 
@@ -310,9 +336,10 @@ impl Leases {
         while let Some(place) = self.next_due(now) {
             let mut shard = self.shard(place);
             let Some(entry) = shard.get_mut(&place) else { continue };
-            if entry.held.until > now || entry.flying {
+            let end = entry.held.until.max(entry.paused);
+            if end > now || entry.flying.is_some() {
                 // Looked at again when it may be over.
-                let again = entry.held.until.max(now + entry.target.term_us);
+                let again = end.max(now + entry.target.term_us);
                 drop(shard);
                 self.ends().queue.push(Reverse((again, place)));
             } else {
@@ -362,7 +389,8 @@ impl Leases {
 impl Entry {
     fn new(target: Arc<Target>) -> Self {
         let (held, waiting) = (Held::default(), VecDeque::new());
-        Self { target, held, waiting, boarded: 0, flying: false, watched: false }
+        let (flying, reset, paused, watched) = (None, false, 0, false);
+        Self { target, held, waiting, boarded: 0, flying, reset, paused, watched }
     }
 
     fn take(&mut self, cost: u32, now: u64) -> Option<Decision> {
@@ -412,7 +440,7 @@ impl Entry {
         self.boarded = self.waiting.len();
         let rest = self.rest();
         self.held = Held { until, ..Held::default() };
-        Some(Ask { target: Arc::clone(&self.target), own, size, rest })
+        Some(Ask { target: Arc::clone(&self.target), size, rest })
     }
 }
 

@@ -11,7 +11,8 @@
 //! less than what was spent and is held.
 //!
 //! Calls take from what is held of their key. When that is not enough, one of them asks for all, and
-//! those that come meanwhile wait, each for its deadline at most.
+//! those that come meanwhile wait. When it is refused, there is nothing to lease: for a term, each call
+//! asks for itself, as it would without a lease.
 
 mod flight;
 mod ledger;
@@ -45,6 +46,8 @@ enum Landed {
     Units(Permit),
     Refused(Answered),
     Failed(StoreError),
+    /// There is nothing to lease: let it ask for itself.
+    Nothing,
 }
 
 /// Units that were handed out; they come back if nobody takes them.
@@ -73,11 +76,13 @@ pub(crate) fn check(
 ) -> Check {
     let local = limiter.local();
     let place = local.place(limit, key);
-    if let Some(decision) = limiter.leases().spend(place, cost, local.clock().steady()) {
+    if cost > 0
+        && let Some(decision) = limiter.leases().spend(place, cost, local.clock().steady())
+    {
         return Check::admitted(report, limit, decision);
     }
     let leased = limit.leased();
-    let report = report.about(limit, cost, || place);
+    let report = report.about(&leased, cost, || local.place(&leased, key));
     let question = question(limiter, place, limit, &leased, key, cost);
     Check::new(report, &leased, question)
 }
@@ -144,7 +149,8 @@ enum Turn {
 impl Wanted {
     async fn admitted(self) -> Finding {
         let Target { limit, key, .. } = &*self.target;
-        let deadline = self.limiter.deadline();
+        // For the question that is under way, and its own.
+        let deadline = 2 * self.limiter.deadline();
         let turn = match Handle::try_current() {
             Ok(_) => tokio::time::timeout(deadline, self.turn()).await,
             Err(_) => Ok(Turn::Not),
@@ -184,6 +190,7 @@ impl Wanted {
                 Ok(Landed::Units(permit)) => return Turn::Spent(permit.spend()),
                 Ok(Landed::Refused(answer)) => return Turn::Refused(answer),
                 Ok(Landed::Failed(error)) => return Turn::Failed(error),
+                Ok(Landed::Nothing) => return Turn::Not,
                 Err(_) => {}
             }
         }

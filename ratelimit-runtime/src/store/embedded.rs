@@ -147,9 +147,10 @@ where
     answer
 }
 
-/// The shard of a place. The tables inside are in the order of the high bits.
+/// The shard of a place, by bits that are spread evenly. The tables inside are in the order of the
+/// highest.
 fn shard_of(place: u128) -> usize {
-    place as usize % SHARDS
+    (place >> 64) as usize % SHARDS
 }
 
 /// One limit among several, with the key already looked up; see [`Charge`].

@@ -15,12 +15,12 @@ use crate::limit::Limit;
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
 /// Three places, each in a shard of its own.
-const A: u128 = 1;
-const B: u128 = 2;
-const C: u128 = 3;
+const A: u128 = 1 << 64;
+const B: u128 = 2 << 64;
+const C: u128 = 3 << 64;
 
 /// One in the shard of `A`.
-const BESIDE_A: u128 = A | 1 << 64;
+const BESIDE_A: u128 = A | 1;
 
 fn store() -> Arc<Embedded> {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));

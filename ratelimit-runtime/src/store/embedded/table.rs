@@ -60,8 +60,6 @@ impl<S: State> Table<S> {
         // At most five sixths are taken: a look then passes two or three other slots in the mean.
         if self.held * 6 >= self.homes * 5 {
             self.resize(self.homes + self.homes / 5 + 2 * TAIL);
-        } else if self.held * 8 < self.homes {
-            self.resize(self.homes / 4);
         }
         let place = halves(place);
         let at = self.find(place).unwrap_or_else(|at| at);
@@ -92,8 +90,18 @@ impl<S: State> Table<S> {
                     self.take(self.hand);
                 }
                 Some(_) => self.hand += 1,
-                None => self.hand = 0,
+                None => {
+                    self.hand = 0;
+                    self.shrink();
+                }
             }
+        }
+    }
+
+    /// Gives back the memory of what is gone, once there is much.
+    fn shrink(&mut self) {
+        if self.held * 8 < self.homes {
+            self.resize(self.homes / 4);
         }
     }
 
