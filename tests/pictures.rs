@@ -1,0 +1,30 @@
+//! The pictures of the guide are what the example draws.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ratelimit-runtime/docs/pictures");
+
+#[test]
+fn pictures_are_up_to_date() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let drawn = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--example", "pictures", "--"])
+        .arg(folder.path())
+        .output()
+        .expect("cargo runs");
+    assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
+    let (drawn, kept) = (files(folder.path()), files(Path::new(FOLDER)));
+    assert!(drawn.keys().eq(kept.keys()), "{:?} are drawn, {:?} kept", drawn.keys(), kept.keys());
+    for (name, text) in &drawn {
+        assert!(kept[name] == *text, "{name} is out of date: `cargo run --example pictures`");
+    }
+}
+
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file"));
+    let read = |path| fs::read_to_string(path).expect("UTF-8");
+    files.map(|file| (file.file_name().into_string().expect("UTF-8"), read(file.path()))).collect()
+}
