@@ -23,6 +23,18 @@ fn pictures_are_up_to_date() {
     }
 }
 
+#[test]
+fn the_guide_shows_all_of_them() {
+    let guide = fs::read_to_string(Path::new(FOLDER).with_file_name("algorithms.md")).expect("it");
+    let inline = fs::read_to_string(Path::new(FOLDER).join("inline.md")).expect("definitions");
+    for name in files(Path::new(FOLDER)).keys().filter_map(|file| file.strip_suffix(".svg")) {
+        assert!(guide.contains(&format!("][picture: {name}]")), "{name} is not shown");
+        // On GitHub from the file, in rustdoc from within the page.
+        assert!(guide.contains(&format!("\n[picture: {name}]: pictures/{name}.svg\n")), "{name}");
+        assert!(inline.contains(&format!("[picture: {name}]: data:image/svg+xml,")), "{name}");
+    }
+}
+
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file"));
     let read = |path| fs::read_to_string(path).expect("UTF-8");

@@ -24,6 +24,16 @@
 //!   embedded store when that is unset.
 //! - [`Limit`] says what is admitted, [`Key`] what is counted separately, [`Decision`] what the
 //!   store answered, [`Rejection`] why a call did not go on.
+#![cfg_attr(
+    feature = "redis",
+    doc = "- The [guides](guide) are about [choosing an algorithm](guide::algorithms), limits\n  \
+           [per plan and tenant](guide::plans), [testing](guide::testing), and\n  \
+           [production](guide::production)."
+)]
+#![cfg_attr(
+    all(feature = "redis", feature = "axum", feature = "actix"),
+    doc = "  [Migrating](guide::migrating) says what is what for who comes from another limiter."
+)]
 //!
 //! # Features
 //!
@@ -74,10 +84,41 @@
 struct Readme;
 
 /// Guides: what is more than one item's to say.
+///
+/// Where they lead to each other or show pictures, the files name files; here the same names mean pages
+/// of this documentation, and pictures within the page: of two definitions the first one counts.
 #[cfg(all(any(doc, doctest), feature = "redis"))]
 pub mod guide {
+    #[doc = include_str!("../docs/pictures/inline.md")]
+    #[doc = "[testing]: crate::guide::testing"]
+    #[doc = "[plans]: crate::guide::plans"]
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/algorithms.md")]
+    pub mod algorithms {}
+
+    #[cfg(all(feature = "axum", feature = "actix"))]
+    #[doc = "[algorithms]: crate::guide::algorithms"]
+    #[doc = "[plans]: crate::guide::plans"]
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/migrating.md")]
+    pub mod migrating {}
+
+    #[doc = "[algorithms]: crate::guide::algorithms"]
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = "[testing]: crate::guide::testing"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/plans.md")]
+    pub mod plans {}
+
     #[doc = include_str!("../docs/production.md")]
     pub mod production {}
+
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/testing.md")]
+    pub mod testing {}
 }
 
 mod algorithm;
