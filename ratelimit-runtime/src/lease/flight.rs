@@ -1,7 +1,7 @@
 //! A question to the store on behalf of all who wait for a key: a task of its own, so that nothing is
 //! lost with a caller who gives up.
 
-use super::ledger::{Ask, Given, Rest, What};
+use super::entry::{Ask, Given, Rest, What};
 use super::{Landed, Permit, watch};
 use crate::decision::Answered;
 use crate::error::StoreError;

@@ -14,6 +14,7 @@
 //! those that come meanwhile wait. When it is refused, there is nothing to lease: for a term, each call
 //! asks for itself, as it would without a lease.
 
+mod entry;
 mod flight;
 mod ledger;
 
@@ -22,9 +23,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use self::entry::{Rest, Target};
 use self::flight::Flight;
+use self::ledger::Joined;
 pub(crate) use self::ledger::Leases;
-use self::ledger::{Joined, Rest, Target};
 use crate::algorithm::Op;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Verdict};
