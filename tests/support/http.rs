@@ -31,11 +31,27 @@ impl Answer {
 /// When the server does not answer in HTTP.
 #[must_use]
 pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Answer {
+    ask(address, "GET", path, headers, &[])
+}
+
+/// Sends a POST with the given header lines and body, and reads the answer to its end.
+///
+/// # Panics
+///
+/// When the server does not answer in HTTP.
+#[must_use]
+pub fn post(address: SocketAddr, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+    let length = format!("content-length: {}", body.len());
+    ask(address, "POST", path, &[headers, &[&length]].concat(), body)
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
-    stream.write_all(request.as_bytes()).expect("the request is sent");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n"
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).expect("the request is sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");

@@ -1,0 +1,97 @@
+//! actix-web: a middleware for all routes, annotated handlers whose keys come from extractors, a cost by
+//! the size of the body, events of each refusal.
+//!
+//! ```sh
+//! PORT=3000 cargo run --example actix
+//! ```
+//!
+//! and in another terminal:
+//!
+//! ```sh
+//! # Two greetings of one user by one client in 30 seconds; the third is 429 with Retry-After.
+//! for i in 1 2 3; do curl -i http://127.0.0.1:3000/hi/7; echo; done
+//! # As a problem for who asks for JSON.
+//! curl -i -H 'accept: application/json' http://127.0.0.1:3000/hi/7
+//! # Ten kilobytes a minute: of two notes of six, the second waits; one of eleven never passes: 413.
+//! for i in 1 2; do head -c 6000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes; done
+//! head -c 11000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes
+//! # Is never refused.
+//! curl -i http://127.0.0.1:3000/health
+//! ```
+//!
+//! With `RATELIMIT_REDIS_URL` set, any number of these servers share the counts.
+
+use std::time::Duration;
+
+use actix_web::{App, HttpServer, get, post, web};
+use anyhow::Context;
+use ratelimit_runtime::web::actix::{RateLimits, route};
+use ratelimit_runtime::web::{Client, Clients};
+use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+/// Of each client, on each route.
+const ALL: Limit = Limit::token_bucket("all", 100, Duration::from_secs(60));
+
+#[get("/hi/{user_id}")]
+#[rate_limit(period = "30s", threshold = 2, key = (client, *user_id))]
+async fn hi(client: Client, user_id: web::Path<u64>) -> Result<String, Rejection> {
+    Ok(format!("hi {user_id}, from {client}\n"))
+}
+
+#[post("/notes")]
+#[rate_limit(period = "1m", threshold = 10, key = client, cost = kilobytes(&note))]
+async fn notes(client: Client, note: web::Bytes) -> Result<String, Rejection> {
+    Ok(format!("{} bytes kept for {client}\n", note.len()))
+}
+
+/// Begun ones count; an empty note costs as much as a short one.
+fn kilobytes(note: &[u8]) -> u32 {
+    u32::try_from(note.len().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
+}
+
+#[get("/health")]
+async fn health() -> &'static str {
+    "well\n"
+}
+
+#[actix_web::main]
+async fn main() -> anyhow::Result<()> {
+    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    let shown =
+        Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
+    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
+
+    // Behind proxies it would be `Clients::behind([..])`.
+    let clients = Clients::direct();
+    let of = clients.clone();
+    let limits = RateLimits::new()
+        .limit(ALL, move |request| (route(request), of.of(request)))
+        .exempt(|request| request.path() == "/health");
+    let app = move || {
+        App::new()
+            .app_data(web::Data::new(clients.clone()))
+            .wrap(limits.clone())
+            .service((hi, notes, health))
+    };
+    let address = address()?;
+    let server = HttpServer::new(app)
+        .bind(&address)
+        .with_context(|| format!("cannot listen on {}:{}", address.0, address.1))?;
+    for address in server.addrs() {
+        println!("listening on http://{address}");
+    }
+    Ok(server.run().await?)
+}
+
+/// HOST and PORT; unless set, a free port that this machine alone reaches.
+fn address() -> anyhow::Result<(String, u16)> {
+    let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
+    let number = port.parse().with_context(|| format!("PORT is `{port}`, not a port"))?;
+    Ok((host, number))
+}

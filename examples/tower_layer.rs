@@ -1,0 +1,105 @@
+//! The layer on a server of hyper, without a framework: each client has a bucket, told by its address,
+//! also behind proxies that are trusted.
+//!
+//! ```sh
+//! PORT=3000 TRUSTED_PROXIES=127.0.0.0/8,10.0.0.0/8 cargo run --example tower_layer
+//! ```
+//!
+//! and in another terminal, as a proxy of this machine:
+//!
+//! ```sh
+//! # Three at once, then one in 10 seconds: the fourth is 429 with Retry-After.
+//! for i in 1 2 3 4; do curl -i -H 'x-forwarded-for: 203.0.113.7' http://127.0.0.1:3000; echo; done
+//! # It is the same client, whatever it says of itself before the proxy speaks,
+//! curl -i -H 'x-forwarded-for: 1.1.1.1, 203.0.113.7' http://127.0.0.1:3000
+//! # and this is another one.
+//! curl -i -H 'x-forwarded-for: 203.0.113.8' http://127.0.0.1:3000
+//! ```
+//!
+//! With no `TRUSTED_PROXIES`, nobody's word is taken: the client is the peer. With `RATELIMIT_REDIS_URL`
+//! set, any number of these servers share the counts.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use ratelimit_runtime::Limit;
+use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use tokio::net::TcpListener;
+use tower::{ServiceBuilder, service_fn};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+const EACH_CLIENT: Limit = Limit::token_bucket("client", 6, Duration::from_secs(60)).burst(3);
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    let shown =
+        Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
+    tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
+    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
+
+    let clients = clients()?;
+    let of = clients.clone();
+    let limits = RateLimitLayer::new().limit(EACH_CLIENT, move |request| of.of(request));
+    let hello = service_fn(move |request: Request<Incoming>| {
+        let hello = format!("hi {}\n", clients.of(&request));
+        async { Ok::<_, Infallible>(Response::new(hello)) }
+    });
+
+    let address = address()?;
+    let listener = TcpListener::bind(&address)
+        .await
+        .with_context(|| format!("cannot listen on {}:{}", address.0, address.1))?;
+    println!("listening on http://{}", listener.local_addr()?);
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // There are too many connections, say. That passes.
+                tracing::error!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let service = ServiceBuilder::new()
+            .map_request(move |mut request: Request<Incoming>| {
+                // So that it is known who the peer is.
+                request.extensions_mut().insert::<SocketAddr>(peer);
+                request
+            })
+            .layer(limits.clone())
+            .service(hello.clone());
+        let service = TowerToHyperService::new(service);
+        let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            if let Err(error) = serve.await {
+                tracing::debug!(%error, "a connection broke");
+            }
+        });
+    }
+}
+
+/// By the networks in `TRUSTED_PROXIES`, between commas.
+fn clients() -> anyhow::Result<Clients> {
+    let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default();
+    let proxies = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty());
+    Clients::behind(proxies).context("TRUSTED_PROXIES")
+}
+
+/// HOST and PORT; unless set, a free port that this machine alone reaches.
+fn address() -> anyhow::Result<(String, u16)> {
+    let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
+    let number = port.parse().with_context(|| format!("PORT is `{port}`, not a port"))?;
+    Ok((host, number))
+}

@@ -1,0 +1,49 @@
+//! The example of tonic, asked by a client of tonic.
+
+use http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+use tonic_prost::ProstCodec;
+use tonic_types::StatusExt;
+
+use crate::{Running, example};
+
+async fn ask(
+    client: &mut tonic::client::Grpc<Channel>,
+    method: &'static str,
+    name: &str,
+) -> Result<Response<String>, Status> {
+    client.ready().await.expect("a connection");
+    let request = tonic::Request::new(name.to_owned());
+    let codec = ProstCodec::<String, String>::default();
+    client.unary(request, PathAndQuery::from_static(method), codec).await
+}
+
+#[tokio::test]
+async fn tonic_answers_as_its_grpcurl_lines_say() {
+    let server = Running::start(example("tonic"));
+    let channel = Channel::from_shared(format!("http://{}", server.address)).expect("a URI");
+    let mut client = tonic::client::Grpc::new(channel.connect().await.expect("a connection"));
+    let method = "/hello.Greeter/Greet";
+    for _ in 0..2 {
+        let greeting = ask(&mut client, method, "ann").await.expect("admitted");
+        assert_eq!(greeting.get_ref(), "hi ann");
+        assert!(greeting.metadata().get("ratelimit").is_some());
+    }
+    let refused = ask(&mut client, method, "ann").await.expect_err("refused");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let wait = refused.get_details_retry_info().expect("when to come back").retry_delay;
+    assert!(wait.is_some_and(|wait| (1..=30).contains(&wait.as_secs())), "{wait:?}");
+    let quota = refused.get_details_quota_failure().expect("which limit");
+    assert_eq!(quota.violations[0].subject, "tonic::greet");
+
+    assert!(ask(&mut client, method, "bob").await.is_ok());
+    let unknown = ask(&mut client, "/hello.Greeter/Leave", "bob").await.expect_err("unknown");
+    assert_eq!(unknown.code(), Code::Unimplemented);
+    // That was the fifth call of this client, and a bucket of five is empty.
+    let refused = ask(&mut client, method, "bob").await.expect_err("refused");
+    let quota = refused.get_details_quota_failure().expect("which limit");
+    assert_eq!(quota.violations[0].subject, "all");
+    let limits: Vec<_> = server.refusals().into_iter().map(|(limit, ..)| limit).collect();
+    assert_eq!(limits, ["tonic::greet", "all"]);
+}

@@ -1,0 +1,36 @@
+//! Settings that are wrong end the servers among the examples before they serve, and are named.
+
+use std::net::TcpListener;
+
+use crate::{complaint, example};
+
+const SERVERS: [&str; 5] = ["axum", "actix", "tonic", "tower_layer", "login"];
+
+#[test]
+fn wrong_settings_are_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    for name in SERVERS {
+        let wrong = |variable, value: &str| {
+            let mut command = example(name);
+            complaint({
+                command.env(variable, value);
+                command
+            })
+        };
+        let text = wrong("PORT", "many");
+        assert!(text.contains("PORT is `many`"), "{name}: {text}");
+        let text = wrong("PORT", &port);
+        assert!(text.contains(&format!("cannot listen on 127.0.0.1:{port}")), "{name}: {text}");
+        let text = wrong("RATELIMIT_REDIS_URL", "http://127.0.0.1");
+        assert!(text.contains("Error: RATELIMIT_REDIS_URL\n"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_proxy_is_named() {
+    let mut command = example("tower_layer");
+    command.env("TRUSTED_PROXIES", "10.0.0.0/8,everybody");
+    let text = complaint(command);
+    assert!(text.contains("TRUSTED_PROXIES") && text.contains("`everybody`"), "{text}");
+}
