@@ -5,7 +5,7 @@
 //! cargo run --example outbound_client
 //! ```
 //!
-//! shows twelve calls made at once to an API that admits six a second, and none refused; it takes about
+//! shows twelve calls made at once to an API that admits ten a second, and none refused; it takes about
 //! two seconds. With `RATELIMIT_REDIS_URL` set, all clients that use it share the permits: start two.
 //! With `API_URL=http://..`, that is called, and no API is started here.
 
@@ -28,8 +28,8 @@ struct Weather {
 }
 
 impl Weather {
-    /// Five a second, evenly spaced: a little less than the API admits, as some calls are longer on their
-    /// way than others. Who would wait for more than ten seconds is refused at once.
+    /// Five a second, evenly spaced: less than the API admits, as some calls are longer on their way than
+    /// others. Who would wait for more than ten seconds is refused at once.
     #[rate_limit(
         period = "1s",
         threshold = 5,
@@ -79,9 +79,9 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Somebody else's API: refuses the seventh call in any second, whoever it is from.
+/// Somebody else's API: refuses the eleventh call in any second, whoever it is from.
 async fn api() -> anyhow::Result<String> {
-    let theirs = Limit::sliding("their limit", 6, Duration::from_secs(1));
+    let theirs = Limit::sliding("their limit", 10, Duration::from_secs(1));
     let limits = RateLimitLayer::new().limit(theirs, |_| ()).limiter(RateLimiter::embedded());
     let weather = async |Path(city): Path<String>| format!("fair in {city}");
     let router = Router::new().route("/weather/{city}", get(weather)).layer(limits);
