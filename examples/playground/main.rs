@@ -2,13 +2,14 @@
 //!
 //! ```sh
 //! cargo run --example playground                # prints the address to open
-//! PORT=8080 cargo run --example playground      # on that port; HOST=0.0.0.0 for all to reach
+//! PORT=8080 cargo run --example playground      # on that port; HOST=0.0.0.0 in a network you trust
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 cargo run --example playground   # and on Redis
 //! ```
 //!
 //! Every decision on it is one of the library, made here; the page draws what it is told. What a
 //! visitor sees arrives as Server-Sent Events, which browsers take up again by themselves and axum
 //! has built in; what a visitor does is a request each. A visitor's counts last as long as the stream.
+//! Nobody is asked who they are, and one visitor may take all seats: set HOST in trusted networks only.
 
 mod page;
 mod session;

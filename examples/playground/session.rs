@@ -218,6 +218,11 @@ impl Session<'_> {
         {
             self.schedule = Schedule::new(settings.traffic, settings.limits[0]);
         }
+        // Counts of another period, or elsewhere, would be found by nobody.
+        let counted = |settings: &Settings| (settings.store, settings.limits[0].period());
+        if counted(&settings) != counted(&self.settings) {
+            self.reset().await;
+        }
         self.settings = settings;
         self.told = None;
         self.tell("settings", &self.settings.shown()).await
