@@ -45,7 +45,13 @@ pub fn post(address: SocketAddr, path: &str, headers: &[&str], body: &[u8]) -> A
     ask(address, "POST", path, &[headers, &[&length]].concat(), body)
 }
 
-fn ask(address: SocketAddr, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+/// The same with any method.
+///
+/// # Panics
+///
+/// When the server does not answer in HTTP.
+#[must_use]
+pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
     let head = format!(

@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
-use actix_web::dev::Service;
+use actix_web::body::{BoxBody, EitherBody};
+use actix_web::dev::{Service, ServiceResponse};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{HeaderValue, SET_COOKIE};
+use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::{App, HttpServer, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
 use ratelimit_runtime::web::{Client, Clients};
@@ -31,6 +35,21 @@ async fn costly() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
+#[rate_limit(period = "1h", threshold = 1, key = (), name = "paged")]
+async fn paged() -> Result<&'static str, Rejection> {
+    Ok("")
+}
+
+/// A page of the application's own, with two cookies.
+#[allow(clippy::unnecessary_wraps, reason = "what handles errors may fail")]
+fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerResponse<B>> {
+    let mut response = response.map_body(|_, _| EitherBody::right(BoxBody::new("a page")));
+    for cookie in ["a=1", "b=2"] {
+        response.headers_mut().append(SET_COOKIE, HeaderValue::from_static(cookie));
+    }
+    Ok(ErrorHandlerResponse::Response(response))
+}
+
 /// A server with `limits`, whose handlers are decided by `limiter`.
 fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> SocketAddr {
     let (tell, address) = std::sync::mpsc::channel();
@@ -43,6 +62,11 @@ fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> Socket
                 .wrap(limits.clone())
                 .wrap_fn(move |request, service| limiter.scope(service.call(request)))
                 .service((hi, once, costly))
+                .service(
+                    web::resource("/page")
+                        .wrap(ErrorHandlers::new().handler(StatusCode::TOO_MANY_REQUESTS, page))
+                        .route(web::get().to(paged)),
+                )
                 .route("/plain", web::get().to(async || "plain"))
         });
         let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
@@ -106,6 +130,27 @@ fn refusals_are_problems_or_what_one_says() {
     let closed = RateLimits::new().limit(ALL, |_| ()).limiter(away);
     let closed = get(serve(closed, &limiter, &Clients::direct()), "/plain", &[]);
     assert_eq!((closed.status, closed.header("ratelimit")), (503, None));
+}
+
+#[test]
+fn what_the_application_makes_of_an_answer_stays() {
+    let (limiter, _) = timed();
+    let address = serve(RateLimits::new(), &limiter, &Clients::direct());
+    let ask = || get(address, "/page", &["accept: application/json"]);
+    assert_eq!(ask().status, 200);
+    let refused = ask();
+    assert_eq!((refused.status, &*refused.body), (429, "a page"));
+    assert_eq!(told(&refused), (r#""paged";q=1;w=3600"#, r#""paged";r=0;t=3600"#));
+    assert_eq!(refused.headers.iter().filter(|(name, _)| name == "set-cookie").count(), 2);
+}
+
+#[test]
+fn the_exempt_are_told_of_what_they_meet_only() {
+    let (limiter, _) = timed();
+    let limits = RateLimits::new().limit(ALL, |_| ()).exempt(|_| true);
+    let address = serve(limits, &limiter, &Clients::direct());
+    assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
+    assert_eq!(told(&get(address, "/hi/1", &[])).0, r#""hi";q=2;w=30"#);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Who a client is: nobody chooses that but the network and the proxies that are trusted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use http::{HeaderValue, Request};
@@ -73,8 +75,48 @@ fn is_a_network_of_the_size_that_is_set() {
 #[test]
 fn is_one_where_the_server_says_nothing() {
     let request = Request::builder().header("x-forwarded-for", "1.1.1.1").body(());
-    let client = behind().of(&request.expect("a request"));
-    assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
+    let request = request.expect("a request");
+    let (log, heard) = std::sync::mpsc::channel();
+    let log = Mutex::new(Log(log));
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        for _ in 0..2 {
+            let client = behind().of(&request);
+            assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
+        }
+    });
+    let said: Vec<String> = heard.iter().collect();
+    let what = "`into_make_service_with_connect_info::<SocketAddr>()`";
+    assert!(said.len() == 1 && said[0].contains("WARN") && said[0].contains(what), "{said:?}");
+}
+
+struct Log(Sender<String>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.send(String::from_utf8_lossy(bytes).into_owned()).expect("somebody hears");
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn mapped_networks_are_those_of_ipv4() {
+    let clients = Clients::behind(["::ffff:10.0.0.0/104"]).expect("a network");
+    assert_eq!(client(&clients, PROXY, "x-forwarded-for", &[b"203.0.113.7"]), "203.0.113.7");
+    assert_eq!(client(&clients, "11.0.0.1", "x-forwarded-for", &[b"203.0.113.7"]), "11.0.0.1");
+}
+
+/// As tests of axum say who the peer is.
+#[test]
+fn a_peer_may_be_mocked() {
+    let peer = SocketAddr::from(([10, 0, 0, 1], 1));
+    let mock = axum::extract::connect_info::MockConnectInfo(peer);
+    let request = Request::builder().extension(mock).body(()).expect("a request");
+    assert_eq!(Clients::direct().of(&request).to_string(), PROXY);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::IntoResponse;
+use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::{get as route_get, post};
 use ratelimit_runtime::web::axum::route;
 use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
@@ -156,6 +156,9 @@ fn limits_decided_together_are_all_told_of() {
     clock.advance(MINUTE * 60);
     assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
     assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
+    // A problem names them as the fields do.
+    let refused = get(server.address, "/plain", &["accept: application/json"]);
+    assert!(refused.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", refused.body);
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn problems_are_for_those_who_ask_for_json() {
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
              \"title\":\"Quota Exceeded\",\"status\":429,\
              \"detail\":\"too many requests, try again in 60 seconds\",\
-             \"violated-policies\":[\"a \\\"b\\\\\\u000a\u{e9}\"]}"
+             \"violated-policies\":[\"a \\\"b\\\\%0A%C3%A9\"]}"
         );
     }
     for accept in ["accept: */*", "accept: text/html,application/xml;q=0.9,*/*;q=0.8", "x: y"] {
@@ -265,6 +268,163 @@ fn what_a_handler_refuses_is_answered_by_the_layer() {
     let refused = get(ours.address, "/own", &["accept: application/json"]);
     assert_eq!((refused.status, &*refused.body), (418, "own: own"));
     assert_eq!(told(&refused).1, r#""own";r=0;t=3600"#);
+}
+
+struct Page(Rejection);
+
+impl From<Rejection> for Page {
+    fn from(rejection: Rejection) -> Self {
+        Self(rejection)
+    }
+}
+
+/// What the library answers, with another status.
+impl IntoResponse for Page {
+    fn into_response(self) -> axum::response::Response {
+        (StatusCode::FORBIDDEN, self.0).into_response()
+    }
+}
+
+#[rate_limit(period = "1h", threshold = 1, name = "page")]
+async fn page() -> Result<(), Page> {
+    Ok(())
+}
+
+/// As compression does, and pages of one's own: the body is another one, and what is known besides the
+/// header fields is lost.
+async fn remade(response: axum::response::Response) -> axum::response::Response {
+    let mut made = axum::response::Response::builder().status(response.status());
+    for (name, value) in response.headers() {
+        made = made.header(name, value);
+    }
+    let made = made.header("x-made", "1").header("x-made", "2");
+    made.body("made".into()).expect("a response")
+}
+
+#[test]
+fn what_the_application_makes_of_an_answer_stays() {
+    let (limiter, _) = timed();
+    let within = Router::new()
+        .route("/hi/{id}", route_get(hi))
+        .layer(axum::middleware::map_response(remade))
+        .route("/page", route_get(page))
+        .layer(RateLimitLayer::new());
+    let server = serve(within, &limiter);
+    let ask = |path| get(server.address, path, &["accept: application/json"]);
+    assert_eq!((ask("/hi/1").status, ask("/hi/1").status, ask("/page").status), (200, 200, 200));
+
+    let refused = ask("/hi/1");
+    assert_eq!((refused.status, &*refused.body), (429, "made"));
+    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(refused.headers.iter().filter(|(name, _)| name == "x-made").count(), 2);
+
+    let refused = ask("/page");
+    assert_eq!((refused.status, refused.header("retry-after")), (403, Some("3600")));
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(told(&refused).1, r#""page";r=0;t=3600"#);
+}
+
+/// A task of its own knows nothing of the request: the answer is a text, and its limit is told of.
+#[test]
+fn an_answer_made_elsewhere_tells_of_itself() {
+    let (limiter, _) = timed();
+    let handler = async |path: Path<u64>| {
+        let Err(rejection) = hi(path).await else { return ().into_response() };
+        let made = tokio::spawn(async move { rejection.into_response() });
+        made.await.expect("it does not panic")
+    };
+    let router = Router::new().route("/{id}", route_get(handler));
+    let server = serve(router.layer(RateLimitLayer::new()), &limiter);
+    let ask = || get(server.address, "/1", &["accept: application/json"]);
+    assert_eq!((ask().status, ask().status), (200, 200));
+    let refused = ask();
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+}
+
+#[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
+async fn second() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// Of the layers, and in a handler that goes on after a refusal.
+#[test]
+fn nothing_is_told_that_ends_after_retry_after() {
+    let (limiter, _) = timed();
+    let handler = async || if again().await.is_err() { second().await } else { Ok(()) };
+    let layer = |name| {
+        let limit = Limit::fixed(name, 1000, MINUTE * 1440);
+        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let router = Router::new().route("/", route_get(handler));
+    let server = serve(router.layer(layer("day")).layer(layer("outer")), &limiter);
+    let ask = || get(server.address, "/", &[]);
+    assert!((0..5).all(|_| ask().status == 200));
+    let refused = ask();
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    let policies =
+        r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
+    assert_eq!(told(&refused), (policies, r#""second";r=0;t=1"#));
+    assert_eq!(refused.header("x-ratelimit-limit"), Some("1"));
+    assert_eq!(refused.header("x-ratelimit-reset"), Some("1"));
+}
+
+#[test]
+fn the_nearest_limit_is_in_the_older_fields() {
+    let (limiter, _) = timed();
+    let layer = |name, threshold| {
+        let limit = Limit::fixed(name, threshold, MINUTE);
+        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let plain = || Router::new().route("/", route_get(async || ()));
+    for (outer, inner, nearest) in [("a", "b", "2"), ("c", "d", "2")] {
+        let (wide, narrow) = if outer == "a" { (9, 2) } else { (2, 9) };
+        let server = serve(plain().layer(layer(inner, narrow)).layer(layer(outer, wide)), &limiter);
+        for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
+            let answer = get(server.address, "/", &[]);
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.header("x-ratelimit-limit"), Some(nearest));
+            assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "`trial` disagrees about `scope`, `on_error`, `shadow` or `wait`")]
+fn limits_of_one_layer_have_to_agree() {
+    let trial = Limit::fixed("trial", 1, MINUTE).shadow(true);
+    let _ = RateLimitLayer::new().limit(ALL, |_| ()).limit(trial, |_| ());
+}
+
+#[test]
+fn the_exempt_are_told_of_what_they_meet_only() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|_| true);
+    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
+    let answer = get(server.address, "/plain", &[]);
+    assert_eq!((answer.header("ratelimit-policy"), answer.header("ratelimit")), (None, None));
+    let hi = (r#""hi";q=2;w=30"#, r#""hi";r=1;t=30"#);
+    assert_eq!(told(&get(server.address, "/hi/1", &[])), hi);
+}
+
+#[test]
+fn fields_from_elsewhere_are_joined() {
+    let (limiter, _) = timed();
+    let upstream = async || {
+        let lines = [r#""x";r=1;t=1"#, r#""y";r=2;t=2"#];
+        let policies = [r#""x";q=1;w=1"#, r#""y";q=2;w=2"#];
+        let policies = policies.map(|line| ("ratelimit-policy", line));
+        (AppendHeaders(lines.map(|line| ("ratelimit", line))), AppendHeaders(policies))
+    };
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(Router::new().route("/", route_get(upstream)).layer(layer), &limiter);
+    assert_eq!(
+        told(&get(server.address, "/", &[])),
+        (
+            r#""all";q=4;w=60, "x";q=1;w=1, "y";q=2;w=2"#,
+            r#""all";r=3;t=60, "x";r=1;t=1, "y";r=2;t=2"#,
+        )
+    );
 }
 
 #[test]

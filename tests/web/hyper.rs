@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,7 +14,8 @@ use hyper_util::service::TowerToHyperService;
 use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 use ratelimit_runtime::{Limit, RateLimiter, rate_limit};
 use support::http::get;
-use tower::{ServiceBuilder, service_fn};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::{MINUTE, timed, told};
 
@@ -47,6 +50,57 @@ async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
             hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service),
         );
+    }
+}
+
+/// What the service held ready for a request that was refused, others may have.
+#[tokio::test]
+async fn a_refused_request_holds_nothing() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(Limit::fixed("one", 1, MINUTE), |_| ());
+    let inner =
+        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
+    let permits = Arc::new(Semaphore::new(1));
+    let mut service = ServiceBuilder::new().layer(layer.limiter(limiter)).service(Held {
+        inner,
+        permits: Arc::clone(&permits),
+        permit: None,
+    });
+    for status in [200, 429] {
+        let ready = service.ready().await.expect("infallible");
+        assert_eq!(ready.call(Request::new(())).await.expect("infallible").status(), status);
+        assert_eq!(permits.available_permits(), 1);
+    }
+}
+
+/// Takes a permit when it becomes ready, and gives it back when it is called.
+struct Held<S> {
+    inner: S,
+    permits: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<S: Clone> Clone for Held<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), permits: Arc::clone(&self.permits), permit: None }
+    }
+}
+
+impl<S: Service<Request<()>>> Service<Request<()>> for Held<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        if self.permit.is_none() {
+            self.permit = Some(Arc::clone(&self.permits).try_acquire_owned().expect("it is free"));
+        }
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<()>) -> S::Future {
+        self.permit = None;
+        self.inner.call(request)
     }
 }
 

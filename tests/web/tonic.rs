@@ -203,10 +203,24 @@ fn grpc_beside_http_is_answered_in_grpc() {
     let layer = RateLimitLayer::new().limit(Limit::fixed("beside", 1, MINUTE), |_| ());
     let router = axum::Router::new().fallback(async || ());
     let server = crate::serve(router.layer(layer.limiter(limiter.clone())), &limiter);
-    let ask = |header| support::http::get(server.address, "/", &[header]);
-    assert_eq!(ask("content-type: application/grpc").status, 200);
-    let refused = ask("content-type: application/grpc+proto");
-    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")));
-    assert_eq!(refused.header("content-type"), Some("application/grpc"));
-    assert_eq!(ask("content-type: application/json").status, 429);
+    let ask = |method, kind: &str| {
+        support::http::ask(
+            server.address,
+            method,
+            "/",
+            &[&format!("content-type: application/{kind}")],
+            &[],
+        )
+    };
+    assert_eq!(ask("POST", "grpc").status, 200);
+    for kind in ["grpc", "grpc+proto", "grpc;x=y", "grpc-web", "grpc-web-text+proto"] {
+        let refused = ask("POST", kind);
+        assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{kind}");
+        assert_eq!(refused.header("content-type"), Some("application/grpc"));
+        assert_eq!(refused.header("cache-control"), Some("no-store"));
+    }
+    // What is not gRPC is not answered with a 200.
+    for (method, kind) in [("POST", "json"), ("POST", "grpcxyz"), ("GET", "grpc")] {
+        assert_eq!(ask(method, kind).status, 429, "{method} {kind}");
+    }
 }

@@ -1,18 +1,31 @@
 //! Whether a client takes JSON: content negotiation by its `Accept` (RFC 9110, section 12.5.1).
 
-/// Whether JSON is to be sent to a client that sent `accept`: where it names JSON, and likes it no
-/// less than plain text. Who accepts anything, as curl does, is sent text to be read.
-pub(crate) fn prefers_json(accept: &[u8]) -> bool {
-    let Ok(accept) = std::str::from_utf8(accept) else { return false };
-    let quality = |names: &[&str]| {
-        names.iter().find_map(|name| accept.split(',').filter_map(range).find(|it| it.is(name)))
-    };
-    let quality = |names| quality(names).map(|range| range.quality);
-    // The more telling range speaks.
-    let json =
-        quality(&["application/problem+json", "application/json", "*/json", "application/*"]);
-    let text = quality(&["text/plain", "text/*", "*/*"]);
-    json.is_some_and(|json| json > 0 && json >= text.unwrap_or(0))
+use std::iter;
+
+/// What asks for JSON, and for a text: the more telling range first.
+const JSON: [&str; 4] = ["application/problem+json", "application/json", "*/json", "application/*"];
+const TEXT: [&str; 3] = ["text/plain", "text/*", "*/*"];
+
+/// Nobody who means it sends more bytes than these.
+const LONGEST: usize = 4096;
+
+/// Whether JSON is to be sent to a client that sent these lines of `Accept`: where they name JSON, and
+/// like it no less than plain text. Who accepts anything, as curl does, is sent text to be read.
+pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    let (mut json, mut text, mut length) = (None, None, 0);
+    for line in lines {
+        length += line.len();
+        let Ok(line) = std::str::from_utf8(line) else { return false };
+        if length > LONGEST {
+            return false;
+        }
+        for range in line.split(',').filter_map(range) {
+            range.speak(&JSON, &mut json);
+            range.speak(&TEXT, &mut text);
+        }
+    }
+    let text = text.map_or(0, |(_, quality)| quality);
+    json.is_some_and(|(_, json)| json > 0 && json >= text)
 }
 
 struct Range<'a> {
@@ -22,8 +35,14 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
-    fn is(&self, name: &str) -> bool {
-        self.name.eq_ignore_ascii_case(name)
+    /// Says its quality where it is one of `names`, and none before it in them has spoken.
+    fn speak(&self, names: &[&str], said: &mut Option<(usize, u32)>) {
+        let at = names.iter().position(|name| self.name.eq_ignore_ascii_case(name));
+        if let Some(at) = at
+            && said.is_none_or(|(before, _)| at < before)
+        {
+            *said = Some((at, self.quality));
+        }
     }
 }
 
@@ -46,13 +65,16 @@ fn thousandths(weight: &str) -> Option<u32> {
     if !matches!(whole, "0" | "1") || fraction.len() > 3 || !is_digits(fraction) {
         return None;
     }
-    let thousandths = format!("{whole}{fraction:0<3}").parse().ok()?;
+    let digits = whole.bytes().chain(fraction.bytes()).chain(iter::repeat(b'0')).take(4);
+    let thousandths = digits.fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
     (thousandths <= 1000).then_some(thousandths)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::prefers_json;
+    fn prefers_json(accept: &[u8]) -> bool {
+        super::prefers_json([accept].into_iter())
+    }
 
     #[test]
     fn json_is_for_those_who_name_it() {
@@ -92,5 +114,8 @@ mod tests {
             assert!(!prefers_json(accept.as_bytes()), "{accept}");
         }
         assert!(!prefers_json(b"application/json\xff"));
+        let long = "application/json,".repeat(300);
+        assert!(prefers_json(&long.as_bytes()[..4080]) && !prefers_json(long.as_bytes()));
+        assert!(super::prefers_json([&b"text/x"[..], b"*/json"].into_iter()));
     }
 }

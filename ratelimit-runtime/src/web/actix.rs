@@ -35,7 +35,8 @@
 //!
 //! `hi` uses the same limiter as the middleware, and what it decides is in the fields of the response.
 //! By itself, without the middleware, a [`Rejection`] is a plain text with `Retry-After`: it does not
-//! know what the client accepts. To say something else, return an error type of your own that is
+//! know what the client accepts. An error that a middleware returns as an `Err`, not as a response, passes
+//! by without fields of these limits. To say something else, return an error type of your own that is
 //! `From<Rejection>` and a `ResponseError`.
 
 use std::cell::RefCell;
@@ -51,34 +52,37 @@ use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-    RETRY_AFTER,
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
 
+use super::accept::prefers_json;
 use super::address::sealed::Sent;
 use super::address::{Client, Clients};
 use super::fields;
-use super::refusal::{MakeBody, Refusal};
+use super::refusal::Refusal;
 use super::rules::Rules;
-use super::seen::Seen;
+use super::seen::{self, Seen};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::rejection::Rejection;
 
 /// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
-/// decide; with the fields of the limit, and with a text, which [`RateLimits`] makes a problem for
-/// clients that ask for JSON.
+/// decide. Behind [`RateLimits`] it is a text or a problem, as the client asks for; else a text with
+/// the fields of the limit.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        status(&Refusal::new(self, None))
+        status(&Refusal::new(self, &Seen::default()))
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        let mut response = response(&Refusal::new(self, None), None);
+        if let Some(seen) = seen::refused(self) {
+            return response(self, &seen);
+        }
         let mut seen = Seen::default();
         seen.note(&Err(self.clone()));
+        let mut response = response(self, &seen);
         tell(response.headers_mut(), &seen, false);
         response
     }
@@ -124,6 +128,10 @@ impl RateLimits {
 
     /// Limits requests by `limit`, counted by the key that `key` makes of each. Several limits are
     /// decided together, as [`RateLimiter::check_all`] does, and must agree on what it says.
+    ///
+    /// # Panics
+    ///
+    /// When the limits disagree about scope, `on_error`, shadow or wait: wrap with several of these.
     #[must_use]
     pub fn limit<K: Key>(
         self,
@@ -133,7 +141,8 @@ impl RateLimits {
         self.with(|rules| rules.limit(limit, key))
     }
 
-    /// Lets requests pass of which `is_exempt` says so: health checks, say.
+    /// Lets requests pass of which `is_exempt` says so: health checks, say. They are not told of the limits
+    /// of this middleware.
     #[must_use]
     pub fn exempt(
         self,
@@ -221,43 +230,35 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (rules, service) = (Arc::clone(&self.rules), Rc::clone(&self.service));
         Box::pin(async move {
-            let mut seen = rules.told.clone();
+            let is_exempt = rules.exempts(&request);
+            let mut seen = rules.seen(is_exempt);
+            let accept = request.headers().get_all(ACCEPT);
+            seen.asked.json = prefers_json(accept.map(HeaderValue::as_bytes));
+            let begun = if is_exempt { None } else { seen.during(|| rules.check(&request)) };
             let mut refused = None;
-            if let Some((mut check, _)) = seen.during(|| rules.check(&request)) {
+            if let Some((mut check, _)) = begun {
                 let check = poll_fn(|context| seen.during(|| Pin::new(&mut check).poll(context)));
                 refused = check.await.err();
             }
             if let Some(rejection) = refused {
-                let mut answer = answer(&rejection, request.headers(), rules.body.as_ref());
+                let mut answer = response(&rejection, &seen);
                 tell(answer.headers_mut(), &seen, rules.has_older_fields);
                 return Ok(request.into_response(answer).map_into_right_body());
             }
             let mut handled = Box::pin(seen.throughout(service.call(request)));
             let mut response = handled.as_mut().await?.map_into_left_body();
             let seen = handled.as_mut().take_value().map(RefCell::into_inner);
-            let refused = response.response().error().and_then(Error::as_error::<Rejection>);
-            if let Some(rejection) = refused {
-                let headers = response.request().headers();
-                let mut answer = answer(rejection, headers, rules.body.as_ref());
-                keep(answer.headers_mut(), response.headers());
-                response = response.into_response(answer.map_into_right_body());
-            }
             tell(response.headers_mut(), &seen.unwrap_or_default(), rules.has_older_fields);
             Ok(response)
         })
     }
 }
 
-/// The answer to a refused request that had `headers`.
-fn answer(rejection: &Rejection, headers: &HeaderMap, body: Option<&MakeBody>) -> HttpResponse {
-    let accept: Vec<_> = headers.get_all(ACCEPT).map(HeaderValue::as_bytes).collect();
-    response(&Refusal::new(rejection, Some(&accept.join(&b','))), body)
-}
-
 /// The answer to a refused request, without the fields that tell of limits.
-fn response(refusal: &Refusal<'_>, body: Option<&MakeBody>) -> HttpResponse {
-    let (kind, text) = refusal.body(body);
-    let mut response = HttpResponse::build(status(refusal));
+fn response(rejection: &Rejection, seen: &Seen) -> HttpResponse {
+    let refusal = Refusal::new(rejection, seen);
+    let (kind, text) = refusal.body(seen.asked.body.as_ref());
+    let mut response = HttpResponse::build(status(&refusal));
     response.insert_header((CONTENT_TYPE, kind));
     // RFC 6585, section 4: a 429 must not be stored by a cache. Nor is any other refusal to be.
     response.insert_header((CACHE_CONTROL, "no-store"));
@@ -271,36 +272,37 @@ fn status(refusal: &Refusal<'_>) -> StatusCode {
     StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// Takes over the headers that others have added to the response in whose place an answer is.
-fn keep(headers: &mut HeaderMap, others: &HeaderMap) {
-    let ours = [fields::POLICY, fields::STATE, CONTENT_LENGTH.as_str()];
-    for (name, value) in others {
-        if !headers.contains_key(name) && !ours.contains(&name.as_str()) {
-            headers.append(name.clone(), value.clone());
-        }
-    }
-}
-
 /// Adds the fields that tell of the limits in `seen`, before those that are there.
 fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
     if seen.len() == 0 {
         return;
     }
-    let values = [(fields::POLICY, fields::policy(seen)), (fields::STATE, fields::state(seen))];
+    let retry_after = number(headers, RETRY_AFTER.as_str());
+    let state = fields::state(seen, retry_after);
+    let values = [(fields::POLICY, fields::policy(seen)), (fields::STATE, state)];
     for (name, mut value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
-        if let Some(known) = headers.get(name).and_then(|known| known.to_str().ok()) {
-            value.push_str(", ");
-            value.push_str(known);
+        // Lines of a list are one list. A rejection that became a response elsewhere has told of itself.
+        let ours = value.len();
+        for theirs in headers.get_all(name).filter_map(|line| line.to_str().ok()) {
+            if !value[..ours].ends_with(theirs) {
+                value.push_str(", ");
+                value.push_str(theirs);
+            }
         }
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
     }
-    if let Some(values) = fields::older(seen).filter(|_| has_older_fields) {
+    let left = number(headers, fields::OLDER[1]);
+    if has_older_fields && let Some(values) = fields::older(seen, retry_after, left) {
         for (name, value) in fields::OLDER.into_iter().zip(values) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
     }
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u32> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
 impl Sent for HttpRequest {

@@ -3,9 +3,9 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::hops::Field;
 use crate::key::{Key, KeyWriter};
@@ -59,7 +59,7 @@ impl Clients {
     ) -> Result<Self, NotANetwork> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map_err(|_| NotANetwork(text.to_owned())),
+            Err(_) => text.parse().map(canonical).map_err(|_| NotANetwork(text.to_owned())),
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -88,7 +88,8 @@ impl Clients {
 
     /// The client that sent `request`: a key.
     ///
-    /// Where the server does not say who the peer is, all clients are one. With axum, serve with
+    /// Where the server does not say who the peer is, all clients are one, and a `tracing` event warns of
+    /// it once. With axum, serve with
     /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the
     /// extensions of the request.
     pub fn of<R: Sent>(&self, request: &R) -> Client {
@@ -96,7 +97,11 @@ impl Clients {
     }
 
     fn address<R: Sent>(&self, request: &R) -> Option<IpAddr> {
-        let mut nearest = request.peer()?.to_canonical();
+        let Some(peer) = request.peer() else {
+            warn_of_no_peer();
+            return None;
+        };
+        let mut nearest = peer.to_canonical();
         if !self.trusts(nearest) {
             return Some(nearest);
         }
@@ -116,6 +121,25 @@ impl Clients {
     fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&address))
     }
+}
+
+/// A network of IPv4 addresses written as IPv6 is one of IPv4, as such an address is.
+fn canonical(network: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = network else { return network };
+    let plain = mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96));
+    let plain = plain.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok());
+    plain.map_or(network, IpNet::V4)
+}
+
+fn warn_of_no_peer() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "the server does not say who the peer of a connection is, so all clients are one: with axum, \
+             serve with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a \
+             `SocketAddr` to the extensions of the request"
+        );
+    });
 }
 
 impl Default for Clients {

@@ -1,15 +1,17 @@
 //! Refusals and fields as responses of the `http` crate: what the layer sends, and what [`Rejection`]
 //! is where a framework turns it into a response.
 
-use std::fmt;
+use std::iter;
 
 use http::header::Entry;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
+use super::accept::prefers_json;
 use super::fields;
-use super::refusal::{MakeBody, Refusal};
-use super::seen::Seen;
+use super::refusal::{Asked, Refusal};
+use super::seen::{self, Seen};
 use crate::rejection::Rejection;
 
 /// Answers refused requests in HTTP: with a text, or with a problem in JSON for who asks for it. With
@@ -30,69 +32,47 @@ pub trait Answers<B>: sealed::Answers<B> {}
 impl<A: sealed::Answers<B>, B> Answers<B> for A {}
 
 mod sealed {
-    use super::{Asked, MakeBody, Rejection, Response};
+    use super::{Rejection, Response, Seen};
 
     #[allow(unreachable_pub, private_interfaces, reason = "it seals a public trait")]
     pub trait Answers<B> {
-        fn answer(rejection: &Rejection, asked: &Asked, body: Option<&MakeBody>) -> Response<B>;
+        fn answer(rejection: &Rejection, seen: &Seen) -> Response<B>;
     }
 }
 
 #[allow(private_interfaces, reason = "it seals a public trait")]
 impl<B: From<String>> sealed::Answers<B> for Http {
-    fn answer(rejection: &Rejection, asked: &Asked, body: Option<&MakeBody>) -> Response<B> {
+    fn answer(rejection: &Rejection, seen: &Seen) -> Response<B> {
         #[cfg(feature = "tonic")]
-        if asked.is_grpc {
+        if seen.asked.is_grpc {
             return super::tonic::response::<()>(rejection).map(|()| B::from(String::new()));
         }
-        let accept = asked.accept.as_ref().map(HeaderValue::as_bytes);
-        response(&Refusal::new(rejection, accept), body).map(B::from)
+        response(&Refusal::new(rejection, seen), &seen.asked).map(B::from)
     }
 }
 
 #[cfg(feature = "tonic")]
 #[allow(private_interfaces, reason = "it seals a public trait")]
 impl<B: Default> sealed::Answers<B> for Grpc {
-    fn answer(rejection: &Rejection, _: &Asked, _: Option<&MakeBody>) -> Response<B> {
+    fn answer(rejection: &Rejection, _: &Seen) -> Response<B> {
         super::tonic::response(rejection)
     }
 }
 
-/// What is remembered of a request, to answer it.
-pub(crate) struct Asked {
-    accept: Option<HeaderValue>,
-    #[cfg(feature = "tonic")]
-    is_grpc: bool,
-}
-
 impl Asked {
-    pub(crate) fn new(headers: &HeaderMap) -> Self {
-        let mut lines = headers.get_all(ACCEPT).iter();
-        // Most programs accept anything, which asks for nothing.
-        let mut accept = lines.next().filter(|accept| *accept != "*/*").cloned();
-        if lines.next().is_some() {
-            // Lines of a list are one list.
-            let lines = headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes);
-            accept = HeaderValue::from_bytes(&lines.collect::<Vec<_>>().join(&b',')).ok();
-        }
-        Self {
-            accept,
-            #[cfg(feature = "tonic")]
-            is_grpc: headers
-                .get(CONTENT_TYPE)
-                .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")),
+    pub(crate) fn read(&mut self, request: &Parts) {
+        let accept = request.headers.get_all(ACCEPT).iter();
+        self.json = prefers_json(accept.map(HeaderValue::as_bytes));
+        #[cfg(feature = "tonic")]
+        {
+            self.is_grpc = super::tonic::is_grpc(request);
         }
     }
 }
 
-/// Marks the response that a [`Rejection`] became where nobody knew the request: the layer, which does,
-/// may answer better.
-#[derive(Clone, Debug)]
-pub(crate) struct Unasked(pub(crate) Rejection);
-
 /// The answer to a refused request, without the fields that tell of limits.
-fn response(refusal: &Refusal<'_>, body: Option<&MakeBody>) -> Response<String> {
-    let (kind, text) = refusal.body(body);
+fn response(refusal: &Refusal<'_>, asked: &Asked) -> Response<String> {
+    let (kind, text) = refusal.body(asked.body.as_ref());
     let mut response = Response::new(text);
     *response.status_mut() =
         StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -108,16 +88,20 @@ fn response(refusal: &Refusal<'_>, body: Option<&MakeBody>) -> Response<String> 
     response
 }
 
-/// The response that a rejection is by itself: in plain text, with the fields of its limit. A
-/// [`RateLimitLayer`](super::RateLimitLayer) makes it a problem in JSON for clients that ask for that.
+/// The response that a rejection is. Where a request is handled behind a
+/// [`RateLimitLayer`](super::RateLimitLayer), that is what the layer would answer, which adds the fields
+/// that tell of limits; elsewhere, as in a spawned task, a plain text with the fields of its limit.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
-        let mut response = response(&Refusal::new(&rejection, None), None);
+        let answer = <Http as sealed::Answers<B>>::answer;
+        if let Some(seen) = seen::refused(&rejection) {
+            return answer(&rejection, &seen);
+        }
         let mut seen = Seen::default();
         seen.note(&Err(rejection.clone()));
+        let mut response = answer(&rejection, &seen);
         tell(response.headers_mut(), &seen, policy(&seen), false);
-        response.extensions_mut().insert(Unasked(rejection));
-        response.map(B::from)
+        response
     }
 }
 
@@ -140,19 +124,19 @@ pub(crate) fn tell(
     if seen.len() == 0 {
         return;
     }
+    let retry_after = number(headers, &RETRY_AFTER);
     add(headers, &POLICY, policy);
-    add(headers, &STATE, value(fields::state(seen)));
-    if let Some(values) = fields::older(seen).filter(|_| has_older_fields) {
+    add(headers, &STATE, value(fields::state(seen, retry_after)));
+    let left = number(headers, &HeaderName::from_static(fields::OLDER[1]));
+    if has_older_fields && let Some(values) = fields::older(seen, retry_after, left) {
         for (name, value) in fields::OLDER.into_iter().zip(values) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
     }
 }
 
-/// Takes away what [`tell`] has added.
-pub(crate) fn untell(headers: &mut HeaderMap) {
-    headers.remove(&POLICY);
-    headers.remove(&STATE);
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u32> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
 fn value(text: String) -> Option<HeaderValue> {
@@ -166,14 +150,12 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, ours: Option<HeaderValue>) {
             entry.insert(ours);
         }
         Entry::Occupied(mut entry) => {
-            let both = [ours.as_bytes(), b", ", entry.get().as_bytes()].concat();
-            entry.insert(HeaderValue::from_bytes(&both).unwrap_or(ours));
+            // Lines of a list are one list. A rejection that became a response elsewhere has told of itself.
+            let theirs = entry.iter().map(HeaderValue::as_bytes);
+            let theirs = theirs.filter(|line| !ours.as_bytes().ends_with(line));
+            let lines: Vec<_> = iter::once(ours.as_bytes()).chain(theirs).collect();
+            let all = HeaderValue::from_bytes(&lines.join(&b", "[..]));
+            entry.insert(all.unwrap_or(ours));
         }
-    }
-}
-
-impl fmt::Debug for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asked").finish_non_exhaustive()
     }
 }

@@ -44,6 +44,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
+use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, FromRef, FromRequestParts, MatchedPath};
 use axum_core::response::{IntoResponse, Response};
 use http::Extensions;
@@ -54,8 +55,8 @@ use crate::key::{Key, KeyWriter};
 use crate::rejection::Rejection;
 
 /// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
-/// decide; with the fields of the limit, and with a text, which a [`RateLimitLayer`] makes a problem
-/// for clients that ask for JSON.
+/// decide. Behind a [`RateLimitLayer`] it is a text or a problem, as the client asks for; else a text
+/// with the fields of the limit.
 ///
 /// [`RateLimitLayer`]: super::RateLimitLayer
 impl IntoResponse for Rejection {
@@ -95,5 +96,7 @@ impl Key for Route {
 
 /// Who holds the other end of the connection.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
-    extensions.get().map(|ConnectInfo::<SocketAddr>(address)| address.ip())
+    let real = extensions.get().map(|ConnectInfo::<SocketAddr>(address)| address.ip());
+    let mock = || extensions.get().map(|MockConnectInfo::<SocketAddr>(address)| address.ip());
+    real.or_else(mock)
 }

@@ -25,13 +25,13 @@ pub(crate) fn policy(seen: &Seen) -> String {
     })
 }
 
-/// The value of `RateLimit`: the limits that spoke, or those that refused where one did. `Retry-After`
-/// is about these, and must not be earlier than any `t` beside it.
-pub(crate) fn state(seen: &Seen) -> String {
+/// The value of `RateLimit`: the limits that spoke, or those that refused where one did. No `t` may be
+/// later than the `Retry-After` beside it, if there is one.
+pub(crate) fn state(seen: &Seen, retry_after: Option<u32>) -> String {
     let is_refused = seen.entries().any(|entry| entry.state.is_some_and(|state| state.refused));
     list(seen, |text, entry| {
         let Some(State { remaining, seconds, refused }) = entry.state else { return false };
-        if refused != is_refused {
+        if refused != is_refused || retry_after.is_some_and(|wait| seconds > wait) {
             return false;
         }
         number(text, ";r=", remaining);
@@ -40,11 +40,14 @@ pub(crate) fn state(seen: &Seen) -> String {
     })
 }
 
-/// The values of the older fields, for the limit that is nearest to its end.
-pub(crate) fn older(seen: &Seen) -> Option<[u32; 3]> {
+/// The values of the older fields, for the limit that is nearest to its end; `None` where those stay
+/// that are there, which tell of a refusal or leave no more than `left`.
+pub(crate) fn older(seen: &Seen, retry_after: Option<u32>, left: Option<u32>) -> Option<[u32; 3]> {
     let spoke = seen.entries().filter_map(|entry| Some((entry, entry.state?)));
+    let spoke = spoke.filter(|(_, state)| retry_after.is_none_or(|wait| state.seconds <= wait));
     let (entry, state) = spoke.min_by_key(|(_, state)| (!state.refused, state.remaining))?;
-    Some([entry.quota.threshold(), state.remaining, state.seconds])
+    let stay = left.is_some_and(|left| retry_after.is_some() || left <= state.remaining);
+    (!stay).then_some([entry.quota.threshold(), state.remaining, state.seconds])
 }
 
 /// A list of items with parameters (RFC 9651, section 3.1), of those that `parameters` keeps.
@@ -66,7 +69,7 @@ fn list(seen: &Seen, parameters: impl Fn(&mut String, &Entry) -> bool) -> String
 
 /// A name as a string (RFC 9651, section 3.3.3); of two limits of one name, the second has a number.
 /// What is not printable ASCII is percent-encoded, and so is `%`, so that no two names meet.
-fn name(text: &mut String, name: &str, namesakes: usize) {
+pub(crate) fn name(text: &mut String, name: &str, namesakes: usize) {
     const HEX: [u8; 16] = *b"0123456789ABCDEF";
     text.push('"');
     for byte in name.bytes() {

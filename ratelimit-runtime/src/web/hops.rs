@@ -58,11 +58,15 @@ fn node(element: &[u8]) -> Option<IpAddr> {
     let (mut rest, mut found) = (Some(element), None);
     while let Some(text) = rest {
         let (before, pair) = split_last(text, b';', true);
-        let (name, value) = std::str::from_utf8(pair.trim_ascii()).ok()?.split_once('=')?;
+        rest = before;
+        let pair = pair.trim_ascii();
+        if pair.is_empty() {
+            continue;
+        }
+        let (name, value) = std::str::from_utf8(pair).ok()?.split_once('=')?;
         if name.eq_ignore_ascii_case("for") && found.replace(value).is_some() {
             return None;
         }
-        rest = before;
     }
     let value = found?;
     let bare = value.strip_prefix('"').map_or(Some(value), |value| value.strip_suffix('"'))?;
@@ -115,6 +119,10 @@ mod tests {
         assert_eq!(hops("for=unknown, by=203.0.113.43"), "? ?");
         // Twice, or not a list of pairs.
         assert_eq!(hops("for=1.2.3.4;for=5.6.7.8, for, for=1.2.3.4;x"), "? ? ?");
+        // A pair may be empty.
+        assert_eq!(hops("for=1.2.3.4;, ;for=5.6.7.8, for=9.9.9.9;;proto=http"), {
+            "9.9.9.9 5.6.7.8 1.2.3.4"
+        });
         // What is quoted separates nothing.
         assert_eq!(hops(r#"for=1.2.3.4;host="a,b;c\",d", for=5.6.7.8"#), "5.6.7.8 1.2.3.4");
     }

@@ -15,10 +15,10 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Answers, Asked, Http, Unasked, policy, tell, untell};
+use super::answer::{Answers, Http, policy, tell};
 use super::refusal::Refusal;
 use super::rules::{Decides, Rules};
-use super::seen::{Recorded, Seen};
+use super::seen::{Entry, Recorded, Seen};
 use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
@@ -67,7 +67,9 @@ use crate::rejection::Rejection;
 /// A refusal has, besides, `Retry-After` in whole seconds, rounded up, `Cache-Control: no-store`, and a
 /// body: plain text, or a problem in JSON (RFC 9457) for who asks for JSON. It is 429 for a limit that
 /// is reached, 413 for a cost that can never be admitted, 503 when the store cannot decide. A
-/// [`Rejection`] that a handler has returned is answered in the same way.
+/// [`Rejection`] that a handler returns is answered in the same way; what the application makes of that
+/// answer stays, as do all other responses: the layer only adds fields to them. `RateLimit` leaves out
+/// what ends later than `Retry-After` says to come back.
 ///
 /// # Several layers
 ///
@@ -120,6 +122,11 @@ impl<A> RateLimitLayer<A> {
     /// Limits requests by `limit`, counted by the key that `key` makes of each: a function of all but the
     /// body. Several limits are decided together, as [`RateLimiter::check_all`] does, and must agree on
     /// what it says.
+    ///
+    /// # Panics
+    ///
+    /// When the limits disagree about scope, `on_error`, shadow or wait: put those into layers of their
+    /// own.
     #[must_use]
     pub fn limit<K: Key>(
         self,
@@ -129,7 +136,8 @@ impl<A> RateLimitLayer<A> {
         self.with(|rules| rules.limit(limit, key))
     }
 
-    /// Lets requests pass of which `is_exempt` says so: health checks, say.
+    /// Lets requests pass of which `is_exempt` says so: health checks, say. They are not told of the limits
+    /// of this layer.
     #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|rules| rules.exempt(is_exempt))
@@ -156,8 +164,9 @@ impl<A> RateLimitLayer<A> {
 
     /// Adds the fields that tell of the limits in `seen`.
     fn tell(&self, headers: &mut HeaderMap, seen: &Seen) {
-        let policy =
-            if seen.len() == self.rules.told.len() { self.policy.clone() } else { policy(seen) };
+        let told = self.rules.told.entries().map(Entry::identity);
+        let is_known = seen.entries().map(Entry::identity).eq(told);
+        let policy = if is_known { self.policy.clone() } else { policy(seen) };
         tell(headers, seen, policy, self.rules.has_older_fields);
     }
 }
@@ -221,10 +230,14 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let rules = &self.layer.rules;
-        let mut seen = rules.told.clone();
         let (parts, body) = request.into_parts();
-        let asked = Asked::new(&parts.headers);
+        let is_exempt = rules.exempts(&parts);
+        let mut seen = rules.seen(is_exempt);
+        seen.asked.read(&parts);
         let begun = seen.during(|| {
+            if is_exempt {
+                return None;
+            }
             let (mut check, by) = rules.check(&parts)?;
             // What is decided here is decided, and no service need be kept for later. A question to
             // Redis is asked once the future is polled.
@@ -240,6 +253,8 @@ where
                 Stage::Handled { inner: seen.throughout(self.inner.call(request)) }
             }
             Some((_, Poll::Ready(Err(rejection)))) => {
+                // Whatever the inner service holds ready, others may have it.
+                self.inner = self.inner.clone();
                 Stage::Refused { refused: Some((rejection, seen)) }
             }
             Some((check, Poll::Pending)) => {
@@ -249,7 +264,7 @@ where
                 Stage::Checked { waiting: Box::new((check, seen, Some((service, request)))) }
             }
         };
-        Limited { stage, asked, layer: self.layer.clone() }
+        Limited { stage, layer: self.layer.clone() }
     }
 }
 
@@ -266,7 +281,6 @@ pin_project! {
     {
         #[pin]
         stage: Stage<S, S::Future, B>,
-        asked: Asked,
         layer: RateLimitLayer<A>,
     }
 }
@@ -292,7 +306,6 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let rules = &this.layer.rules;
         loop {
             let next = match this.stage.as_mut().project() {
                 StageNow::Checked { waiting } => {
@@ -313,21 +326,13 @@ where
                 StageNow::Handled { mut inner } => {
                     let mut response = ready!(inner.as_mut().poll(context))?;
                     let seen = inner.take_value().map(RefCell::into_inner);
-                    if let Some(Unasked(rejection)) = response.extensions_mut().remove() {
-                        untell(response.headers_mut());
-                        let (headers, answer) = (
-                            mem::take(response.headers_mut()),
-                            A::answer(&rejection, this.asked, rules.body.as_ref()),
-                        );
-                        response = answered(answer, headers);
-                    }
                     let seen = seen.unwrap_or_default();
                     this.layer.tell(response.headers_mut(), &seen);
                     return Poll::Ready(Ok(response));
                 }
                 StageNow::Refused { refused } => {
                     let (rejection, seen) = refused.take().expect("polled after it was ready");
-                    let mut response = A::answer(&rejection, this.asked, rules.body.as_ref());
+                    let mut response = A::answer(&rejection, &seen);
                     this.layer.tell(response.headers_mut(), &seen);
                     return Poll::Ready(Ok(response));
                 }
@@ -335,14 +340,6 @@ where
             this.stage.set(next);
         }
     }
-}
-
-/// An answer that keeps the headers which others have added to the response in its place.
-fn answered<C>(mut answer: Response<C>, mut others: HeaderMap) -> Response<C> {
-    others.remove(http::header::CONTENT_LENGTH);
-    others.extend(mem::take(answer.headers_mut()));
-    *answer.headers_mut() = others;
-    answer
 }
 
 impl<S: Service<Request<B>>, A, B> fmt::Debug for Limited<S, A, B> {

@@ -10,6 +10,13 @@
 //!
 //! In all of them, [`Clients`] tells clients apart, for the middleware and as the key of annotated
 //! handlers.
+//!
+//! # Among other layers
+//!
+//! Put what answers preflight requests, such as `CorsLayer`, outside of the limits, so that these requests
+//! are not counted and refusals can be read by scripts; and expose `RateLimit`, `RateLimit-Policy` and
+//! `Retry-After` to them. `Router::layer` puts the layer that comes last outside; `ServiceBuilder` the one
+//! that comes first. Compression may stand on either side: the fields are the same.
 
 mod accept;
 mod address;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::accept;
-use super::seen::seconds;
+use super::fields;
+use super::seen::{Seen, seconds};
 use crate::rejection::Rejection;
 
 /// A refused request, to be answered; what a [body of your own](super::RateLimitLayer::body) is made
@@ -13,6 +13,18 @@ use crate::rejection::Rejection;
 pub struct Refusal<'a> {
     rejection: &'a Rejection,
     json: bool,
+    /// How many limits of the same name the request met before.
+    namesakes: usize,
+}
+
+/// What is known of a request, to answer it if it is refused.
+#[derive(Clone, Default)]
+pub(crate) struct Asked {
+    pub(crate) json: bool,
+    #[cfg(feature = "tonic")]
+    pub(crate) is_grpc: bool,
+    /// Makes the body, where the application says what it is.
+    pub(crate) body: Option<MakeBody>,
 }
 
 /// A content type and a text.
@@ -22,9 +34,9 @@ pub(crate) type Body = (&'static str, String);
 pub(crate) type MakeBody = Arc<dyn Fn(&Refusal<'_>) -> Body + Send + Sync>;
 
 impl<'a> Refusal<'a> {
-    /// A refusal of a client that sent `accept`.
-    pub(crate) fn new(rejection: &'a Rejection, accept: Option<&[u8]>) -> Self {
-        Self { rejection, json: accept.is_some_and(accept::prefers_json) }
+    /// A refusal of the request of which `seen` is known.
+    pub(crate) fn new(rejection: &'a Rejection, seen: &Seen) -> Self {
+        Self { rejection, json: seen.asked.json, namesakes: seen.namesakes(rejection) }
     }
 
     /// Why the request was refused.
@@ -72,7 +84,8 @@ impl<'a> Refusal<'a> {
         string(&mut text, &self.rejection.to_string());
         if is_policy {
             text.push_str(r#","violated-policies":["#);
-            string(&mut text, self.rejection.name());
+            // As a string of JSON it is as in the fields: printable, with the same escapes.
+            fields::name(&mut text, self.rejection.name(), self.namesakes);
             text.push(']');
         }
         text.push('}');

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::refusal::{MakeBody, Refusal};
+use super::refusal::Refusal;
 use super::seen::Seen;
 use crate::check::Check;
 use crate::decision::Source;
@@ -21,7 +21,6 @@ pub(crate) struct Rules<P> {
     /// The limits, as clients are told of them.
     pub(crate) told: Seen,
     pub(crate) has_older_fields: bool,
-    pub(crate) body: Option<MakeBody>,
 }
 
 /// Who decides.
@@ -43,6 +42,13 @@ impl<P> Rules<P> {
         limit: Limit,
         key: impl Fn(&P) -> K + Send + Sync + 'static,
     ) {
+        let agrees = self.limits.first().is_none_or(|(first, _)| limit.agrees_with(first));
+        assert!(
+            agrees,
+            "the limits of one layer are decided together, and `{}` disagrees about `scope`, \
+             `on_error`, `shadow` or `wait`: put it into a layer of its own",
+            limit.name()
+        );
         self.told.expect(&limit);
         self.limits.push((limit, Arc::new(move |request, show| show(&key(request)))));
     }
@@ -59,16 +65,23 @@ impl<P> Rules<P> {
         &mut self,
         body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) {
-        self.body = Some(Arc::new(body));
+        self.told.asked.body = Some(Arc::new(body));
+    }
+
+    /// Whether a request passes unchecked. It is told of no limits here.
+    pub(crate) fn exempts(&self, request: &P) -> bool {
+        self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(request))
+    }
+
+    /// What is known of a request at first.
+    pub(crate) fn seen(&self, is_exempt: bool) -> Seen {
+        if is_exempt { Seen::new(self.told.asked.clone()) } else { self.told.clone() }
     }
 
     /// Begins the check of a request; `None` where there is nothing to check. It is ready at once where
     /// this process decides, unless calls may wait.
     pub(crate) fn check(&self, request: &P) -> Option<(Check, Decides)> {
         let (first, _) = self.limits.first()?;
-        if self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
-            return None;
-        }
         let begun = match &self.limiter {
             Some(limiter) => self.check_by(limiter, request),
             None => global::with_current(|limiter| self.check_by(limiter, request)).unwrap_or_else(
@@ -113,7 +126,6 @@ impl<P> Clone for Rules<P> {
             limiter: self.limiter.clone(),
             told: self.told.clone(),
             has_older_fields: self.has_older_fields,
-            body: self.body.clone(),
         }
     }
 }
@@ -126,7 +138,6 @@ impl<P> Default for Rules<P> {
             limiter: None,
             told: Seen::default(),
             has_older_fields: false,
-            body: None,
         }
     }
 }

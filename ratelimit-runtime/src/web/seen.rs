@@ -1,5 +1,5 @@
 //! What was decided about a request, wherever in it: the checks that end while a request is handled
-//! are noted, so that the response can tell of them.
+//! are noted, so that the response can tell of them; and what a refusal in it needs to be answered.
 
 use std::cell::RefCell;
 use std::mem;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::futures::TaskLocalFuture;
 
+use super::refusal::Asked;
 use crate::decision::{Decision, Source, Verdict};
 use crate::limit::{Limit, Quota};
 use crate::question::Finding;
@@ -25,6 +26,7 @@ const FEW: usize = 2;
 /// The limits that a request came across, in that order, each with its latest decision.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
+    pub(crate) asked: Asked,
     few: [Option<Entry>; FEW],
     more: Vec<Entry>,
 }
@@ -47,6 +49,11 @@ pub(crate) struct State {
 }
 
 impl Seen {
+    /// Of a request that came across none yet.
+    pub(crate) fn new(asked: Asked) -> Self {
+        Self { asked, ..Self::default() }
+    }
+
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> + Clone {
         self.few.iter().flatten().chain(&self.more)
     }
@@ -68,6 +75,13 @@ impl Seen {
         self.entries().count()
     }
 
+    /// How many limits of the name of the one that refused came before it.
+    pub(crate) fn namesakes(&self, rejection: &Rejection) -> usize {
+        let Rejection::Limited { name, quota, .. } = rejection else { return 0 };
+        let before = self.entries().take_while(|it| it.identity() != (*name, *quota));
+        before.filter(|it| it.name == *name).count()
+    }
+
     /// Notes a limit that has yet to speak. A shadow is for operators, not for clients.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() {
@@ -76,7 +90,7 @@ impl Seen {
     }
 
     fn add(&mut self, entry: Entry) {
-        let same = |it: &&mut Entry| it.name == entry.name && it.quota == entry.quota;
+        let same = |it: &&mut Entry| it.identity() == entry.identity();
         if let Some(known) = self.few.iter_mut().flatten().chain(&mut self.more).find(same) {
             known.state = entry.state.or(known.state);
         } else if let Some(free) = self.few.iter_mut().find(|it| it.is_none()) {
@@ -101,6 +115,13 @@ impl Seen {
     }
 }
 
+impl Entry {
+    /// What makes it the same limit.
+    pub(crate) fn identity(&self) -> (&'static str, Quota) {
+        (self.name, self.quota)
+    }
+}
+
 impl State {
     fn of(decision: &Decision) -> Self {
         let span = if decision.allowed { decision.reset_after } else { decision.retry_after };
@@ -122,6 +143,16 @@ pub(crate) fn notes() -> bool {
 /// A check has ended.
 pub(crate) fn note(finding: &Finding) {
     let _ = SEEN.try_with(|seen| seen.borrow_mut().note(finding));
+}
+
+/// A rejection becomes a response: what is known of the request that it refuses, if one is being
+/// handled, which is then told of it wherever it was decided.
+pub(crate) fn refused(rejection: &Rejection) -> Option<Seen> {
+    let noted = |seen: &RefCell<Seen>| {
+        seen.borrow_mut().note(&Err(rejection.clone()));
+        seen.borrow().clone()
+    };
+    SEEN.try_with(noted).ok()
 }
 
 /// Limits are asked about together: one of them will speak, and the others are to be known too.

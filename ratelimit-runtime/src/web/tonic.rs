@@ -38,7 +38,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Extensions, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::request::Parts;
+use http::{Extensions, HeaderValue, Method, Response};
 use tonic::metadata::MetadataMap;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
@@ -70,7 +72,18 @@ impl From<&Rejection> for Status {
 
 /// The answer to a refused request.
 pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
-    Status::from(rejection).into_http()
+    let mut response = Status::from(rejection).into_http();
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Whether `request` is one of gRPC, or of gRPC-Web, as its protocol has them.
+pub(super) fn is_grpc(request: &Parts) -> bool {
+    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    request.method == Method::POST
+        && rest
+            .is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
 }
 
 /// Who holds the other end of the connection.
