@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
 use self::address::Address;
 pub(crate) use self::address::Certificates;
@@ -255,7 +256,8 @@ impl Servers {
             let verdict = self.decide(Op::Decide, group, by).await;
             if !verdict.as_ref().is_ok_and(|verdict| verdict.decision.allowed) {
                 groups.truncate(index);
-                self.give_back(groups);
+                // As far as there is time: who is told finds nothing charged.
+                let _ = timeout_at(by, self.give_back(groups)).await;
                 return verdict;
             }
             let verdict = verdict?;
@@ -264,8 +266,8 @@ impl Servers {
         hardest.ok_or(StoreError::NoLimits)
     }
 
-    /// Gives back in time of its own: the caller's may be over.
-    fn give_back(self: &Arc<Self>, groups: Vec<Vec<Asked>>) {
+    /// Gives back in time of its own: the caller's may be over, and the caller may leave.
+    fn give_back(self: &Arc<Self>, groups: Vec<Vec<Asked>>) -> JoinHandle<()> {
         let servers = Arc::clone(self);
         tokio::spawn(async move {
             let by = Instant::now() + servers.deadline;
@@ -273,7 +275,7 @@ impl Servers {
                 // The failure that is told is the one that led here.
                 let _ = servers.ask(Op::Refund, part, by).await;
             }
-        });
+        })
     }
 
     /// Asks about one limit.
