@@ -2,16 +2,19 @@
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
 -- State    string of 18 bytes: its beginning (7), start (7), count (4)
--- arg      after the prelude's: 1 when aligned (1), how far calendar boundaries lie before
+-- arg      threshold (4), period (7), 1 when aligned (1), how far calendar boundaries lie before
 --          multiples of the period since the epoch (7)
+-- moment   when units were charged that are returned
 
-local aligned, shift = struct.unpack('>I1I7', arg, rest)
+local threshold, period, aligned, shift = unpack('>I4I7I1I7', arg, from)
 
+-- Each call.
 local state = call('GET', key)
 local start, count = 0, 0
 if state then
-  if #state ~= 18 or string.byte(state) ~= VERSION then return { err = BADSTATE } end
-  start, count = struct.unpack('>I7I4', state, 8)
+  if #state ~= 18 then return { err = BADSTATE } end
+  version, lives, start, count = unpack('>I1I6I7I4', state)
+  if version ~= VERSION then return { err = BADSTATE } end
 end
 local now = clock < start and start or clock
 
@@ -20,7 +23,7 @@ local now = clock < start and start or clock
 local left
 if aligned == 1 then
   local elapsed = (now + shift) % period
-  local boundary = math.max(now - elapsed, 0)
+  local boundary = max(now - elapsed, 0)
   if start < boundary then count = 0 end
   start, left = boundary, now - elapsed + period - clock
 else
@@ -35,11 +38,11 @@ elseif cost > 0 and op ~= PEEK then
   if op == DECIDE then
     count = count + cost
   else
-    local charged = op == RETURN and struct.unpack('>I7', arg, rest + 8) or start
+    local charged = op == RETURN and moment or start
     -- Only what this window has counted.
-    if start <= charged and charged < clock + left then count = math.max(count - cost, 0) end
+    if start <= charged and charged < clock + left then count = max(count - cost, 0) end
   end
-  changed = struct.pack('>I7I4', start, count)
+  changed = pack('>I7I4', start, count)
 end
 
 if count < threshold then remaining = threshold - count end

@@ -89,46 +89,49 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 
 /// Reads the arguments as `lua/prelude.lua` and the scripts after it describe them.
 fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
-    let (op, number, time) = asked.op();
-    if time > 0 && !matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+    let (op, number, moment) = asked.op();
+    if moment > 0 && !matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
         return;
     }
-    let named = script::named_arguments(op, limit, clock, cost);
-    let (index, packed) = named.split_last().expect("an index");
-    assert_eq!(packed, script::arguments(op, limit, clock, cost));
-
-    let mut rest = packed;
+    let alone = script::alone(op, limit, clock, cost);
+    let mut rest = &alone[..];
     assert_eq!(take(&mut rest, 1), number);
     assert_eq!(take(&mut rest, 1), u64::from(clock.is_some()));
     assert_eq!(take(&mut rest, 7), clock.unwrap_or(0));
     assert_eq!(take(&mut rest, 4), cost.into());
-    assert_eq!(take(&mut rest, 4), limit.threshold().into());
-    assert_eq!(u128::from(take(&mut rest, 7)), limit.period().as_micros());
+    assert_eq!(take(&mut rest, 7), moment);
+
+    let named = script::among_several(limit);
+    let (index, terms) = named.split_first().expect("an index");
+    assert_eq!(rest, terms);
+    if matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+        assert_eq!(*index, 4);
+        assert_eq!(take(&mut rest, 4), limit.capacity().into());
+        let token = take(&mut rest, 7);
+        assert_eq!(token, limit.rate.token);
+        assert_eq!(take(&mut rest, 4), limit.rate.drain);
+        assert!(limit.rate.drain > 0 && token > 0);
+        assert!(u128::from(limit.capacity()) * u128::from(token) <= 1 << 52);
+    } else {
+        assert_eq!(take(&mut rest, 4), limit.threshold().into());
+        assert_eq!(u128::from(take(&mut rest, 7)), limit.period().as_micros());
+    }
     match limit.algorithm() {
-        Algorithm::Sliding => assert_eq!((*index, packed.len()), (1, 24)),
+        Algorithm::Sliding => assert_eq!(*index, 1),
         Algorithm::Fixed => {
-            assert_eq!((*index, packed.len()), (2, 32));
+            assert_eq!(*index, 2);
             assert_eq!(take(&mut rest, 1), u64::from(limit.shift_us().is_some()));
             assert_eq!(take(&mut rest, 7), limit.shift_us().unwrap_or(0));
             assert!(limit.shift_us().unwrap_or(0) < limit.period_us());
         }
         Algorithm::SlidingCounter => {
-            assert_eq!((*index, packed.len()), (3, 38));
+            assert_eq!(*index, 3);
             assert_eq!(take(&mut rest, 7), limit.grain.grain);
             let span = take(&mut rest, 7);
             assert_eq!(span, limit.grain.span);
             assert!(u128::from(limit.threshold()) * u128::from(span) <= 1 << 52);
         }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            assert_eq!((*index, packed.len()), (4, 46));
-            assert_eq!(take(&mut rest, 4), limit.capacity().into());
-            let token = take(&mut rest, 7);
-            assert_eq!(token, limit.rate.token);
-            assert_eq!(take(&mut rest, 4), limit.rate.drain);
-            assert_eq!(take(&mut rest, 7), time);
-            assert!(limit.rate.drain > 0 && token > 0);
-            assert!(u128::from(limit.capacity()) * u128::from(token) <= 1 << 52);
-        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
     }
     assert!(rest.is_empty());
 }

@@ -6,8 +6,9 @@
 //! would have got if they had come one after the other.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex};
+use std::{iter, mem, slice};
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
@@ -67,11 +68,13 @@ pub(super) struct Asked {
     pub(super) cost: u32,
 }
 
-impl Hash for Asked {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // Limits of one key rarely differ.
-        self.key.hash(state);
-        self.cost.hash(state);
+impl Asked {
+    /// A number that is the same for equal calls, and another one for most others.
+    fn digest(&self) -> u64 {
+        let mut digest = DefaultHasher::new();
+        digest.write(&self.key);
+        digest.write_u32(self.cost);
+        digest.finish()
     }
 }
 
@@ -151,8 +154,8 @@ impl Flight {
         let servers = Arc::clone(&self.servers);
         let mut queues = lock(&servers.queues.queues);
         let Some(queue) = queues.get_mut(&self.id) else { return Vec::new() };
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut places: HashMap<Asked, usize> = HashMap::new();
+        let mut entries: Vec<Entry> = Vec::with_capacity(queue.waiting.len().min(ENTRIES));
+        let mut digests = Vec::with_capacity(entries.capacity());
         let mut calls = 0;
         while calls < CALLS
             && entries.len() < ENTRIES
@@ -163,19 +166,16 @@ impl Flight {
                 continue;
             }
             calls += 1;
-            if let Some(place) = places.get(&asked) {
-                let entry = &mut entries[*place];
+            let digest = asked.digest();
+            let equal = digests.iter().zip(&mut entries);
+            let mut equal =
+                equal.filter(|(other, entry)| **other == digest && entry.asked == asked);
+            if let Some((_, entry)) = equal.next() {
                 entry.answers.push(answer);
                 entry.by = entry.by.max(by);
             } else {
-                entries.push(Entry {
-                    limit: asked.limit,
-                    cost: asked.cost,
-                    key: asked.key.clone(),
-                    by,
-                    answers: vec![answer],
-                });
-                places.insert(asked, entries.len() - 1);
+                entries.push(Entry { asked, by, answers: vec![answer] });
+                digests.push(digest);
             }
         }
         if entries.is_empty() {
@@ -189,41 +189,46 @@ impl Flight {
 
 /// Equal calls.
 struct Entry {
-    limit: Limit,
-    key: Vec<u8>,
-    cost: u32,
+    asked: Asked,
     by: Instant,
     answers: Vec<Answer>,
 }
 
 impl Servers {
-    async fn decide_many(&self, entries: Vec<Entry>, by: Instant) {
-        let clock = self.clock.sent();
-        let arguments = entries.iter().map(|entry| {
-            let count = entry.answers.len() as u32;
-            script::counted_arguments(&entry.limit, clock, entry.cost, count)
-        });
+    async fn decide_many(&self, mut entries: Vec<Entry>, by: Instant) {
+        let mut limits: Vec<Limit> = Vec::new();
+        let mut head = script::head(Op::Decide, self.clock.sent());
+        for Entry { asked, answers, .. } in &entries {
+            let known = limits.iter().position(|limit| *limit == asked.limit);
+            let limit = known.unwrap_or_else(|| {
+                limits.push(asked.limit);
+                limits.len() - 1
+            });
+            script::put_entry(&mut head, limit, asked.cost, answers.len() as u32);
+        }
+        let limits = limits.iter().map(script::among_several);
         let call = Call {
             script: Script::batch(),
-            keys: entries.iter().map(|entry| entry.key.clone()).collect(),
-            arguments: arguments.collect(),
+            keys: entries.iter_mut().map(|entry| mem::take(&mut entry.asked.key)).collect(),
+            arguments: iter::once(head).chain(limits).collect(),
         };
-        let reply = self.run_for(&call, by).await;
-        let mut reply = match reply {
-            Ok(Value::Array(parts)) => Reply::new(parts),
-            Ok(_) => None,
+        let reply = match self.run_for(&call, by).await {
+            Ok(Value::Array(parts)) => parts,
+            Ok(_) => Vec::new(),
             Err(error) => {
                 return for_each(entries, |answer| {
                     let _ = answer.send(Err(error.clone()));
                 });
             }
         };
-        for entry in entries {
-            let answers = reply.as_mut().and_then(|reply| reply.next(&entry));
-            let answers = answers.unwrap_or_else(|| vec![Err(unexpected()); entry.answers.len()]);
-            for (answer, decided) in entry.answers.into_iter().zip(answers) {
+        let mut reply = Reply::new(&reply);
+        for (Entry { asked, answers, .. }, key) in entries.into_iter().zip(&call.keys) {
+            let told = reply.as_mut().and_then(|reply| reply.next(key, answers.len()));
+            let told = told.unwrap_or_else(|| Err(unexpected()));
+            for (index, answer) in answers.into_iter().enumerate() {
                 // Who has given up does not want it any more.
-                let _ = answer.send(decided);
+                let _ = answer
+                    .send(told.as_ref().map(|told| told.to(index, &asked)).map_err(Clone::clone));
             }
         }
     }
@@ -234,51 +239,70 @@ fn for_each(entries: Vec<Entry>, act: impl FnMut(Answer)) {
 }
 
 /// The reply of `lua/batch.lua`, read entry by entry.
-struct Reply {
-    outcomes: std::vec::IntoIter<u8>,
-    errors: std::vec::IntoIter<Value>,
+struct Reply<'a> {
+    outcomes: &'a [u8],
+    errors: slice::Iter<'a, Value>,
 }
 
-impl Reply {
-    fn new(parts: Vec<Value>) -> Option<Self> {
-        let mut parts = parts.into_iter();
+impl<'a> Reply<'a> {
+    fn new(parts: &'a [Value]) -> Option<Self> {
+        let mut parts = parts.iter();
         let Some(Value::BulkString(outcomes)) = parts.next() else { return None };
-        Some(Self { outcomes: outcomes.into_iter(), errors: parts })
+        Some(Self { outcomes, errors: parts })
     }
 
-    /// What each call of the entry is told.
-    fn next(&mut self, entry: &Entry) -> Option<Vec<Result<Outcome, StoreError>>> {
-        let calls = entry.answers.len();
-        let admitted = u32::from_be_bytes(self.take()?);
+    /// What so many equal calls of a key are told.
+    fn next(&mut self, key: &[u8], calls: usize) -> Option<Result<Told, StoreError>> {
+        let admitted = u32::from_be_bytes(*self.outcomes.first_chunk()?);
         if admitted == FAILED {
+            self.take(4)?;
             let Some(Value::BulkString(message)) = self.errors.next() else { return None };
-            let message = String::from_utf8_lossy(&message);
-            return Some(vec![Err(script::error_of(&message, &entry.key)); calls]);
+            let message = String::from_utf8_lossy(message);
+            return Some(Err(script::error_of(&message, key)));
         }
+        if calls == 1 {
+            let (outcome, slack) = self.outcome()?;
+            let admitted = usize::from(outcome.allowed);
+            return Some(Ok(Told { admitted, last: outcome, slack, refused: outcome }));
+        }
+        self.take(4)?;
         let admitted = (admitted as usize).min(calls);
-        let mut outcomes = Vec::with_capacity(calls);
-        if admitted > 0 {
-            let reply: [u8; REPLY] = self.take()?;
-            let last = script::decode_reply(&reply)?;
-            let slack = script::decode_slack(&reply)?;
-            outcomes.extend((0..admitted).rev().map(|behind| {
-                Ok(last.before(&entry.limit, behind as u64 * u64::from(entry.cost), slack))
-            }));
-        }
-        if admitted < calls {
-            let reply: [u8; REPLY] = self.take()?;
-            let refused = script::decode_reply(&reply)?;
-            outcomes.resize(calls, Ok(refused));
-        }
-        Some(outcomes)
+        let last = if admitted > 0 { Some(self.outcome()?) } else { None };
+        let refused = if admitted < calls { Some(self.outcome()?.0) } else { None };
+        let (last, slack) = last.or(refused.map(|refused| (refused, 0)))?;
+        Some(Ok(Told { admitted, last, slack, refused: refused.unwrap_or(last) }))
     }
 
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
-        for byte in &mut bytes {
-            *byte = self.outcomes.next()?;
+    fn outcome(&mut self) -> Option<(Outcome, u32)> {
+        let reply = self.take(REPLY)?;
+        Some((script::decode_reply(reply)?, script::decode_slack(reply)?))
+    }
+
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.outcomes.split_at_checked(bytes)?;
+        self.outcomes = rest;
+        Some(taken)
+    }
+}
+
+/// What equal calls are told.
+struct Told {
+    /// So many are admitted; this is what the last of them is told.
+    admitted: usize,
+    last: Outcome,
+    slack: u32,
+    /// What the others are told.
+    refused: Outcome,
+}
+
+impl Told {
+    /// What the call of this index is told.
+    fn to(&self, index: usize, asked: &Asked) -> Outcome {
+        if index >= self.admitted {
+            return self.refused;
         }
-        Some(bytes)
+        let behind = (self.admitted - 1 - index) as u64;
+        self.last.before(&asked.limit, behind * u64::from(asked.cost), self.slack)
     }
 }
 

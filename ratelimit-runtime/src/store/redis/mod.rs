@@ -10,6 +10,7 @@ mod script;
 mod sentinel;
 mod slot;
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use self::batch::{Asked, Queues};
 use self::cluster::Cluster;
 use self::failure::Failure;
 use self::node::{Find, Node};
-use self::script::{REPLY, Script, decode_reply, named_arguments};
+use self::script::{REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
 use super::Store;
 use crate::algorithm::{Op, Outcome};
@@ -217,12 +218,13 @@ impl Servers {
 
     /// Answers the limits of one script together.
     async fn decide(&self, op: Op, group: &[Asked], by: Instant) -> Result<Verdict, StoreError> {
-        let clock = self.clock.sent();
-        let arguments = group.iter().map(|part| named_arguments(op, &part.limit, clock, part.cost));
+        let mut head = script::head(op, self.clock.sent());
+        head.extend(group.iter().flat_map(|part| part.cost.to_be_bytes()));
+        let limits = group.iter().map(|part| script::among_several(&part.limit));
         let call = Call {
             script: Script::all(),
             keys: group.iter().map(|part| part.key.clone()).collect(),
-            arguments: arguments.collect(),
+            arguments: iter::once(head).chain(limits).collect(),
         };
         let reply = self.run(&call, by).await?;
         let replies = group.iter().zip(reply.chunks(REPLY));
@@ -283,7 +285,7 @@ impl Servers {
         let Asked { limit, key, cost } = asked;
         let call = Call {
             script: Script::of(limit.algorithm()),
-            arguments: vec![script::arguments(op, &limit, self.clock.sent(), cost)],
+            arguments: vec![script::alone(op, &limit, self.clock.sent(), cost)],
             keys: vec![key],
         };
         decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)

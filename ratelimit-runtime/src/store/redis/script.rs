@@ -14,13 +14,20 @@ pub(super) struct Script {
 }
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const CALL: &str = include_str!("../../../lua/call.lua");
 const EPILOGUE: &str = include_str!("../../../lua/epilogue.lua");
 
-/// What the prelude is about, in a script that decides one call.
-const ALONE: &str = "local key, arg, as, at, units = KEYS[1], ARGV[1]\n";
+/// What a script that decides one call is told.
+const ALONE: &str = "\
+local key, arg = KEYS[1], ARGV[1]
+local op, given, clock, cost, moment, from = struct.unpack('>I1I1I7I4I7', arg)
+";
 
-/// The same in one that decides several.
-const PARAMETERS: &str = "(key, arg, as, at, units)";
+/// What one that decides several calls is told of all of them.
+const SHARED: &str = "local op, given, clock, from = struct.unpack('>I1I1I7', ARGV[1])\n";
+
+/// Divides what an algorithm does once for a limit from what it does for each call.
+const EACH_CALL: &str = "-- Each call.\n";
 
 /// In the order of the list in `lua/all.lua`.
 const BODIES: [(&str, &str); 4] = [
@@ -44,7 +51,10 @@ impl Script {
     /// The script that decides one limit.
     pub(super) fn of(algorithm: Algorithm) -> &'static Self {
         static SCRIPTS: Lazy<[Script; 4]> = Lazy::new(|| {
-            BODIES.map(|(_, body)| Script::new(format!("{ALONE}{PRELUDE}{body}{EPILOGUE}")))
+            BODIES.map(|(_, body)| {
+                let (limit, call) = parts(body);
+                Script::new([ALONE, PRELUDE, limit, CALL, call, EPILOGUE].concat())
+            })
         });
         &SCRIPTS[index(algorithm)]
     }
@@ -66,9 +76,14 @@ impl Script {
     /// A script behind those of the algorithms, each a function.
     fn over_functions(text: &str) -> Self {
         let functions = BODIES.map(|(name, body)| {
-            format!("local function {name}{PARAMETERS}\n{PRELUDE}{body}{EPILOGUE}\nend\n")
+            let (limit, call) = parts(body);
+            let decide = [CALL, call, EPILOGUE].concat();
+            format!(
+                "local function {name}(arg)\nlocal from = 2\n{limit}\
+                 return function(key, op, cost, moment)\n{decide}end\nend\n"
+            )
         });
-        Self::new(functions.concat() + text)
+        Self::new([SHARED, PRELUDE, &functions.concat(), text].concat())
     }
 
     fn new(text: String) -> Self {
@@ -93,28 +108,14 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
     command
 }
 
-/// The argument of `lua/all.lua`.
-pub(super) fn named_arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
-    let mut out = arguments(op, limit, clock, cost);
-    out.push(index(limit.algorithm()) as u8 + 1);
-    out
+/// What an algorithm does once for a limit, and for each call.
+fn parts(body: &'static str) -> (&'static str, &'static str) {
+    body.split_once(EACH_CALL).expect("an algorithm has two parts")
 }
 
-/// The argument of `lua/batch.lua` for an entry.
-pub(super) fn counted_arguments(
-    limit: &Limit,
-    clock: Option<u64>,
-    cost: u32,
-    count: u32,
-) -> Vec<u8> {
-    let mut out = named_arguments(Op::Decide, limit, clock, cost);
-    out.extend(count.to_be_bytes());
-    out
-}
-
-/// The packed argument that `lua/prelude.lua` and the script after it describe.
-pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(48);
+/// What every script is told first, as `lua/prelude.lua` says.
+pub(super) fn head(op: Op, clock: Option<u64>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
     out.push(match op {
         Op::Decide => 0,
         Op::Peek => 1,
@@ -125,39 +126,62 @@ pub(super) fn arguments(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) ->
     });
     out.push(u8::from(clock.is_some()));
     put_7(&mut out, clock.unwrap_or(0));
+    out
+}
+
+/// The argument of a script that decides one call.
+pub(super) fn alone(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+    let mut out = head(op, clock);
     out.extend(cost.to_be_bytes());
+    let moment = match op {
+        Op::Book { wait: moment } | Op::Unbook { slot: moment } | Op::Return { at: moment } => {
+            moment
+        }
+        Op::Decide | Op::Peek | Op::Refund => 0,
+    };
+    put_7(&mut out, moment);
+    put_terms(&mut out, limit);
+    out
+}
+
+/// A limit among several: its algorithm, and how it counts.
+pub(super) fn among_several(limit: &Limit) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32);
+    out.push(index(limit.algorithm()) as u8 + 1);
+    put_terms(&mut out, limit);
+    out
+}
+
+/// An entry of `lua/batch.lua`: so many calls of a limit, by its index.
+pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) {
+    out.push(limit as u8 + 1);
+    out.extend(cost.to_be_bytes());
+    out.extend(count.to_be_bytes());
+}
+
+/// How a limit counts, as its algorithm unpacks it.
+fn put_terms(out: &mut Vec<u8>, limit: &Limit) {
+    if limit.algorithm().is_bucket() {
+        out.extend(limit.capacity().to_be_bytes());
+        put_7(out, limit.rate.token);
+        // At most the threshold, which is a u32.
+        out.extend((limit.rate.drain as u32).to_be_bytes());
+        return;
+    }
     out.extend(limit.threshold().to_be_bytes());
-    put_7(&mut out, limit.period_us());
+    put_7(out, limit.period_us());
     match limit.algorithm() {
-        Algorithm::Sliding => {}
         Algorithm::Fixed => {
             let shift = limit.shift_us();
             out.push(u8::from(shift.is_some()));
-            put_7(&mut out, shift.unwrap_or(0));
+            put_7(out, shift.unwrap_or(0));
         }
         Algorithm::SlidingCounter => {
-            put_7(&mut out, limit.grain.grain);
-            put_7(&mut out, limit.grain.span);
+            put_7(out, limit.grain.grain);
+            put_7(out, limit.grain.span);
         }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            out.extend(limit.capacity().to_be_bytes());
-            put_7(&mut out, limit.rate.token);
-            // At most the threshold, which is a u32.
-            out.extend((limit.rate.drain as u32).to_be_bytes());
-            put_7(
-                &mut out,
-                match op {
-                    Op::Book { wait: time } | Op::Unbook { slot: time } => time,
-                    Op::Return { at } => at,
-                    _ => 0,
-                },
-            );
-        }
+        Algorithm::Sliding | Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
     }
-    if let (Op::Return { at }, false) = (op, limit.algorithm().is_bucket()) {
-        put_7(&mut out, at);
-    }
-    out
 }
 
 /// How long the reply of one limit is.
