@@ -29,7 +29,7 @@ local function several(decide, key, cost, count)
     local peek = decide(key, PEEK, 0)
     if type(peek) == 'table' then return peek end
     local _, _, remaining = unpack('>I7I1I4', peek)
-    admitted = min(count, floor(remaining / cost))
+    admitted = math.min(count, math.floor(remaining / cost))
   end
   local reply = pack('>I4', admitted)
   if admitted > 0 then reply = reply .. decide(key, DECIDE, admitted * cost) end

@@ -27,23 +27,23 @@ local lag, last, full = now - clock, level, nil
 if old_token ~= token or old_drain ~= drain then
   -- How long until all that was taken has refilled at the rate it was taken under. The bucket is full
   -- then, whatever the rate is by now: the key has expired. At one rate a level says so by itself.
-  full = at + ceil(level / old_drain) - now
+  full = at + math.ceil(level / old_drain) - now
   if full <= 0 then
     level = 0
   elseif old_token ~= token then
-    level = min(ceil(level * token / old_token), MOST)
+    level = math.min(math.ceil(level * token / old_token), MOST)
   end
 end
 level = level - (now - at) * drain
 if level < 0 then level = 0 end
 
 if op == UNBOOK then
-  allowed = moment == at + ceil(max(last - capacity, 0) / old_drain)
+  allowed = moment == at + math.ceil(math.max(last - capacity, 0) / old_drain)
 else
   allowed = op == REFUND or op == RETURN or cost == 0 or level - capacity + charge <= 0
 end
 if not allowed and op ~= UNBOOK then
-  retry = ceil((level - capacity + charge) / drain)
+  retry = math.ceil((level - capacity + charge) / drain)
   if full and full < retry then retry = full end
   retry = retry + lag
   allowed = op == BOOK and retry <= moment and level + charge <= MOST
@@ -54,19 +54,22 @@ if allowed and cost > 0 and op ~= PEEK then
   elseif op == RETURN then
     -- What has drained since might have been drained from others.
     if level <= capacity and old_token == token and old_drain == drain then
-      local drained = max(now - moment, 0) * drain
-      level = max(level - max(min(charge, capacity) - drained, 0), 0)
+      local drained = math.max(now - moment, 0) * drain
+      level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), 0)
     end
   elseif op == UNBOOK or level <= capacity then
-    level = max(level - charge, 0)
+    level = math.max(level - charge, 0)
   end
   full = nil
   changed = pack('>I7I7I7I4', now, level, token, drain)
 end
 
-if level < capacity then remaining = floor((capacity - level) / token) end
+if level < capacity then
+  local left = capacity - level
+  remaining = (left - left % token) / token
+end
 if level > 0 then
-  reset, slack = ceil(level / drain), -level % drain
+  reset, slack = math.ceil(level / drain), -level % drain
   if full and full < reset then reset = full end
   reset = reset + lag
 end

@@ -23,7 +23,7 @@ local now = clock < start and start or clock
 local left
 if aligned == 1 then
   local elapsed = (now + shift) % period
-  local boundary = max(now - elapsed, 0)
+  local boundary = math.max(now - elapsed, 0)
   if start < boundary then count = 0 end
   start, left = boundary, now - elapsed + period - clock
 else
@@ -40,7 +40,7 @@ elseif cost > 0 and op ~= PEEK then
   else
     local charged = op == RETURN and moment or start
     -- Only what this window has counted.
-    if start <= charged and charged < clock + left then count = max(count - cost, 0) end
+    if start <= charged and charged < clock + left then count = math.max(count - cost, 0) end
   end
   changed = pack('>I7I4', start, count)
 end

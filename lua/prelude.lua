@@ -12,7 +12,8 @@
 --
 -- All that is told is packed, big-endian: one unpack costs less than six `tonumber`. All numbers are
 -- integers below 2^53, exact in Lua's doubles; as an argument of a command, a number costs more than the
--- command. Functions are made anew by each call of a script, so an algorithm has none on the common ways.
+-- command. Functions are made anew by each call of a script, and `%` costs less than to look `math.floor`
+-- up, so an algorithm has neither on the common ways.
 
 local DECIDE, PEEK, REFUND, BOOK, UNBOOK, RETURN = 0, 1, 2, 3, 4, 5
 
@@ -22,7 +23,6 @@ local DECIDE, PEEK, REFUND, BOOK, UNBOOK, RETURN = 0, 1, 2, 3, 4, 5
 local VERSION, BADSTATE = 1, 'BADSTATE not the state of a rate limit'
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 if given == 0 then
   local time = call('TIME')

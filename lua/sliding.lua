@@ -39,7 +39,7 @@ local function search(low, time, sum)
     else
       low = middle + 1
     end
-    middle = floor((low + high) / 2)
+    middle = math.floor((low + high) / 2)
   end
   error(BADSTATE)
 end
@@ -73,7 +73,7 @@ elseif cost > 0 and op == DECIDE then
       local from = HEADER + head * ENTRY
       ring = call('GETRANGE', key, from, -1) .. call('GETRANGE', key, HEADER, from - 1)
     end
-    local grown = min(max(slots * 2, 8), threshold)
+    local grown = math.min(math.max(slots * 2, 8), threshold)
     ring = ring .. string.rep('\0', (grown - slots) * ENTRY)
     local header = state ~= '' and state or string.rep('\0', HEADER)
     call('SET', key, header .. ring, 'KEEPTTL')
@@ -86,7 +86,7 @@ elseif cost > 0 and op == DECIDE then
   length = length + 1
 elseif cost > 0 and op == REFUND and slots > 0 then
   -- The newest go first; the last of those that stay may give up a part.
-  used = max(used - cost, 0)
+  used = math.max(used - cost, 0)
   if used > 0 then
     local index, at = search(0, -1, used)
     total, last, length = (base + used) % WRAP, at, index + 1
@@ -95,7 +95,7 @@ elseif cost > 0 and op == REFUND and slots > 0 then
   end
 elseif cost > 0 and op == RETURN and slots > 0 and moment + period > now then
   -- The oldest go first: those that are left leave no earlier than those that stay in truth.
-  local gone = min(cost, used)
+  local gone = math.min(cost, used)
   used = used - gone
   if used > 0 then
     local index, at = search(0, -1, gone + 1)

@@ -27,25 +27,25 @@ if since < start then
 end
 
 -- estimate = previous * (1 - elapsed / period) + current, times `span` to stay whole.
-local overlap = span - floor(elapsed / grain)
+local overlap = span - (elapsed - elapsed % grain) / grain
 local room = threshold - current - cost
 allowed = op >= REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
 if not allowed then
   -- The call fits when the previous window has faded so far, or in the next window this one.
   local fading, base = previous, -elapsed
   if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
-  local fits = min(floor(room * span / fading), span)
-  retry = base + min(grain * (span - fits), period) + lag
+  local fits = math.min(math.floor(room * span / fading), span)
+  retry = base + math.min(grain * (span - fits), period) + lag
 elseif cost > 0 and op ~= PEEK then
   if op == REFUND then
-    previous = max(previous - max(cost - current, 0), 0)
-    current = max(current - cost, 0)
+    previous = math.max(previous - math.max(cost - current, 0), 0)
+    current = math.max(current - cost, 0)
   elseif op == RETURN then
     -- To the window that has counted it.
     if moment >= start then
-      current = max(current - cost, 0)
+      current = math.max(current - cost, 0)
     elseif moment + period >= start then
-      previous = max(previous - cost, 0)
+      previous = math.max(previous - cost, 0)
     end
   else
     current = current + cost
@@ -54,7 +54,7 @@ elseif cost > 0 and op ~= PEEK then
 end
 
 local free = (threshold - current) * span - previous * overlap
-if current < threshold and free > 0 then remaining = floor(free / span) end
+if current < threshold and free > 0 then remaining = (free - free % span) / span end
 if current > 0 then
   reset = 2 * period - elapsed + lag
 elseif previous > 0 then
