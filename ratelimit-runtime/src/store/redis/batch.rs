@@ -86,7 +86,8 @@ impl Servers {
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         if self.under_way() <= THROUGH {
-            return self.ask(Op::Decide, asked, by).await;
+            // In a box of its own: it is large, and most calls of a busy process queue.
+            return Box::pin(self.ask(Op::Decide, asked, by)).await;
         }
         match timeout_at(by, self.queue(asked, by)).await {
             Ok(Ok(answer)) => answer,

@@ -102,7 +102,7 @@ impl Store for Redis {
         Servers::answer(&self.servers, move |servers, by| async move {
             let outcome = match op {
                 Op::Decide => servers.decide_one(asked, by).await?,
-                op => servers.ask(op, asked, by).await?,
+                op => Box::pin(servers.ask(op, asked, by)).await?,
             };
             Ok(Answered { outcome, source: Source::Redis })
         })
