@@ -4,19 +4,24 @@
 //! What is hashed is the text of a key, but that its values are not escaped. A byte of its structure is
 //! marked instead, by a byte before it that is in no UTF-8; where a value has that one, it is doubled.
 //!
-//! A text of `n` bytes is cut into blocks of 16, the last one filled up with zeros. A block is three
-//! numbers: its first 60 bits, the next 60, and the last 8, to which the last block adds 256 × `n`.
-//! So two texts differ in a block, or in their last ones. With secret numbers `k`, `a`, `b`, `c` and
-//! `s`, each random below the prime `p` = 2⁶¹ − 1, the hash of the blocks `(x, y, z)` is
+//! A text is cut into blocks of 14 bytes, of which the last may have fewer, and none in the text of no
+//! bytes. A block is two numbers: its first 7 bytes, and the other 7. To the second one the last block
+//! adds 2⁵⁶ × (1 + `m`), where `m` is how many bytes it has. So two texts differ in the number of their
+//! blocks, or in a block. With secret numbers `k`, `a` and `b`, each random below the prime
+//! `p` = 2⁶¹ − 1, the hash of the blocks `(x, y)` is
 //!
 //! ```text
-//! h = 0;  for each block: h = h·k + x·a + y·b + z·c;  h = h + s   (mod p)
+//! h = 0;  for each block: h = h·k + (x + a)·(y + b)   (mod p)
 //! ```
 //!
-//! The difference of the hashes of two different texts is a polynomial in the secrets, not zero, of a
-//! degree of at most the number of blocks: it is zero for at most that many parts of p of all secrets
-//! (Schwartz 1980, Zippel 1979). This is done twice, with secrets of their own, so that two texts of
-//! up to 1,024 bytes meet with a probability below (65 ÷ 2⁶¹)², less than 2⁻¹⁰⁹. Who tries keys, and sees
+//! The difference of the hashes of two different texts is a polynomial in the secrets that is not zero.
+//! For the block that has `i` others behind it has the terms kⁱ·x·b and kⁱ·y·a, which no other block
+//! has: where both texts have as many blocks, those of a block in which they differ do not cancel out,
+//! as `x` and `y` are below 2⁶⁰. Else the first block of the longer text has a term kⁱ·a·b with a
+//! greater `i` than any of the other text. The degree of the polynomial is at most the number of
+//! blocks and one: it is zero for at most that many parts of p of all secrets (Schwartz 1980, Zippel
+//! 1979). This is done twice, with secrets of their own, so that two texts of up to 1,024 bytes, which are
+//! 74 blocks, meet with a probability of at most (75 ÷ p)², less than 2⁻¹⁰⁹. Who tries keys, and sees
 //! whether they meet, learns nothing of the secrets before the first two do.
 //!
 //! This is many times faster than hashes that withstand those who see them. Nobody sees these.
@@ -29,15 +34,22 @@ const P: u64 = (1 << 61) - 1;
 /// Stands before a byte of the structure.
 const MARK: u8 = 0xFF;
 
+/// How many bytes a block has.
+const BLOCK: usize = 14;
+
+/// The lowest bit of each byte, and the highest one, which is 0 in those of ASCII.
+const LOWEST: u128 = u128::MAX / 255;
+const HIGHEST: u128 = LOWEST << 7;
+
 /// The secret numbers of a store.
 #[derive(Clone)]
 pub(crate) struct Secret([Lane; 2]);
 
 #[derive(Clone, Copy)]
 struct Lane {
-    block: u64,
-    words: [u64; 3],
-    sum: u64,
+    k: u64,
+    a: u64,
+    b: u64,
 }
 
 impl Secret {
@@ -52,22 +64,23 @@ impl Secret {
                 return number;
             }
         };
-        let mut lane =
-            || Lane { block: number(), words: [number(), number(), number()], sum: number() };
+        let mut lane = || Lane { k: number(), a: number(), b: number() };
         Self([lane(), lane()])
     }
 
+    #[inline(always)]
     pub(super) fn begin(&self) -> Text<'_> {
-        Text { secret: self, hashes: [0; 2], whole: 0, block: 0, filled: 0 }
+        Text { secret: self, hashes: None, block: 0, filled: 0 }
     }
 }
 
-/// A text on its way into a fingerprint.
+/// A text on its way into a fingerprint. What is rare takes it and gives it back, so that it otherwise
+/// stays in registers.
+#[derive(Clone, Copy)]
 pub(super) struct Text<'a> {
     secret: &'a Secret,
-    hashes: [u64; 2],
-    /// How many bytes they are of.
-    whole: u64,
+    /// Those of the blocks before, if there are any.
+    hashes: Option<[u64; 2]>,
     /// The bytes after those, and how many they are.
     block: u128,
     filled: u32,
@@ -77,17 +90,18 @@ impl Text<'_> {
     /// Adds a value.
     #[inline(always)]
     pub(super) fn write(&mut self, value: &[u8]) {
-        if value.len() <= 16 {
+        if value.len() <= BLOCK {
             let piece = piece(value);
-            if !has_mark(piece) {
+            if piece & HIGHEST == 0 {
                 return self.add(piece, value.len() as u32);
             }
         }
-        self.write_any(value);
+        *self = self.with_any(value);
     }
 
-    fn write_any(&mut self, value: &[u8]) {
-        for bytes in value.chunks(16) {
+    #[inline(never)]
+    fn with_any(mut self, value: &[u8]) -> Self {
+        for bytes in value.chunks(BLOCK) {
             let piece = piece(bytes);
             if has_mark(piece) {
                 for byte in bytes {
@@ -99,10 +113,11 @@ impl Text<'_> {
                 self.add(piece, bytes.len() as u32);
             }
         }
+        self
     }
 
     /// Adds a byte of the structure.
-    #[inline]
+    #[inline(always)]
     pub(super) fn mark(&mut self, byte: u8) {
         self.add(u128::from(MARK) | u128::from(byte) << 8, 2);
     }
@@ -110,45 +125,44 @@ impl Text<'_> {
     /// Adds a [`piece`] of so many bytes.
     #[inline(always)]
     fn add(&mut self, piece: u128, len: u32) {
-        if self.filled < 16 && self.filled + len <= 16 {
+        if self.filled + len <= BLOCK as u32 {
             self.block |= piece << (8 * self.filled);
             self.filled += len;
-        } else if len > 0 {
-            self.add_beyond(piece, len);
+        } else {
+            *self = self.with_beyond(piece, len);
         }
     }
 
     /// Ends the block. One that is full is kept until there is more: it may be the last.
-    fn add_beyond(&mut self, piece: u128, len: u32) {
-        let free = 16 - self.filled;
-        self.block |= piece.checked_shl(8 * self.filled).unwrap_or(0);
-        self.hashes = self.with_block(0);
-        self.whole += 16;
-        self.block = piece >> (8 * free);
-        self.filled = len - free;
+    #[inline(never)]
+    fn with_beyond(mut self, piece: u128, len: u32) -> Self {
+        let free = BLOCK as u32 - self.filled;
+        self.block |= piece << (8 * self.filled);
+        let hashes = self.with_block(0);
+        Self { hashes: Some(hashes), block: piece >> (8 * free), filled: len - free, ..self }
     }
 
     /// The hashes of what came, with the block.
     #[inline(always)]
-    fn with_block(&self, len: u64) -> [u64; 2] {
-        let low = |bits: u128| bits as u64 & ((1 << 60) - 1);
-        let last = (self.block >> 120) as u64 | len << 8;
-        let words = [low(self.block), low(self.block >> 60), last];
-        let hash = |hash: u64, lane: &Lane| {
-            let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
-            let products =
-                words.iter().zip(lane.words).map(|(word, secret)| product(*word, secret));
-            reduce(products.sum::<u128>() + product(hash, lane.block))
-        };
-        let [first, second] = &self.secret.0;
-        [hash(self.hashes[0], first), hash(self.hashes[1], second)]
+    fn with_block(&self, end: u64) -> [u64; 2] {
+        let half = |bits: u128| bits as u64 & ((1 << 56) - 1);
+        let (x, y) = (half(self.block), half(self.block >> 56) | end << 56);
+        // Below 2¹²³ each: `hash` is at most p + 4, `x + a` below 2⁶¹ + 2⁵⁶, `y + b` below 2⁶¹ + 2⁶⁰.
+        let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+        let [one, other] = &self.secret.0;
+        let now = |lane: &Lane| product(x + lane.a, y + lane.b);
+        match self.hashes {
+            None => [reduce(now(one)), reduce(now(other))],
+            Some([first, second]) => [
+                reduce(product(first, one.k) + now(one)),
+                reduce(product(second, other.k) + now(other)),
+            ],
+        }
     }
 
     #[inline(always)]
     pub(super) fn finish(self) -> u128 {
-        let [first, second] = self.with_block(self.whole + u64::from(self.filled));
-        let [one, other] = &self.secret.0;
-        let (high, low) = (below_p(first + one.sum), below_p(second + other.sum));
+        let [high, low] = self.with_block(1 + u64::from(self.filled)).map(below_p);
         // Like texts have hashes at like distances, which would stand in ranks in a table; but
         // for this, which can be undone, so that no two more of them meet.
         let square = u128::from(low) * u128::from(low ^ 0x9E37_79B9_7F4A_7C15);
@@ -157,17 +171,17 @@ impl Text<'_> {
     }
 }
 
-/// The number of which these are the bytes, the first the lowest; at most 16.
+/// The number of which these are the bytes, the first the lowest; at most [`BLOCK`].
 #[inline(always)]
 fn piece(bytes: &[u8]) -> u128 {
     // Two reads that overlap are faster than one of any length.
-    let behind = |by: usize| 8 * (bytes.len() - by) as u32;
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk()) {
         let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
-        u128::from(first) | u128::from(last) << behind(8)
+        let last = (last >> 8) >> (8 * (15 - bytes.len()));
+        u128::from(first) | u128::from(last) << 64
     } else if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk()) {
         let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
-        u128::from(u64::from(first) | u64::from(last) << behind(4))
+        u128::from(u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4)))
     } else {
         bytes.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
     }
@@ -176,25 +190,20 @@ fn piece(bytes: &[u8]) -> u128 {
 /// Whether one of the bytes is [`MARK`]: whether one is 0 in the complement.
 #[inline(always)]
 fn has_mark(piece: u128) -> bool {
-    const LOWEST: u128 = u128::MAX / 255;
-    (!piece).wrapping_sub(LOWEST) & piece & (LOWEST << 7) != 0
+    (!piece).wrapping_sub(LOWEST) & piece & HIGHEST != 0
 }
 
-/// To the same number modulo p, of at most 62 bits.
+/// To the same number modulo p, of at most p + 4, from one below 2¹²⁴.
 #[inline(always)]
 fn reduce(number: u128) -> u64 {
-    fold((number as u64 & P) + fold((number >> 61) as u64))
-}
-
-#[inline(always)]
-fn fold(number: u64) -> u64 {
+    let number = (number as u64 & P) + (number >> 61) as u64;
     (number & P) + (number >> 61)
 }
 
+/// To the same number modulo p, from one below 2p.
 #[inline(always)]
 fn below_p(number: u64) -> u64 {
-    let number = fold(number);
-    if number < P { number } else { number - P }
+    number.min(number.wrapping_sub(P))
 }
 
 #[cfg(test)]
@@ -218,25 +227,23 @@ mod tests {
         let doubled = |byte: &u8| vec![*byte; if *byte == MARK { 2 } else { 1 }];
         let text: Vec<u8> = value.iter().flat_map(doubled).collect();
         let p = u128::from(P);
-        let blocks: Vec<&[u8]> =
-            if text.is_empty() { vec![&[]] } else { text.chunks(16).collect() };
+        let mut blocks: Vec<&[u8]> = text.chunks(14).collect();
+        if blocks.is_empty() {
+            blocks.push(&[]);
+        }
         let [high, low] = [0, 1].map(|lane| {
-            let Lane { block, words, sum } = secret.0[lane];
-            let words = words.map(u128::from);
+            let Lane { k, a, b } = secret.0[lane];
+            let [k, a, b] = [k, a, b].map(u128::from);
             let mut hash = 0;
             for (index, bytes) in blocks.iter().enumerate() {
                 let mut number = [0; 16];
                 number[..bytes.len()].copy_from_slice(bytes);
                 let number = u128::from_le_bytes(number);
-                let len = if index + 1 == blocks.len() { text.len() as u128 } else { 0 };
-                let number =
-                    [number % (1 << 60), (number >> 60) % (1 << 60), (number >> 120) + 256 * len];
-                hash = hash * u128::from(block) % p;
-                for (number, secret) in number.iter().zip(words) {
-                    hash = (hash + number * secret) % p;
-                }
+                let end = if index + 1 == blocks.len() { 1 + bytes.len() as u128 } else { 0 };
+                let (first, second) = (number % (1 << 56), (number >> 56) + (end << 56));
+                hash = (hash * k % p + (first + a) * (second + b)) % p;
             }
-            (hash + u128::from(sum)) % p
+            hash
         });
         let square = low * (low ^ 0x9E37_79B9_7F4A_7C15);
         let spread = (square >> 64) as u64 ^ square as u64;
@@ -266,9 +273,9 @@ mod tests {
 
     #[test]
     fn numbers_that_are_all_ones_do_not_overflow() {
-        let lane = Lane { block: P - 1, words: [P - 1; 3], sum: P - 1 };
+        let lane = Lane { k: P - 1, a: P - 1, b: P - 1 };
         let secret = Secret([lane; 2]);
-        for len in [15, 16, 17, 31, 32, 33, 4096] {
+        for len in [6, 7, 8, 13, 14, 15, 4096] {
             let text = vec![255; len];
             assert_eq!(fingerprint(&secret, &[&text]), defined(&secret, &text), "{len}");
         }

@@ -150,7 +150,7 @@ impl Key for bool {
 macro_rules! integers {
     ($($integer:ty),*) => {$(
         impl Key for $integer {
-            #[inline]
+            #[inline(always)]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 out.bytes(itoa::Buffer::new().format(*self).as_bytes());
             }
@@ -184,16 +184,16 @@ macro_rules! tuples {
     ($($first:ident $($part:ident)*;)*) => {$(
         impl<$first: Key, $($part: Key),*> Key for ($first, $($part,)*) {
             #[allow(non_snake_case, reason = "a part is named after its type")]
-            #[inline]
+            #[inline(always)]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 let ($first, $($part,)*) = self;
-                out.group(|out| {
-                    $first.write(out);
-                    $(
-                        out.separator();
-                        $part.write(out);
-                    )*
-                });
+                out.structure(b'(');
+                $first.write(out);
+                $(
+                    out.separator();
+                    $part.write(out);
+                )*
+                out.structure(b')');
             }
         }
     )*};

@@ -158,6 +158,7 @@ impl KeyWriter<'_> {
 
     /// Writes several parts as one value, as tuples do; put a [`separator`](Self::separator)
     /// between them.
+    #[inline(always)]
     pub fn group(&mut self, parts: impl FnOnce(&mut Self)) {
         self.structure(b'(');
         parts(self);
@@ -165,6 +166,7 @@ impl KeyWriter<'_> {
     }
 
     /// Ends one part of a [`group`](Self::group) and begins the next.
+    #[inline(always)]
     pub fn separator(&mut self) {
         self.structure(b':');
     }
@@ -189,8 +191,8 @@ impl KeyWriter<'_> {
     }
 
     /// Writes a byte that is no value.
-    #[inline]
-    fn structure(&mut self, byte: u8) {
+    #[inline(always)]
+    pub(super) fn structure(&mut self, byte: u8) {
         match &mut self.sink {
             Sink::Text(_) => self.raw(&[byte]),
             Sink::Hash(text) => text.mark(byte),
