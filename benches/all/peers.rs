@@ -64,6 +64,7 @@ pub(crate) fn column(name: &str) -> Column {
 }
 
 /// What the embedded store answers, which it does at once.
+#[inline]
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use crate::algorithm::Outcome;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::limit::{Limit, Quota};
@@ -65,14 +66,24 @@ impl<T> fmt::Debug for Answer<T> {
 pub struct Check(Stage);
 
 enum Stage {
-    /// Decided at once, as the embedded store does.
+    /// Admitted at once, as the embedded store does.
+    Admitted(Admitted),
+    /// Decided at once.
     Told(Told),
     Asked(Box<Asked>),
-    Over,
 }
 
-/// What a store told about a limit. The durations of a [`Decision`] are made when it is asked for, so
-/// that whoever does not look at them does not pay for them.
+/// A call that was admitted, in as few words as there are. The durations of a [`Decision`] are made
+/// when it is asked for, so that whoever does not look at them does not pay for them.
+#[derive(Clone, Copy)]
+struct Admitted {
+    source: Source,
+    capacity: u32,
+    remaining: u32,
+    reset_us: u64,
+}
+
+/// What a store told about a limit.
 #[derive(Clone, Copy)]
 struct Told {
     /// Whether that is a rejection.
@@ -105,8 +116,14 @@ impl Check {
         Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
     }
 
+    /// A call under `limit` that was admitted, of which nobody is told.
+    #[inline(always)]
+    pub(crate) fn admitted_unheard(limit: &Limit, Answered { outcome, source }: Answered) -> Self {
+        let Outcome { remaining, reset_us, .. } = outcome;
+        Self(Stage::Admitted(Admitted { source, capacity: limit.capacity(), remaining, reset_us }))
+    }
+
     /// A call under `limit` that was admitted.
-    #[inline]
     pub(crate) fn admitted(report: Report, limit: &Limit, decision: Decision) -> Self {
         report.end(&Ok(Verdict::new(limit, decision)), limit.is_shadow());
         Self(Stage::Told(Told {
@@ -161,13 +178,23 @@ impl Future for Check {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Stage::Told(told) => {
-                let told = *told;
-                self.0 = Stage::Over;
-                Poll::Ready(if told.refused { Err(told.rejection()) } else { Ok(told.decision()) })
-            }
+            Stage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
+            Stage::Told(told) => Poll::Ready(told.answer()),
             Stage::Asked(asked) => asked.poll(context),
-            Stage::Over => panic!("polled after it was ready"),
+        }
+    }
+}
+
+impl Admitted {
+    #[inline]
+    fn decision(&self) -> Decision {
+        Decision {
+            allowed: true,
+            limit: self.capacity,
+            remaining: self.remaining,
+            retry_after: Duration::ZERO,
+            reset_after: Duration::from_micros(self.reset_us),
+            source: self.source,
         }
     }
 }
@@ -198,6 +225,11 @@ impl Told {
             reset_after: Duration::from_micros(self.reset_us),
             source: self.source,
         }
+    }
+
+    #[inline(never)]
+    fn answer(&self) -> Result<Decision, Rejection> {
+        if self.refused { Err(self.rejection()) } else { Ok(self.decision()) }
     }
 
     #[inline]

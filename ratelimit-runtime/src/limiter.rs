@@ -20,7 +20,7 @@ use crate::question::Question;
 use crate::refusals::Refusals;
 #[cfg(doc)]
 use crate::rejection::Rejection;
-use crate::report::{self, Report};
+use crate::report::{self, Began, Report};
 use crate::store::Store;
 use crate::store::embedded::Embedded;
 use crate::waiting::{Waiters, Wanted};
@@ -115,8 +115,8 @@ impl RateLimiter {
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         if self.decides_at_once(limit, cost) {
-            let report = Report::begin();
-            return self.check_at(report, self.inner.local.place(limit, &key), limit, cost);
+            let began = Began::now();
+            return self.check_at(began, self.inner.local.place(limit, &key), limit, cost);
         }
         self.check_later(limit, &key, cost)
     }
@@ -128,10 +128,15 @@ impl RateLimiter {
     }
 
     /// Decides here. This is every decision of those who have no Redis.
-    fn check_at(&self, report: Report, place: u128, limit: &Limit, cost: u32) -> Check {
-        let outcome = self.inner.local.apply_at(place, Op::Decide, limit, cost);
+    fn check_at(&self, began: Began, place: u128, limit: &Limit, cost: u32) -> Check {
+        let outcome = self.inner.local.decide_at(place, limit, cost);
+        let answered = Answered { outcome, source: Source::Embedded };
+        if outcome.allowed && !report::hears() {
+            return Check::admitted_unheard(limit, answered);
+        }
+        let report = Report::since(began);
         let report = if outcome.allowed { report } else { report.about(limit, cost, || place) };
-        Check::decided(report, limit, Answered { outcome, source: Source::Embedded })
+        Check::decided(report, limit, answered)
     }
 
     fn check_later(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {

@@ -38,10 +38,11 @@ pub(crate) fn describe() {
 }
 
 /// When a check began.
-pub(super) struct Began(Instant);
+pub(crate) struct Began(Instant);
 
 impl Began {
-    pub(super) fn now() -> Self {
+    #[inline]
+    pub(crate) fn now() -> Self {
         Self(Instant::now())
     }
 }

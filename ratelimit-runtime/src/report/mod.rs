@@ -12,8 +12,7 @@ mod trace;
 
 use std::fmt;
 
-use self::metrics::Began;
-pub(crate) use self::metrics::{describe, keys_changed};
+pub(crate) use self::metrics::{Began, describe, keys_changed};
 use self::trace::Trace;
 use crate::decision::Source;
 use crate::error::StoreError;
@@ -30,7 +29,11 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn begin() -> Self {
-        Self { began: Began::now(), trace: Trace::None }
+        Self::since(Began::now())
+    }
+
+    pub(crate) fn since(began: Began) -> Self {
+        Self { began, trace: Trace::None }
     }
 
     /// The check is of the key at a place, which is looked up if an event would tell of it.
@@ -52,19 +55,9 @@ impl Report {
     /// The check has ended; what was found is only made up for those who would hear of it.
     #[inline]
     pub(crate) fn end_if_heard(self, shadow: bool, finding: impl FnOnce() -> Finding) {
-        if self.is_heard() {
+        if hears() || !matches!(self.trace, Trace::None) {
             self.end(&finding(), shadow);
         }
-    }
-
-    /// Whether anything would be told of a limit that has admitted or refused.
-    #[inline]
-    fn is_heard(&self) -> bool {
-        #[cfg(any(feature = "tower", feature = "actix"))]
-        if crate::web::seen::notes() {
-            return true;
-        }
-        cfg!(feature = "metrics") || !matches!(self.trace, Trace::None)
     }
 
     /// The check has ended; `shadow` when the call goes on whatever was found.
@@ -75,6 +68,16 @@ impl Report {
         noted(finding, shadow);
         metrics::ended(&self.began, finding, shadow);
     }
+}
+
+/// Whether anything is told of checks that have admitted or refused, whether or not events are.
+#[inline]
+pub(crate) fn hears() -> bool {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    if crate::web::seen::notes() {
+        return true;
+    }
+    cfg!(feature = "metrics")
 }
 
 /// The response that the call is a part of may tell of it. A shadow is for operators, not for clients.

@@ -3,10 +3,11 @@
 
 use crate::question::Finding;
 
-pub(super) struct Began;
+pub(crate) struct Began;
 
 impl Began {
-    pub(super) fn now() -> Self {
+    #[inline]
+    pub(crate) fn now() -> Self {
         Self
     }
 }

@@ -80,14 +80,25 @@ impl Embedded {
     }
 
     /// Answers `op` about the key at `place`.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
+        self.answer(place, op, limit, cost)
+    }
+
+    /// Decides about the key at `place`. Made apart from the rest: nearly all that is asked is this.
+    #[inline(always)]
+    pub(crate) fn decide_at(&self, place: u128, limit: &Limit, cost: u32) -> Outcome {
+        self.answer(place, Op::Decide, limit, cost)
+    }
+
+    #[inline(always)]
+    fn answer(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
         let ask = shard::Ask { place, op, limit, clock: self.clock.local(), cost };
         let mut shard = self.shard(shard_of(place));
         if let Some(outcome) = shard.apply_known(ask) {
             return outcome;
         }
-        change([shard], |[shard]| shard.apply_new(ask))
+        apply_new(shard, ask)
     }
 
     /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
@@ -130,6 +141,11 @@ impl Drop for Embedded {
         let held: usize = shards.map(|shard| shard.held()).sum();
         report::keys_changed(-(held as isize));
     }
+}
+
+#[inline(never)]
+fn apply_new(shard: MutexGuard<'_, Shard>, ask: shard::Ask<'_>) -> Outcome {
+    change([shard], |[shard]| shard.apply_new(ask))
 }
 
 /// Changes shards, and tells how many keys came or went once the shards are free again: who is told
