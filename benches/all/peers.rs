@@ -64,7 +64,8 @@ pub(crate) fn column(name: &str) -> Column {
 }
 
 /// What the embedded store answers, which it does at once.
-#[inline]
+#[allow(clippy::inline_always, reason = "what is awaited is compiled into who awaits it as well")]
+#[inline(always)]
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

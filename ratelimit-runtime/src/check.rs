@@ -65,12 +65,16 @@ impl<T> fmt::Debug for Answer<T> {
 #[must_use = "futures do nothing unless polled"]
 pub struct Check(Stage);
 
+/// A call being checked by who does not ask for more than whether it goes on.
+#[must_use = "futures do nothing unless polled"]
+pub struct Pass(Check);
+
 enum Stage {
     /// Admitted at once, as the embedded store does.
     Admitted(Admitted),
     /// Decided at once.
     Told(Told),
-    Asked(Box<Asked>),
+    Asked(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
 }
 
 /// A call that was admitted, in as few words as there are. The durations of a [`Decision`] are made
@@ -117,8 +121,8 @@ impl Check {
     }
 
     /// A call under `limit` that was admitted, of which nobody is told.
-    #[inline(always)]
-    pub(crate) fn admitted_unheard(limit: &Limit, Answered { outcome, source }: Answered) -> Self {
+    #[inline]
+    pub(crate) fn admitted_unheard(limit: &Limit, outcome: Outcome, source: Source) -> Self {
         let Outcome { remaining, reset_us, .. } = outcome;
         Self(Stage::Admitted(Admitted { source, capacity: limit.capacity(), remaining, reset_us }))
     }
@@ -156,7 +160,12 @@ impl Check {
 
     fn asked(limit: &Limit, question: Question, report: Option<Report>) -> Self {
         let (capacity, shadow) = (limit.capacity(), limit.is_shadow());
-        Self(Stage::Asked(Box::new(Asked { question, capacity, shadow, report })))
+        Self(Stage::Asked(Box::pin(Asked { question, capacity, shadow, report })))
+    }
+
+    #[inline]
+    pub(crate) fn pass(self) -> Pass {
+        Pass(self)
     }
 
     /// A call under `limit` that nobody can decide.
@@ -168,7 +177,7 @@ impl Check {
     /// A call that cannot be asked about, whatever its limits say.
     pub(crate) fn failed(name: &'static str, error: StoreError) -> Self {
         let (question, report) = (Question::failed(name, error), Some(Report::begin()));
-        Self(Stage::Asked(Box::new(Asked { question, capacity: 0, shadow: false, report })))
+        Self(Stage::Asked(Box::pin(Asked { question, capacity: 0, shadow: false, report })))
     }
 }
 
@@ -177,11 +186,40 @@ impl Future for Check {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Stage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
-            Stage::Told(told) => Poll::Ready(told.answer()),
-            Stage::Asked(asked) => asked.poll(context),
+        if let Stage::Admitted(admitted) = &self.0 {
+            return Poll::Ready(Ok(admitted.decision()));
         }
+        // A place of its own, or the answer above would go through memory as well.
+        let mut answer = Poll::Pending;
+        self.0.poll(context, &mut answer);
+        answer
+    }
+}
+
+impl Future for Pass {
+    type Output = Result<(), Rejection>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self(Check(stage)) = &mut *self;
+        if let Stage::Admitted(_) = stage {
+            return Poll::Ready(Ok(()));
+        }
+        let mut answer = Poll::Pending;
+        stage.poll(context, &mut answer);
+        answer.map_ok(drop)
+    }
+}
+
+impl Stage {
+    #[inline(never)]
+    fn poll(&mut self, context: &mut Context<'_>, answer: &mut Poll<Result<Decision, Rejection>>) {
+        *answer = match self {
+            Self::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
+            Self::Told(told) if told.refused => Poll::Ready(Err(told.rejection())),
+            Self::Told(told) => Poll::Ready(Ok(told.decision())),
+            Self::Asked(asked) => asked.as_mut().poll(context),
+        };
     }
 }
 
@@ -227,11 +265,6 @@ impl Told {
         }
     }
 
-    #[inline(never)]
-    fn answer(&self) -> Result<Decision, Rejection> {
-        if self.refused { Err(self.rejection()) } else { Ok(self.decision()) }
-    }
-
     #[inline]
     fn rejection(&self) -> Rejection {
         Rejection::Limited { name: self.name, quota: self.quota, decision: self.decision() }
@@ -246,8 +279,10 @@ impl Told {
     }
 }
 
-impl Asked {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, Rejection>> {
+impl Future for Asked {
+    type Output = Result<Decision, Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let finding = ready!(Pin::new(&mut self.question).poll(context));
         let is_peek = self.report.is_none();
         if let Some(report) = self.report.take() {
@@ -261,6 +296,12 @@ impl Asked {
             Err(unavailable) if is_peek => Err(unavailable),
             Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(self.capacity)),
         })
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::algorithm::Op;
+use crate::algorithm::{Op, with_state};
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Source};
@@ -22,7 +22,7 @@ use crate::refusals::Refusals;
 use crate::rejection::Rejection;
 use crate::report::{self, Began, Report};
 use crate::store::Store;
-use crate::store::embedded::Embedded;
+use crate::store::embedded::{Embedded, Held};
 use crate::waiting::{Waiters, Wanted};
 
 /// Decides calls by limits. A cheap handle: clones share one store.
@@ -128,14 +128,27 @@ impl RateLimiter {
     }
 
     /// Decides here. This is every decision of those who have no Redis.
+    #[inline]
     fn check_at(&self, began: Began, place: u128, limit: &Limit, cost: u32) -> Check {
-        let outcome = self.inner.local.decide_at(place, limit, cost);
-        let answered = Answered { outcome, source: Source::Embedded };
+        with_state!(limit.algorithm(), S => self.check_as::<S>(began, place, limit, cost))
+    }
+
+    /// The same, for the algorithm that keeps this state: made for each by itself, since all of them at
+    /// once do not fit into registers.
+    #[inline(never)]
+    fn check_as<S: Held>(&self, began: Began, place: u128, limit: &Limit, cost: u32) -> Check {
+        let outcome = self.inner.local.apply_as::<S>(place, Op::Decide, limit, cost);
         if outcome.allowed && !report::hears() {
-            return Check::admitted_unheard(limit, answered);
+            return Check::admitted_unheard(limit, outcome, Source::Embedded);
         }
-        let report = Report::since(began);
-        let report = if outcome.allowed { report } else { report.about(limit, cost, || place) };
+        let answered = Answered { outcome, source: Source::Embedded };
+        Self::told(Report::since(began), place, limit, cost, answered)
+    }
+
+    #[inline(never)]
+    fn told(report: Report, place: u128, limit: &Limit, cost: u32, answered: Answered) -> Check {
+        let allowed = answered.outcome.allowed;
+        let report = if allowed { report } else { report.about(limit, cost, || place) };
         Check::decided(report, limit, answered)
     }
 

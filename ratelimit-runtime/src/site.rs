@@ -33,6 +33,7 @@ impl Site {
 
     /// Gives the limit back, and says once when another function counts under the name of this one.
     #[must_use]
+    #[inline]
     pub fn visit<'a>(&self, limit: &'a Limit) -> &'a Limit {
         if !self.seen.load(Ordering::Relaxed) && !self.seen.swap(true, Ordering::Relaxed) {
             self.register(limit);

@@ -68,3 +68,29 @@ pub(crate) trait State: Default {
     /// When this will be as if the key had never been used; 0 if it is.
     fn expires(&self) -> u64;
 }
+
+/// Does something with the state that an algorithm keeps, as a type of that name.
+macro_rules! with_state {
+    ($algorithm:expr, $state:ident => $work:expr) => {
+        match $algorithm {
+            $crate::limit::Algorithm::TokenBucket | $crate::limit::Algorithm::LeakyBucket => {
+                type $state = $crate::algorithm::bucket::Bucket;
+                $work
+            }
+            $crate::limit::Algorithm::Sliding => {
+                type $state = $crate::algorithm::sliding::Log;
+                $work
+            }
+            $crate::limit::Algorithm::Fixed => {
+                type $state = $crate::algorithm::fixed::Window;
+                $work
+            }
+            $crate::limit::Algorithm::SlidingCounter => {
+                type $state = $crate::algorithm::sliding_counter::Counts;
+                $work
+            }
+        }
+    };
+}
+
+pub(crate) use with_state;

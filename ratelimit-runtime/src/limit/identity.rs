@@ -2,7 +2,8 @@
 
 use super::Algorithm;
 
-/// FNV-1a of 128 bits, of values that no stranger chooses.
+/// FNV-1a of 128 bits, of values that no stranger chooses; but one bit, so that no place is the one of
+/// the embedded store that is free.
 pub(super) const fn identity(algorithm: Algorithm, period_us: u64, name: &str) -> u128 {
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
     let (mut hash, name) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, name.as_bytes());
@@ -16,5 +17,5 @@ pub(super) const fn identity(algorithm: Algorithm, period_us: u64, name: &str) -
         hash = (hash ^ name[index] as u128).wrapping_mul(PRIME);
         index += 1;
     }
-    hash
+    hash & !(1 << 63)
 }

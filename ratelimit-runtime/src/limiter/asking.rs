@@ -168,6 +168,7 @@ impl RateLimiter {
         limit.policy().unwrap_or(self.inner.on_error)
     }
 
+    #[inline]
     pub(super) fn shared(&self, limit: &Limit) -> Option<&dyn Store> {
         self.inner.shared.as_deref().filter(|_| !limit.counts_in_process())
     }

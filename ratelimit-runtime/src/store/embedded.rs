@@ -13,6 +13,7 @@ mod interleavings;
 mod shard;
 mod table;
 
+use std::array;
 use std::sync::PoisonError;
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
@@ -20,9 +21,10 @@ use std::sync::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 
+pub(crate) use self::shard::Held;
 use self::shard::Shard;
 use super::Store;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, with_state};
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
@@ -36,7 +38,7 @@ use crate::report;
 const SHARDS: usize = 64;
 
 pub(crate) struct Embedded {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard>; SHARDS]>,
     secret: Secret,
     /// The fingerprint of no key.
     nothing: u128,
@@ -48,9 +50,7 @@ impl Embedded {
     pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
         let secret = Secret::random();
         Self {
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))
-                .collect(),
+            shards: Box::new(array::from_fn(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))),
             nothing: KeyWriter::fingerprint(&secret, &()),
             secret,
             clock,
@@ -64,10 +64,11 @@ impl Embedded {
     /// Where the count of `key` is: its fingerprint.
     #[inline]
     pub(crate) fn place(&self, limit: &Limit, key: &(impl Key + ?Sized)) -> u128 {
-        // A place is not 0, and no other limit has this one's.
+        // No other limit has this one's; and it is not all ones, as one bit is neither of an identity nor
+        // of a fingerprint.
         let fingerprint =
             if key.is_nothing() { self.nothing } else { KeyWriter::fingerprint(&self.secret, key) };
-        (limit.identity ^ fingerprint) | 1 << 63
+        limit.identity ^ fingerprint
     }
 
     /// The parts of a call, with their keys looked up.
@@ -80,25 +81,27 @@ impl Embedded {
     }
 
     /// Answers `op` about the key at `place`.
-    #[inline(never)]
     pub(crate) fn apply_at(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
-        self.answer(place, op, limit, cost)
+        with_state!(limit.algorithm(), S => self.apply_as::<S>(place, op, limit, cost))
     }
 
-    /// Decides about the key at `place`. Made apart from the rest: nearly all that is asked is this.
+    /// The same, for the algorithm that keeps this state.
     #[inline(always)]
-    pub(crate) fn decide_at(&self, place: u128, limit: &Limit, cost: u32) -> Outcome {
-        self.answer(place, Op::Decide, limit, cost)
-    }
-
-    #[inline(always)]
-    fn answer(&self, place: u128, op: Op, limit: &Limit, cost: u32) -> Outcome {
-        let ask = shard::Ask { place, op, limit, clock: self.clock.local(), cost };
+    pub(crate) fn apply_as<S: Held>(
+        &self,
+        place: u128,
+        op: Op,
+        limit: &Limit,
+        cost: u32,
+    ) -> Outcome {
+        let clock = self.clock.local();
         let mut shard = self.shard(shard_of(place));
-        if let Some(outcome) = shard.apply_known(ask) {
-            return outcome;
+        let mut new = None::<S>;
+        let outcome = shard.apply(shard::Ask { place, op, limit, clock, cost }, &mut new);
+        if let Some(state) = new {
+            add(shard, place, state, clock);
         }
-        apply_new(shard, ask)
+        outcome
     }
 
     /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
@@ -113,8 +116,15 @@ impl Embedded {
             let mut answer = |op, ask: &Ask| {
                 let at = indices.binary_search(&shard_of(ask.place)).unwrap_or(0);
                 let Ask { limit, place, cost } = ask;
-                let outcome =
-                    held[at].apply(shard::Ask { place: *place, op, limit, clock, cost: *cost });
+                let asked = shard::Ask { place: *place, op, limit, clock, cost: *cost };
+                let outcome = with_state!(limit.algorithm(), S => {
+                    let mut new = None::<S>;
+                    let outcome = held[at].apply(asked, &mut new);
+                    if let Some(state) = new {
+                        held[at].add(*place, state, clock);
+                    }
+                    outcome
+                });
                 let decision = Decision::new(ask.limit.capacity(), Answered { outcome, source });
                 Verdict::new(&ask.limit, decision)
             };
@@ -128,6 +138,7 @@ impl Embedded {
     }
 
     /// A shard; held for the arithmetic only.
+    #[inline(always)]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
         // A panic cannot leave a shard half changed: nothing under the lock calls foreign code.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,8 +155,8 @@ impl Drop for Embedded {
 }
 
 #[inline(never)]
-fn apply_new(shard: MutexGuard<'_, Shard>, ask: shard::Ask<'_>) -> Outcome {
-    change([shard], |[shard]| shard.apply_new(ask))
+fn add<S: Held>(shard: MutexGuard<'_, Shard>, place: u128, state: S, now: u64) {
+    change([shard], |[shard]| shard.add(place, state, now));
 }
 
 /// Changes shards, and tells how many keys came or went once the shards are free again: who is told

@@ -6,10 +6,10 @@ use crate::algorithm::bucket::Bucket;
 use crate::algorithm::fixed::Window;
 use crate::algorithm::sliding::Log;
 use crate::algorithm::sliding_counter::Counts;
-use crate::algorithm::{Op, Outcome, State};
+use crate::algorithm::{Op, Outcome, State, with_state};
 use crate::limit::{Algorithm, Limit};
 
-pub(super) struct Shard {
+pub(crate) struct Shard {
     logs: Table<Log>,
     windows: Table<Window>,
     counts: Table<Counts>,
@@ -17,6 +17,24 @@ pub(super) struct Shard {
     /// How many counts it holds at most.
     capacity: usize,
 }
+
+/// A state, with the table of a shard that it is in.
+pub(crate) trait Held: State {
+    fn held_in(shard: &mut Shard) -> &mut Table<Self>;
+}
+
+macro_rules! held {
+    ($($state:ty: $table:ident),*) => {$(
+        impl Held for $state {
+            #[inline(always)]
+            fn held_in(shard: &mut Shard) -> &mut Table<Self> {
+                &mut shard.$table
+            }
+        }
+    )*};
+}
+
+held!(Log: logs, Window: windows, Counts: counts, Bucket: buckets);
 
 /// What a shard is asked about one place.
 #[derive(Clone, Copy)]
@@ -38,48 +56,23 @@ impl Shard {
         self.logs.held() + self.windows.held() + self.counts.held() + self.buckets.held()
     }
 
-    pub(super) fn apply(&mut self, ask: Ask<'_>) -> Outcome {
-        self.apply_known(ask).unwrap_or_else(|| self.apply_new(ask))
-    }
-
-    /// Answers about a place that has a count.
+    /// Answers about a place. If it has no count, the state is made in `new`, to be [added](Self::add).
     #[inline(always)]
-    pub(super) fn apply_known(&mut self, ask: Ask<'_>) -> Option<Outcome> {
-        match ask.limit.algorithm() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => ask.known_in(&mut self.buckets),
-            Algorithm::Sliding => ask.known_in(&mut self.logs),
-            Algorithm::Fixed => ask.known_in(&mut self.windows),
-            Algorithm::SlidingCounter => ask.known_in(&mut self.counts),
-        }
+    pub(super) fn apply<S: Held>(&mut self, ask: Ask<'_>, new: &mut Option<S>) -> Outcome {
+        let known = S::held_in(self).get_mut(ask.place);
+        let state = known.unwrap_or_else(|| new.insert(S::default()));
+        state.apply(ask.op, ask.limit, ask.clock, ask.cost)
     }
 
-    /// Answers about a place that has none.
-    pub(super) fn apply_new(&mut self, ask: Ask<'_>) -> Outcome {
-        match ask.limit.algorithm() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.add(ask, |it| &mut it.buckets),
-            Algorithm::Sliding => self.add(ask, |it| &mut it.logs),
-            Algorithm::Fixed => self.add(ask, |it| &mut it.windows),
-            Algorithm::SlidingCounter => self.add(ask, |it| &mut it.counts),
+    pub(super) fn add<S: Held>(&mut self, place: u128, state: S, now: u64) {
+        if state.expires() > 0 {
+            self.make_room(now, place as usize);
+            S::held_in(self).insert(place, state);
         }
     }
 
     pub(super) fn remove(&mut self, algorithm: Algorithm, place: u128) {
-        match algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.buckets.remove(place),
-            Algorithm::Sliding => self.logs.remove(place),
-            Algorithm::Fixed => self.windows.remove(place),
-            Algorithm::SlidingCounter => self.counts.remove(place),
-        }
-    }
-
-    fn add<S: State>(&mut self, ask: Ask<'_>, table: fn(&mut Self) -> &mut Table<S>) -> Outcome {
-        let mut state = S::default();
-        let outcome = state.apply(ask.op, ask.limit, ask.clock, ask.cost);
-        if state.expires() > 0 {
-            self.make_room(ask.clock, ask.place as usize);
-            table(self).insert(ask.place, state);
-        }
-        outcome
+        with_state!(algorithm, S => S::held_in(self).remove(place));
     }
 
     /// Reclaims a few counts that have become useless, and if the shard is full all the same, evicts
@@ -100,13 +93,5 @@ impl Shard {
                 _ => self.buckets.evict(spread),
             }
         }
-    }
-}
-
-impl Ask<'_> {
-    #[inline(always)]
-    fn known_in<S: State>(&self, table: &mut Table<S>) -> Option<Outcome> {
-        let state = table.get_mut(self.place)?;
-        Some(state.apply(self.op, self.limit, self.clock, self.cost))
     }
 }

@@ -16,7 +16,7 @@ const SWEEP: usize = 4;
 /// How many slots an eviction chooses from.
 const SAMPLE: usize = 5;
 
-pub(super) struct Table<S> {
+pub(crate) struct Table<S> {
     slots: Vec<Slot<S>>,
     /// How many slots are homes.
     homes: usize,
@@ -31,12 +31,8 @@ struct Slot<S> {
     state: S,
 }
 
-/// The place of no count.
-const FREE: [u64; 2] = [0, 0];
-
-const fn halves(place: u128) -> [u64; 2] {
-    [(place >> 64) as u64, place as u64]
-}
+/// The place of no count: behind all others, so that a look ends there by itself.
+const FREE: u128 = u128::MAX;
 
 impl<S: State> Table<S> {
     pub(super) const fn new() -> Self {
@@ -51,18 +47,18 @@ impl<S: State> Table<S> {
     /// The count at `place`.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, place: u128) -> Option<&mut S> {
-        let at = self.find(halves(place)).ok()?;
-        Some(&mut self.slots[at].state)
+        let at = self.reach(place);
+        let slot = self.slots.get_mut(at)?;
+        (slot.place() == place).then_some(&mut slot.state)
     }
 
-    /// Adds a count whose place has none; the place is not 0.
+    /// Adds a count whose place has none; the place is not [`FREE`].
     pub(super) fn insert(&mut self, place: u128, state: S) {
         // At most five sixths are taken: a look then passes two or three other slots in the mean.
         if self.held * 6 >= self.homes * 5 {
             self.resize(self.homes + self.homes / 5 + 2 * TAIL);
         }
-        let place = halves(place);
-        let at = self.find(place).unwrap_or_else(|at| at);
+        let at = self.reach(place);
         let behind = self.slots[at..].iter().position(Slot::is_free).unwrap_or_else(|| {
             let end = self.slots.len();
             // A vector that grows by itself doubles.
@@ -72,12 +68,13 @@ impl<S: State> Table<S> {
         });
         // All up to the free slot move by one.
         self.slots[at..=at + behind].rotate_right(1);
-        self.slots[at] = Slot { place, state };
+        self.slots[at] = Slot::new(place, state);
         self.held += 1;
     }
 
     pub(super) fn remove(&mut self, place: u128) {
-        if let Ok(at) = self.find(halves(place)) {
+        let at = self.reach(place);
+        if self.slots.get(at).is_some_and(|slot| slot.place() == place) {
             self.take(at);
         }
     }
@@ -122,24 +119,18 @@ impl<S: State> Table<S> {
 
     /// Where `place` is, or where it would be.
     #[inline(always)]
-    fn find(&self, place: [u64; 2]) -> Result<usize, usize> {
+    fn reach(&self, place: u128) -> usize {
         let mut at = self.home(place);
-        while let Some(slot) = self.slots.get(at) {
-            if slot.place == place {
-                return Ok(at);
-            }
-            if slot.is_free() || slot.place > place {
-                break;
-            }
+        while self.slots.get(at).is_some_and(|slot| slot.place() < place) {
             at += 1;
         }
-        Err(at)
+        at
     }
 
     /// As far into the homes as the place is into all places.
     #[inline(always)]
-    fn home(&self, [high, _]: [u64; 2]) -> usize {
-        ((u128::from(high) * self.homes as u128) >> 64) as usize
+    fn home(&self, place: u128) -> usize {
+        (((place >> 64) * self.homes as u128) >> 64) as usize
     }
 
     /// Frees a slot; those that stand behind their homes because of it move up.
@@ -147,7 +138,7 @@ impl<S: State> Table<S> {
         self.slots[at] = Slot::free();
         self.held -= 1;
         while let Some(next) = self.slots.get(at + 1) {
-            if next.is_free() || self.home(next.place) > at {
+            if next.is_free() || self.home(next.place()) > at {
                 break;
             }
             self.slots.swap(at, at + 1);
@@ -161,7 +152,7 @@ impl<S: State> Table<S> {
         self.hand = 0;
         let mut slots = Vec::with_capacity(homes + TAIL);
         for slot in std::mem::take(&mut self.slots).into_iter().filter(|slot| !slot.is_free()) {
-            let home = self.home(slot.place);
+            let home = self.home(slot.place());
             slots.resize_with(home.max(slots.len()), Slot::free);
             slots.push(slot);
         }
@@ -171,13 +162,22 @@ impl<S: State> Table<S> {
 }
 
 impl<S: State> Slot<S> {
+    fn new(place: u128, state: S) -> Self {
+        Self { place: [(place >> 64) as u64, place as u64], state }
+    }
+
     fn free() -> Self {
-        Self { place: FREE, state: S::default() }
+        Self::new(FREE, S::default())
+    }
+
+    fn is_free(&self) -> bool {
+        self.place() == FREE
     }
 
     #[inline(always)]
-    fn is_free(&self) -> bool {
-        self.place == FREE
+    fn place(&self) -> u128 {
+        let [high, low] = self.place.map(u128::from);
+        high << 64 | low
     }
 }
 
@@ -232,9 +232,9 @@ mod tests {
     fn is_sound(table: &Table<Until>) -> bool {
         let taken = |at: &usize| !table.slots[*at].is_free();
         let held: Vec<usize> = (0..table.slots.len()).filter(taken).collect();
-        let in_order = held.is_sorted_by(|a, b| table.slots[*a].place < table.slots[*b].place);
+        let in_order = held.is_sorted_by(|a, b| table.slots[*a].place() < table.slots[*b].place());
         let reached = |at: &usize| {
-            let home = table.home(table.slots[*at].place);
+            let home = table.home(table.slots[*at].place());
             (home..*at).all(|between| taken(&between)) && home <= *at
         };
         in_order && held.iter().all(reached) && held.len() == table.held
