@@ -7,6 +7,7 @@ use once_cell::sync::OnceCell;
 
 use crate::decision::Source;
 use crate::error::BuildError;
+use crate::ever::Ever;
 use crate::limiter::RateLimiter;
 
 /// The variable that names the Redis of the process-wide limiter.
@@ -17,6 +18,9 @@ static GLOBAL: OnceCell<RateLimiter> = OnceCell::new();
 tokio::task_local! {
     static SCOPED: RateLimiter;
 }
+
+/// That a task had a limiter of its own.
+static SCOPES: Ever = Ever::new();
 
 /// Sets the limiter that annotated functions of this process use.
 ///
@@ -44,14 +48,28 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 ///
 /// [`BuildError`] when `RATELIMIT_REDIS_URL` cannot be used. The next call tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
-    with_current(Clone::clone)
+    with_current(|limiter| Ok(limiter.clone()), Err)
 }
 
-pub(crate) fn with_current<R>(act: impl FnOnce(&RateLimiter) -> R) -> Result<R, BuildError> {
-    if let Ok(scoped) = SCOPED.try_with(Clone::clone) {
-        return Ok(act(&scoped));
-    }
-    GLOBAL.get_or_try_init(from_environment).map(act)
+/// Acts on the limiter that an annotated function called here would use.
+#[inline]
+pub(crate) fn with_current<R>(
+    act: impl FnOnce(&RateLimiter) -> R,
+    failed: impl FnOnce(BuildError) -> R,
+) -> R {
+    let scoped = if SCOPES.is_done() { scoped() } else { None };
+    let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
+        Some(limiter) => limiter,
+        None => match GLOBAL.get_or_try_init(from_environment) {
+            Ok(limiter) => limiter,
+            Err(error) => return failed(error),
+        },
+    };
+    act(limiter)
+}
+
+fn scoped() -> Option<RateLimiter> {
+    SCOPED.try_with(Clone::clone).ok()
 }
 
 impl RateLimiter {
@@ -76,6 +94,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        SCOPES.done();
         SCOPED.scope(self.clone(), future)
     }
 

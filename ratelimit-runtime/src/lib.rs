@@ -127,6 +127,7 @@ mod check;
 mod clock;
 mod decision;
 mod error;
+mod ever;
 mod global;
 mod key;
 mod lease;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::algorithm::Op;
-use crate::check::{Answer, Check};
+use crate::check::{Answer, Check, Pass};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::global;
@@ -20,20 +20,26 @@ pub use crate::site::Site;
 
 /// Begins the check of one call. The future owns what it needs, so that nothing borrowed by the
 /// key lives across the `await`.
-pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Check {
-    global::with_current(|limiter| limiter.check(limit, key, cost))
-        .unwrap_or_else(|error| Check::undecided(limit, StoreError::Configuration(error)))
+pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
+    global::with_current(
+        |limiter| limiter.check(limit, key, cost).pass(),
+        |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
+    )
 }
 
 /// Begins the check of one call against several limits.
-pub fn check_all(parts: &[Charge<'_>]) -> Check {
-    global::with_current(|limiter| limiter.check_charges(parts)).unwrap_or_else(|error| {
-        let error = StoreError::Configuration(error);
-        parts.first().map_or_else(
-            || Check::failed("", StoreError::NoLimits),
-            |part| Check::undecided(part.limit, error),
-        )
-    })
+pub fn check_all(parts: &[Charge<'_>]) -> Pass {
+    global::with_current(
+        |limiter| limiter.check_charges(parts).pass(),
+        |error| {
+            let error = StoreError::Configuration(error);
+            let check = parts.first().map_or_else(
+                || Check::failed("", StoreError::NoLimits),
+                |part| Check::undecided(part.limit, error),
+            );
+            check.pass()
+        },
+    )
 }
 
 /// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.

@@ -84,7 +84,8 @@ impl<P> Rules<P> {
         let (first, _) = self.limits.first()?;
         let begun = match &self.limiter {
             Some(limiter) => self.check_by(limiter, request),
-            None => global::with_current(|limiter| self.check_by(limiter, request)).unwrap_or_else(
+            None => global::with_current(
+                |limiter| self.check_by(limiter, request),
                 |error| (Check::undecided(first, StoreError::Configuration(error)), Decides::Here),
             ),
         };

@@ -9,6 +9,7 @@ use tokio::task::futures::TaskLocalFuture;
 
 use super::refusal::Asked;
 use crate::decision::{Decision, Source, Verdict};
+use crate::ever::Ever;
 use crate::limit::{Limit, Quota};
 use crate::question::Finding;
 use crate::rejection::Rejection;
@@ -16,6 +17,9 @@ use crate::rejection::Rejection;
 tokio::task_local! {
     static SEEN: RefCell<Seen>;
 }
+
+/// That a request was handled.
+static HANDLES: Ever = Ever::new();
 
 /// A request being handled, with what was decided about it.
 pub(crate) type Recorded<F> = TaskLocalFuture<RefCell<Seen>, F>;
@@ -102,6 +106,7 @@ impl Seen {
 
     /// Runs `work`, and notes the checks that end in it.
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        HANDLES.done();
         SEEN.sync_scope(RefCell::new(mem::take(self)), || {
             let done = work();
             *self = SEEN.with(RefCell::take);
@@ -111,6 +116,7 @@ impl Seen {
 
     /// Handles a request, and notes the checks that end in it.
     pub(crate) fn throughout<F: Future>(self, future: F) -> Recorded<F> {
+        HANDLES.done();
         SEEN.scope(RefCell::new(self), future)
     }
 }
@@ -136,8 +142,9 @@ pub(crate) fn seconds(span: Duration) -> u32 {
 }
 
 /// Whether a request is being handled.
+#[inline]
 pub(crate) fn notes() -> bool {
-    SEEN.try_with(|_| ()).is_ok()
+    HANDLES.is_done() && SEEN.try_with(|_| ()).is_ok()
 }
 
 /// A check has ended.
