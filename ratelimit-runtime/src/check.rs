@@ -117,14 +117,25 @@ impl Check {
     pub(crate) fn decided(report: Report, limit: &Limit, answered: Answered) -> Self {
         let told = Told::new(limit, answered);
         report.end_if_heard(limit.is_shadow(), || told.finding());
-        Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
+        Self::told(limit, told)
     }
 
-    /// A call under `limit` that was admitted, of which nobody is told.
+    /// A call under `limit` that was admitted, of which nobody hears.
     #[inline]
     pub(crate) fn admitted_unheard(limit: &Limit, outcome: Outcome, source: Source) -> Self {
         let Outcome { remaining, reset_us, .. } = outcome;
         Self(Stage::Admitted(Admitted { source, capacity: limit.capacity(), remaining, reset_us }))
+    }
+
+    /// A call under `limit` that was decided, of which nobody hears.
+    #[inline]
+    pub(crate) fn unheard(limit: &Limit, answered: Answered) -> Self {
+        Self::told(limit, Told::new(limit, answered))
+    }
+
+    #[inline]
+    fn told(limit: &Limit, told: Told) -> Self {
+        Self(Stage::Told(Told { refused: told.refused && !limit.is_shadow(), ..told }))
     }
 
     /// A call under `limit` that was admitted.

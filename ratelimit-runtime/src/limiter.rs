@@ -142,14 +142,20 @@ impl RateLimiter {
             return Check::admitted_unheard(limit, outcome, Source::Embedded);
         }
         let answered = Answered { outcome, source: Source::Embedded };
-        Self::told(Report::since(began), place, limit, cost, answered)
+        Self::told(began, place, limit, cost, answered)
     }
 
+    /// The answer of what was refused, or is heard of: whoever does is told.
     #[inline(never)]
-    fn told(report: Report, place: u128, limit: &Limit, cost: u32, answered: Answered) -> Check {
-        let allowed = answered.outcome.allowed;
-        let report = if allowed { report } else { report.about(limit, cost, || place) };
-        Check::decided(report, limit, answered)
+    fn told(began: Began, place: u128, limit: &Limit, cost: u32, answered: Answered) -> Check {
+        if answered.outcome.allowed {
+            Check::decided(Report::since(began), limit, answered)
+        } else if report::hears() || report::tells(limit, cost) {
+            let report = Report::since(began).about(limit, cost, || place);
+            Check::decided(report, limit, answered)
+        } else {
+            Check::unheard(limit, answered)
+        }
     }
 
     fn check_later(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {

@@ -93,7 +93,7 @@ impl State for Bucket {
     #[inline(always)]
     fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
         if op == Op::Decide
-            && let Some(outcome) = self.charge(limit, clock, cost)
+            && let Some(outcome) = self.decide(limit, clock, cost)
         {
             return outcome;
         }
@@ -106,21 +106,21 @@ impl State for Bucket {
 }
 
 impl Bucket {
-    /// Decides what nearly all calls are: one that is admitted, at the rate of the one before it.
+    /// Decides what nearly all calls are: one at the rate of the one before it.
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, clock: u64, cost: u32) -> Option<Outcome> {
+    fn decide(&mut self, limit: &Limit, clock: u64, cost: u32) -> Option<Outcome> {
         let Rate { token, drain } = limit.rate;
         let capacity = u64::from(limit.capacity()) * token;
         let Self(empty) = Taken { at: 0, level: 0, token, drain }.into();
         let [at, level, other] = [0, 1, 2].map(|word| self.0[word] ^ empty[word]);
-        if other != 0 || (at | level) > MOST {
+        if other != 0 || (at | level) > MOST || cost == 0 {
             return None;
         }
         let now = clock.max(at);
         let drained = (now - at).saturating_mul(drain);
         let level = level.saturating_sub(drained) + u64::from(cost) * token;
-        if cost == 0 || level > capacity {
-            return None;
+        if level > capacity {
+            return Some(refused(limit, clock, now, cost, level));
         }
         *self = Taken { at: now, level, token, drain }.into();
         Some(Outcome {
@@ -217,6 +217,21 @@ impl Taken {
             (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
+    }
+}
+
+/// A call that would raise the level to more than there is room for.
+#[inline(never)]
+fn refused(limit: &Limit, clock: u64, now: u64, cost: u32, raised: u64) -> Outcome {
+    let Rate { token, drain } = limit.rate;
+    let (capacity, lag) = (u64::from(limit.capacity()) * token, now - clock);
+    let level = raised - u64::from(cost) * token;
+    Outcome {
+        clock,
+        allowed: false,
+        remaining: (capacity.saturating_sub(level) / token) as u32,
+        retry_us: ceil(raised - capacity, drain) + lag,
+        reset_us: ceil(level, drain) + lag,
     }
 }
 

@@ -14,6 +14,7 @@ use std::fmt;
 
 pub(crate) use self::metrics::{Began, describe, keys_changed};
 use self::trace::Trace;
+pub(crate) use self::trace::tells;
 use crate::decision::Source;
 use crate::error::StoreError;
 use crate::limit::Limit;

@@ -26,11 +26,11 @@ pub(super) struct KeyHash(u64);
 impl Trace {
     #[inline]
     pub(super) fn one(limit: &Limit, cost: u32, place: impl FnOnce() -> u128) -> Self {
-        if is_told(limit, cost) { Self::One(KeyHash::new(limit, place())) } else { Self::None }
+        if tells(limit, cost) { Self::One(KeyHash::new(limit, place())) } else { Self::None }
     }
 
     pub(super) fn several(parts: &[Charge<'_>], place: impl Fn(&Charge<'_>) -> u128) -> Self {
-        if !parts.iter().any(|part| is_told(part.limit, part.cost)) {
+        if !parts.iter().any(|part| tells(part.limit, part.cost)) {
             return Self::None;
         }
         let hash = |part: &Charge<'_>| (part.limit.name(), KeyHash::new(part.limit, place(part)));
@@ -51,7 +51,7 @@ impl Trace {
 
 /// Whether an event would tell that a call was refused.
 #[inline]
-fn is_told(limit: &Limit, cost: u32) -> bool {
+pub(crate) fn tells(limit: &Limit, cost: u32) -> bool {
     if limit.is_shadow() || cost > limit.capacity() {
         enabled!(target: "ratelimit_runtime::report", Level::INFO)
     } else {
