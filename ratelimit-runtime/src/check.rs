@@ -200,10 +200,7 @@ impl Future for Check {
         if let Stage::Admitted(admitted) = &self.0 {
             return Poll::Ready(Ok(admitted.decision()));
         }
-        // A place of its own, or the answer above would go through memory as well.
-        let mut answer = Poll::Pending;
-        self.0.poll(context, &mut answer);
-        answer
+        self.0.poll(context)
     }
 }
 
@@ -216,21 +213,19 @@ impl Future for Pass {
         if let Stage::Admitted(_) = stage {
             return Poll::Ready(Ok(()));
         }
-        let mut answer = Poll::Pending;
-        stage.poll(context, &mut answer);
-        answer.map_ok(drop)
+        stage.poll(context).map_ok(drop)
     }
 }
 
 impl Stage {
     #[inline(never)]
-    fn poll(&mut self, context: &mut Context<'_>, answer: &mut Poll<Result<Decision, Rejection>>) {
-        *answer = match self {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, Rejection>> {
+        match self {
             Self::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
             Self::Told(told) if told.refused => Poll::Ready(Err(told.rejection())),
             Self::Told(told) => Poll::Ready(Ok(told.decision())),
             Self::Asked(asked) => asked.as_mut().poll(context),
-        };
+        }
     }
 }
 
