@@ -27,6 +27,12 @@ enum Step {
         key: usize,
         cost: u32,
     },
+    /// So many equal calls at once: on Redis most of them share scripts.
+    Burst {
+        key: usize,
+        cost: u32,
+        count: usize,
+    },
     Peek {
         key: usize,
         cost: u32,
@@ -94,6 +100,9 @@ fn step() -> impl Strategy<Value = Step> {
     let micros = prop_oneof![3 => Just(0_i64), 1 => -1_i64..10];
     prop_oneof![
         10 => keyed.clone().prop_map(|(key, cost)| Step::Check { key, cost }),
+        1 => (keyed.clone(), 2_usize..40).prop_map(|((key, cost), count)| {
+            Step::Burst { key, cost, count }
+        }),
         1 => keyed.clone().prop_map(|(key, cost)| Step::Peek { key, cost }),
         1 => keyed.clone().prop_map(|(key, cost)| Step::Refund { key, cost }),
         2 => (keyed, 0_u64..17, 0_u64..3).prop_map(|((key, cost), eighths, micros)| {
@@ -236,6 +245,15 @@ impl Parity {
                     retry = (!model.allowed).then_some((key, cost, model.retry_after));
                     decisions += 1;
                 }
+                Step::Burst { cost, .. } if cost > limit.capacity() => {}
+                Step::Burst { key, cost, count } => {
+                    let (models, store, redis) = self.burst(&limit, key, cost, count).await;
+                    for ((model, store), redis) in models.into_iter().zip(store).zip(redis) {
+                        compare(index, step, model, store, redis)?;
+                    }
+                    retry = None;
+                    decisions += count as u64;
+                }
                 Step::Peek { key, cost } => {
                     let name = &self.names[key];
                     let model = self.models[key].peek(limit, clock, cost);
@@ -288,6 +306,28 @@ impl Parity {
             decision(self.embedded[key].check(limit, name, cost).await),
             decision(self.redis.check(limit, name, cost).await),
         )
+    }
+
+    /// Equal calls one after the other, and the same at once, in the order in which they were decided.
+    async fn burst(
+        &mut self,
+        limit: &Limit,
+        key: usize,
+        cost: u32,
+        count: usize,
+    ) -> (Vec<Expected>, Vec<Decision>, Vec<Decision>) {
+        let clock = self.clock.now().as_micros() as u64;
+        let name = &self.names[key];
+        let (mut models, mut store, mut redis) = (Vec::new(), Vec::new(), Vec::new());
+        let calls: Vec<_> =
+            (0..count).map(|_| tokio::spawn(self.redis.check(limit, name, cost))).collect();
+        for call in calls {
+            models.push(self.models[key].check(*limit, clock, cost));
+            store.push(decision(self.embedded[key].check(limit, name, cost).await));
+            redis.push(decision(call.await.expect("no panic")));
+        }
+        redis.sort_by_key(|it| (!it.allowed, u32::MAX - it.remaining, it.reset_after));
+        (models, store, redis)
     }
 }
 
