@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::algorithm::Outcome;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::limit::{Limit, Quota};
@@ -122,8 +121,12 @@ impl Check {
 
     /// A call under `limit` that was admitted, of which nobody hears.
     #[inline]
-    pub(crate) fn admitted_unheard(limit: &Limit, outcome: Outcome, source: Source) -> Self {
-        let Outcome { remaining, reset_us, .. } = outcome;
+    pub(crate) fn admitted_unheard(
+        limit: &Limit,
+        remaining: u32,
+        reset_us: u64,
+        source: Source,
+    ) -> Self {
         Self(Stage::Admitted(Admitted { source, capacity: limit.capacity(), remaining, reset_us }))
     }
 
@@ -197,10 +200,16 @@ impl Future for Check {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::Admitted(admitted) = &self.0 {
-            return Poll::Ready(Ok(admitted.decision()));
+        match &mut self.0 {
+            Stage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
+            Stage::Told(told) => Poll::Ready(told.answer()),
+            Stage::Asked(asked) => {
+                // A place of its own, or the answers above would go through memory as well.
+                let mut answer = Poll::Pending;
+                poll_into(asked.as_mut(), context, &mut answer);
+                answer
+            }
         }
-        self.0.poll(context)
     }
 }
 
@@ -209,24 +218,18 @@ impl Future for Pass {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self(Check(stage)) = &mut *self;
-        if let Stage::Admitted(_) = stage {
-            return Poll::Ready(Ok(()));
-        }
-        stage.poll(context).map_ok(drop)
+        let Self(check) = &mut *self;
+        Pin::new(check).poll(context).map_ok(drop)
     }
 }
 
-impl Stage {
-    #[inline(never)]
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Decision, Rejection>> {
-        match self {
-            Self::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
-            Self::Told(told) if told.refused => Poll::Ready(Err(told.rejection())),
-            Self::Told(told) => Poll::Ready(Ok(told.decision())),
-            Self::Asked(asked) => asked.as_mut().poll(context),
-        }
-    }
+#[inline(never)]
+fn poll_into<F: Future + ?Sized>(
+    future: Pin<&mut F>,
+    context: &mut Context<'_>,
+    answer: &mut Poll<F::Output>,
+) {
+    *answer = future.poll(context);
 }
 
 impl Admitted {
@@ -269,6 +272,11 @@ impl Told {
             reset_after: Duration::from_micros(self.reset_us),
             source: self.source,
         }
+    }
+
+    #[inline]
+    fn answer(&self) -> Result<Decision, Rejection> {
+        if self.refused { Err(self.rejection()) } else { Ok(self.decision()) }
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::algorithm::{Op, with_state};
+use crate::algorithm::{Op, Outcome, with_state};
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Source};
@@ -67,6 +67,14 @@ struct Inner {
     said: AtomicU64,
 }
 
+/// What is left after a decision, in two registers.
+struct Left {
+    /// The call was admitted, and nobody hears of it: there is no more to say.
+    is_all: bool,
+    remaining: u32,
+    reset_us: u64,
+}
+
 impl RateLimiter {
     /// A limiter on the embedded store, as `RateLimiter::builder().build()` makes it.
     #[must_use]
@@ -114,45 +122,67 @@ impl RateLimiter {
     /// decide and [`OnError`] says so.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        if self.decides_at_once(limit, cost) {
-            let began = Began::now();
-            return self.check_at(began, self.inner.local.place(limit, &key), limit, cost);
+        let (began, mut outcome) = (Began::now(), None);
+        let Left { is_all, remaining, reset_us } =
+            self.decide_here(limit, &key, cost, &mut outcome);
+        if is_all {
+            // Made where the caller wants it: what is copied has to wait until it was written.
+            return Check::admitted_unheard(limit, remaining, reset_us, Source::Embedded);
         }
-        self.check_later(limit, &key, cost)
+        self.check_further(began, limit, &key, cost, outcome.as_ref())
     }
 
-    /// Whether a call is decided here, without waiting for anything.
-    #[inline]
-    fn decides_at_once(&self, limit: &Limit, cost: u32) -> bool {
-        self.shared(limit).is_none() && limit.patience().is_none() && cost <= limit.capacity()
-    }
-
-    /// Decides here. This is every decision of those who have no Redis.
-    #[inline]
-    fn check_at(&self, began: Began, place: u128, limit: &Limit, cost: u32) -> Check {
-        with_state!(limit.algorithm(), S => self.check_as::<S>(began, place, limit, cost))
+    /// Decides here, if that is where such calls are decided. This is every decision of those who have
+    /// no Redis.
+    fn decide_here(
+        &self,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        outcome: &mut Option<Outcome>,
+    ) -> Left {
+        if self.shared(limit).is_some() || limit.patience().is_some() || cost > limit.capacity() {
+            return Left { is_all: false, remaining: 0, reset_us: 0 };
+        }
+        let place = self.inner.local.place(limit, key);
+        with_state!(limit.algorithm(), S => self.decide_as::<S>(place, limit, cost, outcome))
     }
 
     /// The same, for the algorithm that keeps this state: made for each by itself, since all of them at
-    /// once do not fit into registers.
+    /// once do not fit into registers. What is all in these is not written as well.
     #[inline(never)]
-    fn check_as<S: Held>(&self, began: Began, place: u128, limit: &Limit, cost: u32) -> Check {
-        let outcome = self.inner.local.apply_as::<S>(place, Op::Decide, limit, cost);
-        if outcome.allowed && !report::hears() {
-            return Check::admitted_unheard(limit, outcome, Source::Embedded);
+    fn decide_as<S: Held>(
+        &self,
+        place: u128,
+        limit: &Limit,
+        cost: u32,
+        outcome: &mut Option<Outcome>,
+    ) -> Left {
+        let decided = self.inner.local.apply_as::<S>(place, Op::Decide, limit, cost);
+        let is_all = decided.allowed && !report::hears();
+        if !is_all {
+            *outcome = Some(decided);
         }
-        let answered = Answered { outcome, source: Source::Embedded };
-        Self::told(began, place, limit, cost, answered)
+        Left { is_all, remaining: decided.remaining, reset_us: decided.reset_us }
     }
 
-    /// The answer of what was refused, or is heard of: whoever does is told.
+    /// The answer of what was refused or is heard of, and of what is not decided here.
     #[inline(never)]
-    fn told(began: Began, place: u128, limit: &Limit, cost: u32, answered: Answered) -> Check {
-        if answered.outcome.allowed {
+    fn check_further(
+        &self,
+        began: Began,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+        outcome: Option<&Outcome>,
+    ) -> Check {
+        let Some(&outcome) = outcome else { return self.check_later(limit, key, cost) };
+        let answered = Answered { outcome, source: Source::Embedded };
+        if outcome.allowed {
             Check::decided(Report::since(began), limit, answered)
         } else if report::hears() || report::tells(limit, cost) {
-            let report = Report::since(began).about(limit, cost, || place);
-            Check::decided(report, limit, answered)
+            let place = || self.inner.local.place(limit, key);
+            Check::decided(Report::since(began).about(limit, cost, place), limit, answered)
         } else {
             Check::unheard(limit, answered)
         }
