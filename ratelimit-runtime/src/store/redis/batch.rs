@@ -54,6 +54,7 @@ struct Queue {
 
 struct Waiting {
     asked: Asked,
+    digest: u64,
     by: Instant,
     answer: Answer,
 }
@@ -101,10 +102,11 @@ impl Servers {
         by: Instant,
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
         let (sender, answer) = oneshot::channel();
+        let digest = asked.digest();
         let id = (Handle::current().id(), self.slot(&asked.key));
         let mut queues = lock(&self.queues.queues);
         let queue = queues.entry(id).or_default();
-        queue.waiting.push_back(Waiting { asked, by, answer: sender });
+        queue.waiting.push_back(Waiting { asked, digest, by, answer: sender });
         let takes_off = queue.flights < FLIGHTS;
         queue.flights += usize::from(takes_off);
         // A runtime that shuts down drops the flight at once, and its end locks the queues.
@@ -160,14 +162,13 @@ impl Flight {
         let mut calls = 0;
         while calls < CALLS
             && entries.len() < ENTRIES
-            && let Some(Waiting { asked, by, answer }) = queue.waiting.pop_front()
+            && let Some(Waiting { asked, digest, by, answer }) = queue.waiting.pop_front()
         {
             // Who has given up is not charged.
             if answer.is_closed() {
                 continue;
             }
             calls += 1;
-            let digest = asked.digest();
             let equal = digests.iter().zip(&mut entries);
             let mut equal =
                 equal.filter(|(other, entry)| **other == digest && entry.asked == asked);
