@@ -144,17 +144,9 @@ impl Check {
     /// A call under `limit` that was admitted.
     pub(crate) fn admitted(report: Report, limit: &Limit, decision: Decision) -> Self {
         report.end(&Ok(Verdict::new(limit, decision)), limit.is_shadow());
-        Self(Stage::Told(Told {
-            refused: false,
-            allowed: decision.allowed,
-            source: decision.source,
-            capacity: decision.limit,
-            remaining: decision.remaining,
-            retry_us: decision.retry_after.as_micros() as u64,
-            reset_us: decision.reset_after.as_micros() as u64,
-            name: limit.name(),
-            quota: limit.quota(),
-        }))
+        let Decision { source, limit: capacity, remaining, reset_after, .. } = decision;
+        let reset_us = reset_after.as_micros() as u64;
+        Self(Stage::Admitted(Admitted { source, capacity, remaining, reset_us }))
     }
 
     /// A call under `limit`, reported once it is answered.
