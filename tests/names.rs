@@ -25,6 +25,16 @@ impl Cat {
         Some(())
     }
 
+    #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = "utc")]
+    async fn groom(&self) -> Option<()> {
+        Some(())
+    }
+
+    #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = "utc", name = "wash")]
+    async fn wash(&self) -> Option<()> {
+        Some(())
+    }
+
     #[rate_limit(limit(period = 1, threshold = 10), limit(period = 60, threshold = 100))]
     async fn walk(&self) -> Option<()> {
         Some(())
@@ -45,6 +55,17 @@ impl Dog {
     /// Of another period, and so another count.
     #[rate_limit(period = 2, threshold = 10)]
     async fn call(&self) -> Option<()> {
+        Some(())
+    }
+
+    #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = "+08:00")]
+    async fn groom(&self) -> Option<()> {
+        Some(())
+    }
+
+    /// Meant to share the count, and does not.
+    #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = "+08:00", name = "wash")]
+    async fn wash(&self) -> Option<()> {
         Some(())
     }
 
@@ -96,6 +117,10 @@ async fn shared_by_mistake_is_said_once() {
                 Dog.pet().await,
                 Cat.call().await,
                 Dog.call().await,
+                Cat.groom().await,
+                Dog.groom().await,
+                Cat.wash().await,
+                Dog.wash().await,
                 Cat.walk().await,
                 Dog.walk().await,
                 greet(1).await,
@@ -108,9 +133,13 @@ async fn shared_by_mistake_is_said_once() {
     RateLimiter::embedded().scope(calls).await;
     let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
     let warnings: Vec<_> =
-        log.lines().filter(|line| line.contains("two functions share")).collect();
+        log.lines().filter(|line| line.contains("two functions share the counts")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
     assert!(warnings[0].contains("name=\"names::feed\""), "{log}");
     assert!(warnings[0].contains("tests/names.rs:"), "{log}");
     assert!(warnings[1].contains("name=\"names::walk#1\""), "{log}");
+    let apart: Vec<_> = log.lines().filter(|line| line.contains("count apart")).collect();
+    assert_eq!(apart.len(), 2, "{log}");
+    assert!(apart[0].contains("name=\"names::groom\""), "{log}");
+    assert!(apart[1].contains("name=\"wash\""), "{log}");
 }

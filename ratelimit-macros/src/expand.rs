@@ -14,7 +14,7 @@ use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
 use crate::function::{Body, Function};
 use crate::guard::{Guard, Rule, Rules, Several};
 use crate::key::{Key, Piece};
-use crate::limit::{Limit, Offset};
+use crate::limit::{Algorithm, Limit, Offset};
 use crate::policy::Policy;
 use crate::values::{Constant, peel};
 
@@ -82,7 +82,7 @@ impl Expansion<'_> {
             Rules::One(rule) => {
                 let Rule { limit, charge } = &**rule;
                 let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
-                let limit = placed(rt, &tokens, limit.name.is_none());
+                let limit = placed(rt, &tokens, limit, limit.name.is_none());
                 let (key, cost) = (self.key(charge.key.as_ref()), cost(charge.cost.as_ref()));
                 quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
             }
@@ -102,7 +102,7 @@ impl Expansion<'_> {
                 ToTokens::to_token_stream,
             );
             let is_default = limit.name.is_none() && !is_named;
-            let limit = placed(rt, &self.limit(limit, &own_name), is_default);
+            let limit = placed(rt, &self.limit(limit, &own_name), limit, is_default);
             let key =
                 charge.key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
             let cost =
@@ -245,17 +245,25 @@ impl Limit {
     }
 }
 
-/// The limit as a constant. One with the default name says where it is, so that two that share it by
-/// mistake are found.
-fn placed(rt: &TokenStream, limit: &TokenStream, has_default_name: bool) -> TokenStream {
-    if !has_default_name {
-        return quote_spanned!(hygienic()=> const { &#limit });
-    }
+/// The limit as a constant. It also registers where it is, if it has the default name, which two
+/// functions may share by mistake, or an align, which two functions of one name may disagree on.
+fn placed(
+    rt: &TokenStream,
+    tokens: &TokenStream,
+    limit: &Limit,
+    has_default_name: bool,
+) -> TokenStream {
+    let site = match limit.algorithm {
+        _ if has_default_name => "new",
+        Algorithm::Fixed => "named",
+        _ => return quote_spanned!(hygienic()=> const { &#tokens }),
+    };
+    let site = Ident::new(site, hygienic());
     // The limit comes first: an item is visible in all of its block.
     quote_spanned! {hygienic()=>
-        match const { &#limit } {
+        match const { &#tokens } {
             limit => {
-                static SITE: #rt::__private::Site = #rt::__private::Site::new(::core::concat!(
+                static SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
                     ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                 ));
                 SITE.visit(limit)

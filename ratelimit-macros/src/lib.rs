@@ -110,6 +110,9 @@ mod values;
 ///
 /// ## `align`
 ///
+/// Another align is another count, as another period is: while a deployment changes it, a key can use
+/// the limit once under each.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
 /// /// A day begins at midnight in Singapore. A period of seven days begins on Monday.

@@ -53,7 +53,7 @@ pub enum StoreError {
     NoRuntime,
     /// A call was checked against no limits at all.
     NoLimits,
-    /// Two different limits of one call have one name, algorithm and period, and so one count.
+    /// Two different limits of one call have one name, algorithm, period and align, and so one count.
     #[non_exhaustive]
     SharedCount {
         /// The name they have.
@@ -101,7 +101,7 @@ impl fmt::Display for StoreError {
             }
             Self::SharedCount { name } => write!(
                 f,
-                "two limits named `{name}` have one algorithm and period, and so one count: give one \
+                "two limits named `{name}` have one algorithm, period and align, and so one count: give one \
                  of them another name"
             ),
             Self::MixedLimits => f.write_str(

@@ -1,6 +1,7 @@
 //! The same trace gives the same decisions, remaining, `retry_after` and `reset_after` from the
 //! reference model, the embedded store and Redis.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -68,11 +69,18 @@ enum Step {
     Change(usize),
 }
 
+/// A limit, and the offset from UTC in minutes at which its windows begin.
+#[derive(Clone, Copy)]
+struct Aligned {
+    limit: Limit,
+    align: Option<i64>,
+}
+
 #[derive(Clone)]
 struct Trace {
-    /// The limits that are switched between; of one algorithm and period.
-    limits: Vec<Limit>,
-    align: Option<i64>,
+    /// The limits that are switched between; of one algorithm and period. Those of one align share a
+    /// count.
+    limits: Vec<Aligned>,
     steps: Vec<Step>,
 }
 
@@ -118,37 +126,46 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Nothing in a trace depends on another part of it, so that a failing one is shrunk part by part.
 fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
-    let align = prop_oneof![Just(None), (-14_i32 * 60..=14 * 60).prop_map(Some)];
+    let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
+    let aligns = prop_oneof![
+        Just(vec![None; 3]),
+        offset.clone().prop_map(|align| vec![align; 3]),
+        prop::collection::vec(prop_oneof![Just(None), offset], 3),
+    ];
     let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
     let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..50)), 3);
     let steps = prop::collection::vec(step(), STEPS);
-    (period(), days, align, sizes, steps).prop_map(move |(period, days, align, sizes, steps)| {
-        let align = align.filter(|_| algorithm == Algorithm::Fixed);
-        let exact = sizes.iter().all(|(threshold, burst)| {
-            let capacity = u128::from(burst.map_or(*threshold, |burst| burst.max(*threshold)));
-            capacity * u128::from(period) <= 1 << 52
-        });
-        let period = match align {
-            Some(_) => days,
-            // The model counts exactly; `very_fine_rates_are_never_faster` is about the others.
-            None if !exact => 60_000_000,
-            None => period,
-        };
-        let limits = sizes
-            .into_iter()
-            .map(|(threshold, burst)| limit(algorithm, threshold, period, align, burst))
-            .collect();
-        Trace { limits, align: align.map(i64::from), steps }
-    })
+    (period(), days, aligns, sizes, steps).prop_map(
+        move |(period, days, mut aligns, sizes, steps)| {
+            if algorithm != Algorithm::Fixed {
+                aligns.fill(None);
+            }
+            let exact = sizes.iter().all(|(threshold, burst)| {
+                let capacity = u128::from(burst.map_or(*threshold, |burst| burst.max(*threshold)));
+                capacity * u128::from(period) <= 1 << 52
+            });
+            let period = match aligns.iter().any(Option::is_some) {
+                true => days,
+                // The model counts exactly; `very_fine_rates_are_never_faster` is about the others.
+                false if !exact => 60_000_000,
+                false => period,
+            };
+            let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| Aligned {
+                limit: limit(algorithm, threshold, period, align, burst),
+                align: align.map(i64::from),
+            });
+            Trace { limits: limits.collect(), steps }
+        },
+    )
 }
 
 /// One step a line.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for limit in &self.limits {
+        for Aligned { limit, align } in &self.limits {
             let (threshold, period, capacity) =
                 (limit.threshold(), limit.period(), limit.capacity());
-            writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {:?}", self.align)?;
+            writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {align:?}")?;
         }
         self.steps.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
     }
@@ -174,7 +191,8 @@ fn limit(
 
 /// Everything that is compared, one of each kind for every key.
 struct Parity {
-    models: Vec<Model>,
+    /// By align, of each key.
+    models: Vec<BTreeMap<Option<i64>, Model>>,
     /// One store a key, so that no key makes room for another.
     embedded: Vec<RateLimiter>,
     redis: RateLimiter,
@@ -190,7 +208,14 @@ impl Parity {
         let embedded = || RateLimiter::builder().clock(shared()).build().expect("valid settings");
         let name = |_| format!("{}", NEXT.fetch_add(1, Ordering::Relaxed));
         Self {
-            models: vec![Model::new(trace.limits[0], trace.align); KEYS],
+            models: vec![
+                trace
+                    .limits
+                    .iter()
+                    .map(|it| (it.align, Model::new(it.limit, it.align)))
+                    .collect();
+                KEYS
+            ],
             embedded: (0..KEYS).map(|_| embedded()).collect(),
             redis: server.builder().clock(shared()).build().expect("valid settings"),
             names: (0..KEYS).map(name).collect(),
@@ -200,7 +225,7 @@ impl Parity {
 
     /// Runs the trace and counts its decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let mut limit = trace.limits[0];
+        let Aligned { mut limit, mut align } = trace.limits[0];
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -219,17 +244,17 @@ impl Parity {
                         continue;
                     };
                     self.clock.advance(wait - Duration::from_micros(early.into()));
-                    let (model, store, redis) = self.check(&limit, key, cost).await;
+                    let (model, store, redis) = self.check(&limit, align, key, cost).await;
                     compare(index, step, model, store, redis)?;
                     prop_assert_eq!(model.allowed, !early, "step {}: the wait is not tight", index);
                     decisions += 1;
                 }
                 Step::Change(index) => {
-                    limit = trace.limits[index];
+                    Aligned { limit, align } = trace.limits[index];
                     retry = None;
                 }
                 Step::Reset { key } => {
-                    self.models[key].reset();
+                    self.model(key, align).reset();
                     self.embedded[key].reset(&limit, &self.names[key]).await.expect("embedded");
                     self.redis.reset(&limit, &self.names[key]).await.expect("Redis");
                     retry = None;
@@ -240,14 +265,14 @@ impl Parity {
                     prop_assert!(exceeds, "step {}: {:?}", index, refused);
                 }
                 Step::Check { key, cost } => {
-                    let (model, store, redis) = self.check(&limit, key, cost).await;
+                    let (model, store, redis) = self.check(&limit, align, key, cost).await;
                     compare(index, step, model, store, redis)?;
                     retry = (!model.allowed).then_some((key, cost, model.retry_after));
                     decisions += 1;
                 }
                 Step::Burst { cost, .. } if cost > limit.capacity() => {}
                 Step::Burst { key, cost, count } => {
-                    let (models, store, redis) = self.burst(&limit, key, cost, count).await;
+                    let (models, store, redis) = self.burst(&limit, align, key, cost, count).await;
                     for ((model, store), redis) in models.into_iter().zip(store).zip(redis) {
                         compare(index, step, model, store, redis)?;
                     }
@@ -255,16 +280,16 @@ impl Parity {
                     decisions += count as u64;
                 }
                 Step::Peek { key, cost } => {
-                    let name = &self.names[key];
-                    let model = self.models[key].peek(limit, clock, cost);
+                    let name = &self.names[key].clone();
+                    let model = self.model(key, align).peek(limit, clock, cost);
                     let store = decision(self.embedded[key].peek(&limit, name, cost).await);
                     let redis = decision(self.redis.peek(&limit, name, cost).await);
                     compare(index, step, model, store, redis)?;
                     decisions += 1;
                 }
                 Step::Refund { key, cost } => {
-                    let name = &self.names[key];
-                    let model = self.models[key].refund(limit, clock, cost);
+                    let name = &self.names[key].clone();
+                    let model = self.model(key, align).refund(limit, clock, cost);
                     let store = self.embedded[key].refund(&limit, name, cost).await;
                     let redis = self.redis.refund(&limit, name, cost).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
@@ -272,10 +297,10 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Return { key, cost, eighths, micros } => {
-                    let name = &self.names[key];
+                    let name = &self.names[key].clone();
                     let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
                     let at = clock.saturating_sub(ago);
-                    let model = self.models[key].give_back(limit, clock, cost, at);
+                    let model = self.model(key, align).give_back(limit, clock, cost, at);
                     let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
                     let redis = return_units(&self.redis, &limit, name, cost, at).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
@@ -293,16 +318,22 @@ impl Parity {
         self.clock.set(Duration::from_micros(moved));
     }
 
+    fn model(&mut self, key: usize, align: Option<i64>) -> &mut Model {
+        self.models[key].get_mut(&align).expect("one for each align")
+    }
+
     async fn check(
         &mut self,
         limit: &Limit,
+        align: Option<i64>,
         key: usize,
         cost: u32,
     ) -> (Expected, Decision, Decision) {
         let clock = self.clock.now().as_micros() as u64;
-        let name = &self.names[key];
+        let model = self.model(key, align).check(*limit, clock, cost);
+        let name = &self.names[key].clone();
         (
-            self.models[key].check(*limit, clock, cost),
+            model,
             decision(self.embedded[key].check(limit, name, cost).await),
             decision(self.redis.check(limit, name, cost).await),
         )
@@ -312,17 +343,18 @@ impl Parity {
     async fn burst(
         &mut self,
         limit: &Limit,
+        align: Option<i64>,
         key: usize,
         cost: u32,
         count: usize,
     ) -> (Vec<Expected>, Vec<Decision>, Vec<Decision>) {
         let clock = self.clock.now().as_micros() as u64;
-        let name = &self.names[key];
+        let name = &self.names[key].clone();
         let (mut models, mut store, mut redis) = (Vec::new(), Vec::new(), Vec::new());
         let calls: Vec<_> =
             (0..count).map(|_| tokio::spawn(self.redis.check(limit, name, cost))).collect();
         for call in calls {
-            models.push(self.models[key].check(*limit, clock, cost));
+            models.push(self.model(key, align).check(*limit, clock, cost));
             store.push(decision(self.embedded[key].check(limit, name, cost).await));
             redis.push(decision(call.await.expect("no panic")));
         }

@@ -190,6 +190,21 @@ crate::on_both_stores! {
         }
     }
 
+    async fn another_align_is_another_count(timed: Timed) {
+        let daily = limit(Algorithm::Fixed, 10, DAY);
+        let aligns = [daily, daily.align(Align::UTC), daily.align(Align::offset_minutes(480))];
+        let mut admitted = [0; 3];
+        for _ in 0..100 {
+            for (limit, admitted) in aligns.iter().zip(&mut admitted) {
+                *admitted += u32::from(timed.allows(limit, 1).await);
+            }
+        }
+        assert_eq!(admitted, [10; 3]);
+        timed.limiter.reset(&aligns[1], "key").await.expect("answers");
+        assert!(timed.allows(&aligns[1], 10).await, "of one align");
+        assert!(!timed.allows(&aligns[2], 1).await, "and no other");
+    }
+
     async fn periods_of_weeks_begin_on_monday_and_others_at_the_epoch(timed: Timed) {
         // 1970-01-05 was the first Monday, 1970-01-15 is 14 days after the epoch.
         for (days, hours) in [(7, 4 * 24), (14, 14 * 24)] {

@@ -18,7 +18,7 @@ use std::fmt;
 
 use super::Key;
 use super::fingerprint::{Secret, Text};
-use crate::limit::Limit;
+use crate::limit::{Align, Limit};
 
 /// The text of no key.
 const NOTHING: u8 = b'%';
@@ -95,9 +95,9 @@ impl KeyWriter<'_> {
         }
     }
 
-    /// Writes what a count belongs to: the algorithm and the period it is counted by, the name of
-    /// the limit, the key. Counts of two periods cannot be one: what the shorter one forgets, the
-    /// longer one still needs.
+    /// Writes what a count belongs to: the algorithm, the period and the align it is counted by, the name
+    /// of the limit, the key. Counts of two periods or of two aligns cannot be one: a window that has
+    /// ended for one of them still counts for the other.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have it"))]
     pub(crate) fn identity(&mut self, limit: &Limit, key: &dyn Key) {
         self.raw(limit.algorithm().as_str().as_bytes());
@@ -105,6 +105,11 @@ impl KeyWriter<'_> {
         let (count, unit) = limit.period_in_units();
         self.raw(itoa::Buffer::new().format(count).as_bytes());
         self.raw(unit.as_bytes());
+        if let Some(Align { offset_minutes }) = limit.aligned() {
+            let sign = if offset_minutes < 0 { '-' } else { '+' };
+            let (hours, minutes) = (offset_minutes.abs() / 60, offset_minutes.abs() % 60);
+            self.display(format_args!("{sign}{hours:02}{minutes:02}"));
+        }
         self.separator();
         self.text(limit.name());
         self.tag = Tag::Due;

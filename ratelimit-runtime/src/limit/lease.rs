@@ -117,7 +117,7 @@ impl Limit {
             stretch_us,
             burst,
             lease: 0,
-            identity: identity(self.algorithm, period_us, self.name),
+            identity: identity(self.algorithm, period_us, self.align, self.name),
             rate: Rate::new(self.threshold, period_us, burst).unwrap_or(self.rate),
             grain: Grain::new(self.threshold, period_us),
             ..*self

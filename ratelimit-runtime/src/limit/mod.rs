@@ -53,7 +53,7 @@ pub struct Limit {
     lease: u32,
     /// By how much the period is longer than it was said to be; see [`Limit::leased`].
     stretch_us: u64,
-    /// A hash of what a count belongs to beside its key: algorithm, period and name.
+    /// A hash of what a count belongs to beside its key: algorithm, period, align and name.
     pub(crate) identity: u128,
     pub(crate) rate: Rate,
     pub(crate) grain: Grain,
@@ -166,7 +166,7 @@ impl Limit {
                 wait: None,
                 lease: 0,
                 stretch_us: 0,
-                identity: identity(algorithm, period_us, name),
+                identity: identity(algorithm, period_us, None, name),
                 rate,
                 grain: Grain::new(threshold, period_us),
             }),
@@ -203,7 +203,7 @@ impl Limit {
     }
 
     /// Lets the windows of a [`fixed`](Self::fixed) limit begin at calendar boundaries. A period of
-    /// seven days begins on Monday.
+    /// seven days begins on Monday. Another align is another count, as another period is.
     ///
     /// # Errors
     ///
@@ -218,6 +218,7 @@ impl Limit {
             ));
         }
         self.align = Some(align);
+        self.identity = identity(self.algorithm, self.period_us, self.align, self.name);
         Ok(self)
     }
 
@@ -291,7 +292,7 @@ impl Limit {
         self.patient(Some(wait))
     }
 
-    /// The identity of this limit: limits of one name, algorithm and period share their counts.
+    /// The name of this limit. Limits of one name, algorithm, period and align share their counts.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
@@ -372,6 +373,11 @@ impl Limit {
             us if us.is_multiple_of(1_000) => (us / 1_000, "ms"),
             us => (us, "us"),
         }
+    }
+
+    /// Where aligned windows begin.
+    pub(crate) const fn aligned(&self) -> Option<Align> {
+        self.align
     }
 
     pub(crate) const fn period_us(&self) -> u64 {

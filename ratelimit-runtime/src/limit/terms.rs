@@ -45,7 +45,7 @@ impl fmt::Display for Algorithm {
 /// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) begin: at calendar boundaries of one UTC offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Align {
-    pub(super) offset_minutes: i32,
+    pub(crate) offset_minutes: i32,
 }
 
 impl Align {
