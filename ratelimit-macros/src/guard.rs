@@ -96,16 +96,19 @@ impl Several {
     }
 }
 
-/// Two limits of one name, algorithm and period are one count, which cannot have two thresholds.
+/// Two limits of one name, algorithm, period and align are one count, which cannot have two thresholds.
 fn names_are_apart(args: &Args<'_>, rules: &[Result<Rule, Reported>]) {
     let mut counts = Vec::new();
     for rule in rules.iter().flatten() {
-        let Limit { name: Some(name), algorithm, period, .. } = &rule.limit else { continue };
-        let count = (name.value(), algorithm.name(), period.known);
+        let Limit { name: Some(name), algorithm, period, align, .. } = &rule.limit else {
+            continue;
+        };
+        let align = align.map(|offset| offset.minutes);
+        let count = (name.value(), algorithm.name(), period.known, align);
         if period.known.is_some() && counts.contains(&count) {
             let message = format!(
-                "two limits named `{}` have one algorithm and period, and so one count: give one of \
-                 them another `name`",
+                "two limits named `{}` have one algorithm, period and align, and so one count: give \
+                 one of them another `name`",
                 count.0
             );
             args.errors.report(syn::Error::new(name.span(), message));
