@@ -113,3 +113,27 @@ fn a_log_keeps_its_window_and_no_more() {
     });
     assert!(quiet.bytes_current < -8_000, "{} bytes", quiet.bytes_current);
 }
+
+/// Calls that were queued for Redis when their runtime ended leave nothing behind.
+#[test]
+fn a_runtime_that_ends_takes_its_queued_calls_along() {
+    let server = support::server::Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let limit = Limit::sliding("queued", 1_000, Duration::from_secs(3600));
+    let key = "k".repeat(10_000);
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut calls: Vec<_> =
+                (0..100).map(|call| Box::pin(limiter.check(&limit, (call, &key), 1))).collect();
+            for call in &mut calls {
+                // Once each: all of them are queued, and none is decided.
+                assert!(call.as_mut().poll(&mut context).is_pending());
+            }
+        });
+    };
+    run();
+    let ten = allocation_counter::measure(|| (0..10).for_each(|_| run()));
+    assert!(ten.bytes_current < 1_000_000, "{} bytes; the keys were 10 MB", ten.bytes_current);
+}

@@ -1,8 +1,10 @@
 //! How a limiter is set up.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::background::Background;
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::limit::OnError;
@@ -166,6 +168,7 @@ impl Builder {
         if self.max_in_flight == 0 {
             return Err(BuildError::ZeroInFlight);
         }
+        let background = Arc::default();
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
             let shared = Redis::new(Settings {
@@ -176,19 +179,21 @@ impl Builder {
                 deadline: self.deadline.min(LONGEST),
                 max_in_flight: self.max_in_flight,
                 clock: self.clock.clone(),
+                background: Arc::clone(&background),
             })?;
-            return Ok(self.build_on(Some(Box::new(shared))));
+            return Ok(self.build_on(Some(Box::new(shared)), background));
         }
-        Ok(self.build_embedded())
+        Ok(self.build_on(None, background))
     }
 
     pub(crate) fn build_embedded(self) -> RateLimiter {
-        self.build_on(None)
+        self.build_on(None, Arc::default())
     }
 
-    fn build_on(self, shared: Option<Box<dyn Store>>) -> RateLimiter {
+    fn build_on(self, shared: Option<Box<dyn Store>>, background: Arc<Background>) -> RateLimiter {
         let local = Embedded::new(self.max_keys, self.clock);
-        RateLimiter::new(local, shared, self.on_error, self.instances, self.remember_refusals)
+        let Self { on_error, instances, remember_refusals, .. } = self;
+        RateLimiter::new(local, shared, on_error, instances, remember_refusals, background)
     }
 }
 

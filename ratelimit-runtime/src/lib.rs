@@ -122,6 +122,7 @@ pub mod guide {
 }
 
 mod algorithm;
+mod background;
 mod builder;
 mod check;
 mod clock;

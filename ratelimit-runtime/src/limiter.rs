@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use self::checking::Left;
 use crate::algorithm::Op;
+use crate::background::Background;
 use crate::builder::Builder;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Source};
@@ -67,6 +68,7 @@ struct Inner {
     leases: Arc<Leases>,
     /// When it was last said that the shared store does not decide; 0 when it does.
     said: AtomicU64,
+    background: Arc<Background>,
 }
 
 impl RateLimiter {
@@ -87,12 +89,23 @@ impl RateLimiter {
         on_error: OnError,
         instances: u32,
         remembers: bool,
+        background: Arc<Background>,
     ) -> Self {
         report::describe();
         let (waiters, said) = (Waiters::default(), AtomicU64::new(0));
         let refusals = Refusals::new(remembers && shared.is_some());
         let leases = Arc::default();
-        let inner = Inner { local, shared, on_error, instances, refusals, waiters, leases, said };
+        let inner = Inner {
+            local,
+            shared,
+            on_error,
+            instances,
+            refusals,
+            waiters,
+            leases,
+            said,
+            background,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -279,12 +292,16 @@ impl RateLimiter {
         &self.inner.waiters
     }
 
+    pub(crate) fn background(&self) -> &Background {
+        &self.inner.background
+    }
+
     pub(crate) fn leases(&self) -> &Arc<Leases> {
         &self.inner.leases
     }
 
     /// Gives this limiter as long as somebody else has it.
-    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + use<> {
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + Sync + use<> {
         let inner = Arc::downgrade(&self.inner);
         move || inner.upgrade().map(|inner| Self { inner })
     }
@@ -346,7 +363,7 @@ impl RateLimiter {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            lease::return_to(&**shared, &self.leases);
+            lease::return_to(&**shared, &self.leases, &self.background);
         }
     }
 }

@@ -370,3 +370,56 @@ async fn nothing_that_is_held_outlives_a_reset() {
     assert_eq!((free.remaining, free.source), (1_000, Source::Redis));
     assert_eq!(spend(&limiter, &LEASED, 2_000).await, 1_000);
 }
+
+/// A call waits for the question of others no longer than it can.
+#[tokio::test]
+async fn calls_keep_their_deadline_when_the_server_is_far_away() {
+    let server = Server::start();
+    let proxy = Proxy::far(server.port(), Duration::from_millis(800));
+    let deadline = Duration::from_millis(1_500);
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let limiter = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
+    let limiter = limiter.build().expect("valid");
+    let limit = Limit::sliding("far", 1_000_000, MINUTE).lease(50);
+    let times = async |calls: usize, pause| {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..calls {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                let start = std::time::Instant::now();
+                let answer = limiter.check(&limit, "key", 1).await;
+                answer.map(|_| start.elapsed())
+            });
+            tokio::time::sleep(pause).await;
+        }
+        tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
+    };
+    // The server learns the scripts, which takes a second round trip.
+    while times(20, Duration::ZERO).await.is_err() {}
+    let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
+    let longest = times.iter().max().expect("some calls");
+    assert!(*longest <= deadline, "{longest:?}");
+}
+
+/// What is given back makes room, and is not refused for want of it.
+#[tokio::test]
+async fn units_go_back_while_too_many_calls_are_awaited() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let builder = server.builder().clock(Clock::Virtual(clock.clone())).max_in_flight(3);
+    let limiter = builder.build().expect("valid");
+    assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
+    let other = Limit::sliding("other", 1_000, MINUTE);
+    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(limiter.check(&other, (), 1))).collect();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for call in &mut calls {
+        assert!(call.as_mut().poll(&mut context).is_pending());
+    }
+    let refused = limiter.check(&other, (), 1).await;
+    assert!(matches!(
+        refused,
+        Err(Rejection::Unavailable { error: StoreError::Overloaded { .. }, .. })
+    ));
+    clock.advance(TERM);
+    until(async || left(&server, &clock, &LEASED).await == 1_000 - 65).await;
+    drop(calls);
+}

@@ -8,6 +8,7 @@ mod extremes;
 mod faults;
 mod leases;
 mod life;
+mod links;
 mod operator;
 mod parity;
 mod policies;

@@ -100,6 +100,21 @@ impl Nodes {
         self.cluster.servers[node].stop();
     }
 
+    /// Begins to move a slot from its node to the next, and moves one of its keys.
+    pub fn begin_move(&self, slot: u16, key: &str) {
+        let from = self.owner(slot);
+        let to = (from + 1) % 3;
+        self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
+        self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
+        self.migrate(key, from, to);
+    }
+
+    fn migrate(&self, key: &str, from: usize, to: usize) {
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(self.port(to)).arg(key).arg(0).arg(5_000);
+        migrate.exec(&mut self.connection(from)).expect("MIGRATE");
+    }
+
     /// Moves a slot with its keys from its node to the next, with a pause between the steps.
     pub fn move_slot(&self, slot: u16, pause: Duration) {
         let from = self.owner(slot);
@@ -112,9 +127,7 @@ impl Nodes {
             keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
             let keys: Vec<String> = keys.query(&mut self.connection(from)).expect("keys");
             let Some(key) = keys.first() else { break };
-            let mut migrate = redis::cmd("MIGRATE");
-            migrate.arg("127.0.0.1").arg(self.port(to)).arg(key).arg(0).arg(5_000);
-            migrate.exec(&mut self.connection(from)).expect("MIGRATE");
+            self.migrate(key, from, to);
             sleep(pause);
         }
         let id = self.id(to);

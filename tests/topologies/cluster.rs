@@ -210,3 +210,63 @@ async fn a_lost_node_is_replaced() {
     println!("a killed node was replaced after {slowest:?}");
     assert!(slowest > Duration::from_millis(500), "no key was on the lost node");
 }
+
+/// Keys of a slot that is on its way are on two nodes, and calls on them have nothing to do with each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    // Limits of one key: of one slot, and each with a key of its own in Redis.
+    let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
+    for limit in [&here, &there] {
+        assert!(admits(&limiter, limit, "key").await);
+    }
+    let slot = nodes.slot("ratelimit:sliding:1h:here{key}");
+    nodes.begin_move(slot, "ratelimit:sliding:1h:there{key}");
+    let mut tasks = JoinSet::new();
+    for call in 0..300 {
+        let limiter = limiter.clone();
+        let limit = if call % 2 == 0 { here } else { there };
+        tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
+    }
+    let answers = tasks.join_all().await;
+    let failed = answers.iter().find(|it| matches!(it, Err(Rejection::Unavailable { .. })));
+    assert!(failed.is_none(), "{failed:?}");
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2 * 149);
+}
+
+/// What a call of several keys had charged and gave back is free for the next call at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_back_is_not_rejected_from_the_cache() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).remember_refusals(true).build().expect("valid");
+    let first = Limit::sliding("given.first", 4, HOUR);
+    let second = Limit::sliding("given.second", 100, HOUR);
+    let keys = ["a", "b"];
+    assert_ne!(nodes.slot(keys[0]), nodes.slot(keys[1]));
+    let mut rejected_for_nothing = 0;
+    for round in 0..100_u64 {
+        // Calls that need `b` as well, of which one is left, and calls that need `a` alone.
+        let (a, b) = (("a", round), ("b", round));
+        limiter.check(&second, b, 99).await.expect("admitted");
+        let mut tasks = JoinSet::new();
+        for call in 0..8 {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                if call < 4 {
+                    let parts = [Part::new(&first, &a, 1), Part::new(&second, &b, 1)];
+                    limiter.check_all(&parts).await.is_ok()
+                } else {
+                    limiter.check(&first, a, 1).await.is_ok()
+                }
+            });
+        }
+        let admitted = tasks.join_all().await.into_iter().filter(|admitted| *admitted).count();
+        let left = limiter.peek(&first, a, 1).await.expect("answers").remaining;
+        if left > 0 && !limiter.check(&first, a, 1).await.is_ok() {
+            rejected_for_nothing += 1;
+        }
+        assert!(admitted <= 4);
+    }
+    assert_eq!(rejected_for_nothing, 0);
+}

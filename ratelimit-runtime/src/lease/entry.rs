@@ -26,6 +26,8 @@ pub(super) struct Entry {
     pub(super) target: Arc<Target>,
     pub(super) held: Held,
     pub(super) waiting: VecDeque<Waiter>,
+    /// How many calls have waited.
+    pub(super) arrivals: u64,
     /// So many of those that wait were there when the store was asked.
     pub(super) boarded: usize,
     /// The runtime on which the store is being asked. It may stand still: those of others do not wait.
@@ -55,6 +57,7 @@ pub(super) struct Held {
 }
 
 pub(super) struct Waiter {
+    pub(super) arrival: u64,
     pub(super) cost: u32,
     pub(super) answer: oneshot::Sender<Landed>,
 }
@@ -91,7 +94,7 @@ impl Entry {
     pub(super) fn new(target: Arc<Target>) -> Self {
         let (held, waiting) = (Held::default(), VecDeque::new());
         let (flying, reset, paused, watched) = (None, false, 0, false);
-        Self { target, held, waiting, boarded: 0, flying, reset, paused, watched }
+        Self { target, held, waiting, arrivals: 0, boarded: 0, flying, reset, paused, watched }
     }
 
     pub(super) fn take(&mut self, cost: u32, now: u64) -> Option<Decision> {

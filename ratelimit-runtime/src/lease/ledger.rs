@@ -42,6 +42,8 @@ pub(super) enum Joined {
     /// The answer will come; from a flight that the caller starts, if it is the first.
     Waits {
         answer: oneshot::Receiver<Landed>,
+        /// Names the call.
+        arrival: u64,
         is_first: bool,
     },
     /// This key cannot be leased now.
@@ -96,9 +98,18 @@ impl Leases {
             return Joined::Spent(decision);
         }
         let (sender, answer) = oneshot::channel();
-        entry.waiting.push_back(Waiter { cost, answer: sender });
+        entry.arrivals += 1;
+        let arrival = entry.arrivals;
+        entry.waiting.push_back(Waiter { arrival, cost, answer: sender });
         let is_first = entry.flying.replace(runtime).is_none();
-        Joined::Waits { answer, is_first }
+        Joined::Waits { answer, arrival, is_first }
+    }
+
+    /// Whether a call still waits, and the question that is under way was sent without it.
+    pub(super) fn is_left_behind(&self, place: u128, arrival: u64) -> bool {
+        let shard = self.shard(place);
+        let Some(entry) = shard.get(&place) else { return false };
+        entry.waiting.iter().skip(entry.boarded).any(|waiter| waiter.arrival == arrival)
     }
 
     /// Serves those that wait from what is held; says what to ask for the next of them, or ends the

@@ -22,12 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 use self::entry::{Rest, Target};
 use self::flight::Flight;
 use self::ledger::Joined;
 pub(crate) use self::ledger::Leases;
 use crate::algorithm::Op;
+use crate::background::Background;
 use crate::check::{Answer, Check};
 use crate::decision::{Answered, Decision, Verdict};
 use crate::error::StoreError;
@@ -39,6 +41,9 @@ use crate::rejection::Rejection;
 use crate::report::Report;
 use crate::store::Store;
 use crate::waiting::before;
+
+/// A call waits for this part of its deadline for a question of others to come back, before it asks alone.
+const PATIENCE: u32 = 16;
 
 /// So many keys are given back at a time.
 const TOGETHER: usize = 64;
@@ -144,26 +149,24 @@ enum Turn {
     Spent(Decision),
     Refused(Answered),
     Failed(StoreError),
-    /// The key is not leased.
-    Not,
+    /// It was asked about alone.
+    Asked(Finding),
 }
 
 impl Wanted {
     async fn admitted(self) -> Finding {
         let Target { limit, key, .. } = &*self.target;
-        // For the question that is under way, and its own.
-        let deadline = 2 * self.limiter.deadline();
-        let turn = match Handle::try_current() {
-            Ok(_) => tokio::time::timeout(deadline, self.turn()).await,
-            Err(_) => Ok(Turn::Not),
-        };
-        let error = match turn {
+        if Handle::try_current().is_err() {
+            return self.limiter.ask(Op::Decide, limit, key, self.cost).await;
+        }
+        let deadline = self.limiter.deadline();
+        let error = match timeout(deadline, self.decided()).await {
             Ok(Turn::Spent(decision)) => return Ok(Verdict::new(limit, decision)),
             Ok(Turn::Refused(answer)) => {
                 let decision = Decision::new(limit.capacity(), answer);
                 return Err(Rejection::limited(limit, decision));
             }
-            Ok(Turn::Not) => return self.limiter.ask(Op::Decide, limit, key, self.cost).await,
+            Ok(Turn::Asked(finding)) => return finding,
             Ok(Turn::Failed(error)) => error,
             Err(_) => StoreError::Timeout { deadline },
         };
@@ -172,31 +175,39 @@ impl Wanted {
         Question::new(Op::Decide, limit, Answer::ready(answer)).await
     }
 
-    /// Waits for what is asked for, by this call or by another.
-    async fn turn(&self) -> Turn {
+    /// Waits for what is asked for, by this call or by another; asks for itself alone where that would
+    /// take too long, or the key is not leased.
+    async fn decided(&self) -> Turn {
         let Self { limiter, place, target, cost } = self;
         // A flight that ends with its runtime leaves those of other runtimes to ask again.
         for _ in 0..2 {
             let now = limiter.local().clock().steady();
-            let answer = match limiter.leases().join(*place, target, *cost, now) {
+            let (mut answer, arrival) = match limiter.leases().join(*place, target, *cost, now) {
                 Joined::Spent(decision) => return Turn::Spent(decision),
-                Joined::Not => return Turn::Not,
-                Joined::Waits { answer, is_first } => {
+                Joined::Not => break,
+                Joined::Waits { answer, arrival, is_first } => {
                     if is_first {
                         Flight::take_off(limiter, *place);
                     }
-                    answer
+                    (answer, arrival)
                 }
             };
-            match answer.await {
-                Ok(Landed::Units(permit)) => return Turn::Spent(permit.spend()),
-                Ok(Landed::Refused(answer)) => return Turn::Refused(answer),
-                Ok(Landed::Failed(error)) => return Turn::Failed(error),
-                Ok(Landed::Nothing) => return Turn::Not,
-                Err(_) => {}
+            let mut landed = timeout(limiter.deadline() / PATIENCE, &mut answer).await;
+            if landed.is_err() {
+                if limiter.leases().is_left_behind(*place, arrival) {
+                    break;
+                }
+                landed = Ok(answer.await);
+            }
+            match landed {
+                Ok(Ok(Landed::Units(permit))) => return Turn::Spent(permit.spend()),
+                Ok(Ok(Landed::Refused(answer))) => return Turn::Refused(answer),
+                Ok(Ok(Landed::Failed(error))) => return Turn::Failed(error),
+                Ok(Ok(Landed::Nothing)) => break,
+                Ok(Err(_)) | Err(_) => {}
             }
         }
-        Turn::Not
+        Turn::Asked(limiter.ask(Op::Decide, &target.limit, &target.key, *cost).await)
     }
 }
 
@@ -239,23 +250,28 @@ impl RateLimiter {
         self.give_back(self.source(), op, &target.limit, &target.key, *units)
     }
 
-    /// The same in the background. Without a runtime, it leaves the window by itself.
+    /// The same in the background.
     fn spawn_return(&self, rest: &Rest) {
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(self.return_units(rest));
-        }
+        let answer = self.return_units(rest);
+        self.background().spawn(async move {
+            // What is lost on the way leaves the window by itself.
+            let _ = answer.await;
+        });
     }
 }
 
 /// The limiter of these leases is gone.
-pub(crate) fn return_to(shared: &dyn Store, leases: &Leases) {
+pub(crate) fn return_to(shared: &dyn Store, leases: &Leases, background: &Background) {
     let rests = leases.take_all();
     leases.changed.notify_one();
-    if let (false, Ok(runtime)) = (rests.is_empty(), Handle::try_current()) {
+    if !rests.is_empty() {
         let answers = rests.iter().map(|Rest { target, units, at }| {
             shared.apply(Op::Return { at: *at }, &target.limit, &target.key, *units)
         });
-        runtime.spawn(all(answers.collect()));
+        let answers = answers.collect();
+        background.spawn(async move {
+            let _ = all(answers).await;
+        });
     }
 }
 
@@ -288,11 +304,11 @@ fn watch(limiter: &RateLimiter) {
         return;
     }
     let watch = Watch(Arc::clone(limiter.leases()));
-    let (clock, limiter) = (limiter.local().clock().clone(), limiter.downgrade());
-    tokio::spawn(async move {
+    let (clock, weak) = (limiter.local().clock().clone(), limiter.downgrade());
+    limiter.background().spawn(async move {
         while let Some(end) = watch.0.next_end() {
             before(clock.sleep_to(end), watch.0.changed.notified()).await;
-            let Some(limiter) = limiter() else { return };
+            let Some(limiter) = weak() else { return };
             let rests = watch.0.take_expired(clock.steady());
             let answers = rests.iter().map(|rest| limiter.return_units(rest)).collect();
             // What is lost stands idle until it leaves the window by itself.
@@ -301,7 +317,7 @@ fn watch(limiter: &RateLimiter) {
     });
 }
 
-/// The watch ends with its runtime as well.
+/// The watch may end before its time, with the background thread.
 struct Watch(Arc<Leases>);
 
 impl Drop for Watch {

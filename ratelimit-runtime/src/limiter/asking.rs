@@ -35,12 +35,21 @@ impl RateLimiter {
         if let Some(part) = parts.iter().find(|part| part.cost > part.limit.capacity()) {
             return Question::never(part.limit, part.cost);
         }
-        let Some(shared) = self.shared(first) else {
-            return Question::all(first, self.inner.local.apply_all(parts));
-        };
-        let answer = shared.apply_all(parts);
-        let on_error = self.on_error(first);
         let mut asks = self.inner.local.asks(parts);
+        let Some(shared) = self.shared(first) else {
+            let verdict = self.inner.local.apply_all_at(&asks, Source::Embedded);
+            return Question::all(first, Answer::ready(verdict.ok_or(StoreError::NoLimits)));
+        };
+        let answer = shared.apply_all(parts, &|| {
+            let places: Vec<_> = asks.iter().map(|ask| ask.place).collect();
+            let limiter = self.downgrade();
+            Box::new(move || {
+                if let Some(limiter) = limiter() {
+                    places.iter().for_each(|place| limiter.inner.refusals.forget(*place));
+                }
+            })
+        });
+        let on_error = self.on_error(first);
         for ask in &mut asks {
             ask.limit = ask.limit.share(self.inner.instances);
             ask.cost = ask.cost.min(ask.limit.capacity());

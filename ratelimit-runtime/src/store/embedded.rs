@@ -23,7 +23,7 @@ use loom::sync::{Mutex, MutexGuard};
 
 pub(crate) use self::shard::Held;
 use self::shard::Shard;
-use super::Store;
+use super::{OnReturn, Store};
 use crate::algorithm::{Op, Outcome, with_state};
 use crate::check::Answer;
 use crate::clock::Clock;
@@ -193,7 +193,7 @@ impl Store for Embedded {
         Answer::ready(Ok(Answered { outcome, source: self.source() }))
     }
 
-    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict> {
+    fn apply_all(&self, parts: &[Charge<'_>], _: &dyn Fn() -> OnReturn) -> Answer<Verdict> {
         let asks = self.asks(parts);
         Answer::ready(self.apply_all_at(&asks, self.source()).ok_or(StoreError::NoLimits))
     }

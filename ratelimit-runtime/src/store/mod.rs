@@ -14,6 +14,9 @@ use crate::key::Key;
 use crate::limit::Limit;
 use crate::part::Charge;
 
+/// Called when a store has given back what it had charged for a call that was then refused.
+pub(crate) type OnReturn = Box<dyn FnOnce() + Send + Sync>;
+
 /// A store of counts.
 pub(crate) trait Store: Send + Sync {
     /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
@@ -22,7 +25,9 @@ pub(crate) trait Store: Send + Sync {
 
     /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
     /// two of them have one count.
-    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict>;
+    /// Where the store has to charge one after the other, what it gives back is given back in the
+    /// background; then it calls what `on_return` makes.
+    fn apply_all(&self, parts: &[Charge<'_>], on_return: &dyn Fn() -> OnReturn) -> Answer<Verdict>;
 
     /// Forgets `key`.
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;

@@ -1,7 +1,9 @@
 //! Where Redis is, as a URL says it: one server, a cluster, or a primary that Sentinels know.
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 use crate::error::BuildError;
 
 /// What a URL leads to.
@@ -23,6 +25,8 @@ pub(super) enum Address {
 #[derive(Clone)]
 pub(super) struct Target {
     info: ConnectionInfo,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 /// Certificates for TLS, as PEM.
@@ -132,12 +136,49 @@ impl Target {
             // The URL itself is not repeated: it may hold a password.
             invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
         })?;
-        let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        Ok(Self { info: if is_tls { with_certificates(info, certificates)? } else { info } })
+        Self::new(info, certificates)
     }
 
-    pub(super) fn client(&self) -> Result<Client, RedisError> {
-        Client::open(self.info.clone())
+    #[cfg(feature = "tls")]
+    fn new(info: ConnectionInfo, certificates: &Certificates) -> Result<Self, BuildError> {
+        let tls = match info.addr() {
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                return Err(invalid("`#insecure` would trust any server; see `root_certificates`"));
+            }
+            ConnectionAddr::TcpTls { .. } => Some(Tls::new(certificates)?),
+            _ => None,
+        };
+        Ok(Self { info, tls })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn new(info: ConnectionInfo, _: &Certificates) -> Result<Self, BuildError> {
+        match info.addr() {
+            ConnectionAddr::TcpTls { .. } => Err(BuildError::TlsDisabled),
+            _ => Ok(Self { info }),
+        }
+    }
+
+    pub(super) fn address(&self) -> &ConnectionAddr {
+        self.info.addr()
+    }
+
+    /// User, password and database.
+    pub(super) fn login(&self) -> &RedisConnectionInfo {
+        self.info.redis_settings()
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) async fn encrypt(
+        &self,
+        host: &str,
+        stream: tokio::net::TcpStream,
+    ) -> std::io::Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static>
+    {
+        match &self.tls {
+            Some(tls) => tls.encrypt(host, stream).await,
+            None => Err(std::io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// The same login at another address.
@@ -152,7 +193,9 @@ impl Target {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Self { info: self.info.clone().set_addr(addr) }
+        let mut target = self.clone();
+        target.info = target.info.set_addr(addr);
+        target
     }
 
     pub(super) fn host(&self) -> &str {
@@ -173,31 +216,6 @@ impl Target {
     pub(super) fn name(&self) -> Box<str> {
         self.info.addr().to_string().into()
     }
-}
-
-#[cfg(feature = "tls")]
-fn with_certificates(
-    info: ConnectionInfo,
-    certificates: &Certificates,
-) -> Result<ConnectionInfo, BuildError> {
-    // rustls panics where no provider is chosen and it cannot tell which is meant.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may be first, which is as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let client_tls = certificates
-        .client
-        .clone()
-        .map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-    let certificates = redis::TlsCertificates { client_tls, root_cert: certificates.root.clone() };
-    let client = Client::build_with_tls(info, certificates)
-        .map_err(|error| BuildError::InvalidCertificate { message: error.to_string().into() })?;
-    Ok(client.get_connection_info().clone())
-}
-
-#[cfg(not(feature = "tls"))]
-fn with_certificates(_: ConnectionInfo, _: &Certificates) -> Result<ConnectionInfo, BuildError> {
-    Err(BuildError::TlsDisabled)
 }
 
 fn invalid(message: &str) -> BuildError {

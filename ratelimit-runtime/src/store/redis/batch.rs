@@ -1,12 +1,14 @@
 //! Many calls in one script: what makes a busy Redis fast.
 //!
 //! As long as few decisions are under way, each is sent by itself. Beyond that they queue, and up to
-//! [`FLIGHTS`] scripts at a time take as many as there are, without waiting for more. Equal calls are
+//! [`FLIGHTS`] scripts at a time take as many as there are, without waiting for more; more scripts, where
+//! the server is far away. Equal calls are
 //! one entry of a script with a count, whose answer is split again, so that each caller gets what it
 //! would have got if they had come one after the other.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::{iter, mem, slice};
 
@@ -17,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::node::lock;
 use super::script::{self, REPLY, Script};
-use super::{Call, Servers, unexpected};
+use super::{Call, Servers, Topology, unexpected};
 use crate::algorithm::{Op, Outcome};
 use crate::error::StoreError;
 use crate::limit::Limit;
@@ -33,6 +35,10 @@ const ENTRIES: usize = 64;
 
 /// How many calls one script decides at most.
 const CALLS: usize = 1024;
+
+/// A call waits for a flight for this part of its deadline. Where the server is so far away that no
+/// flight comes back in that time, another one takes off.
+const PATIENCE: u32 = 16;
 
 /// What an entry that failed replies.
 const FAILED: u32 = u32::MAX;
@@ -50,6 +56,8 @@ type QueueId = (Id, u16);
 struct Queue {
     waiting: VecDeque<Waiting>,
     flights: usize,
+    /// When the last flight took calls along.
+    departed: Option<Instant>,
 }
 
 struct Waiting {
@@ -90,20 +98,30 @@ impl Servers {
             // In a box of its own: it is large, and most calls of a busy process queue.
             return Box::pin(self.ask(Op::Decide, asked, by)).await;
         }
-        match timeout_at(by, self.queue(asked, by)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout { deadline: self.deadline }),
+        let id = (Handle::current().id(), self.slot(&asked.key));
+        let mut answer = self.queue(id, asked, by);
+        let mut soon = Instant::now() + self.deadline / PATIENCE;
+        loop {
+            match timeout_at(soon.min(by), &mut answer).await {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(_)) => {
+                    let message = "the tokio runtime that was to ask has shut down".into();
+                    return Err(StoreError::Connection { message });
+                }
+                Err(_) if soon < by => soon = self.hurry(id, by),
+                Err(_) => return Err(StoreError::Timeout { deadline: self.deadline }),
+            }
         }
     }
 
     fn queue(
         self: &Arc<Self>,
+        id: QueueId,
         asked: Asked,
         by: Instant,
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
         let (sender, answer) = oneshot::channel();
         let digest = asked.digest();
-        let id = (Handle::current().id(), self.slot(&asked.key));
         let mut queues = lock(&self.queues.queues);
         let queue = queues.entry(id).or_default();
         queue.waiting.push_back(Waiting { asked, digest, by, answer: sender });
@@ -112,9 +130,32 @@ impl Servers {
         // A runtime that shuts down drops the flight at once, and its end locks the queues.
         drop(queues);
         if takes_off {
-            tokio::spawn(Flight { servers: Arc::clone(self), id, ended: false }.fly());
+            self.take_off(id);
         }
         answer
+    }
+
+    fn take_off(self: &Arc<Self>, id: QueueId) {
+        tokio::spawn(Flight { servers: Arc::clone(self), id, ended: false }.fly());
+    }
+
+    /// Sends another flight if calls wait and none has departed for a while. Says when a call that still
+    /// waits is to look again.
+    fn hurry(self: &Arc<Self>, id: QueueId, by: Instant) -> Instant {
+        let mut queues = lock(&self.queues.queues);
+        let Some(queue) = queues.get_mut(&id).filter(|queue| !queue.waiting.is_empty()) else {
+            return by;
+        };
+        let (now, pause) = (Instant::now(), self.deadline / PATIENCE);
+        let due = queue.departed.map_or(now, |departed| departed + pause);
+        if due > now {
+            return due;
+        }
+        queue.departed = Some(now);
+        queue.flights += 1;
+        drop(queues);
+        self.take_off(id);
+        now + pause
     }
 }
 
@@ -125,12 +166,19 @@ struct Flight {
     ended: bool,
 }
 
-/// A flight ends with its runtime as well.
+/// A flight ends with its runtime as well, and the last one takes along the calls that still wait: no
+/// other comes for them.
 impl Drop for Flight {
     fn drop(&mut self) {
-        if !self.ended {
-            self.end(&mut lock(&self.servers.queues.queues));
+        if self.ended {
+            return;
         }
+        let mut queues = lock(&self.servers.queues.queues);
+        let stranded = queues.get_mut(&self.id).filter(|queue| queue.flights == 1);
+        let stranded = stranded.map(|queue| mem::take(&mut queue.waiting));
+        self.end(&mut queues);
+        drop(queues);
+        drop(stranded);
     }
 }
 
@@ -180,6 +228,7 @@ impl Flight {
                 digests.push(digest);
             }
         }
+        queue.departed = Some(Instant::now());
         if entries.is_empty() {
             // At once: whoever comes next starts another.
             self.ended = true;
@@ -197,7 +246,7 @@ struct Entry {
 }
 
 impl Servers {
-    async fn decide_many(&self, mut entries: Vec<Entry>, by: Instant) {
+    async fn decide_many(self: &Arc<Self>, mut entries: Vec<Entry>, by: Instant) {
         let mut limits: Vec<Limit> = Vec::new();
         let mut head = script::head(Op::Decide, self.clock.sent());
         for Entry { asked, answers, .. } in &entries {
@@ -213,31 +262,56 @@ impl Servers {
             script: Script::batch(),
             keys: entries.iter_mut().map(|entry| mem::take(&mut entry.asked.key)).collect(),
             arguments: iter::once(head).chain(limits).collect(),
+            together: entries.len() == 1,
         };
-        let reply = match self.run_for(&call, by).await {
-            Ok(Value::Array(parts)) => parts,
-            Ok(_) => Vec::new(),
-            Err(error) => {
-                return for_each(entries, |answer| {
-                    let _ = answer.send(Err(error.clone()));
-                });
+        match self.run_for(&call, by).await {
+            Ok(reply) => self.hand_out(entries, &call.keys, &reply),
+            // Some keys of the slot are on another node already. Nothing was executed.
+            Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && entries.len() > 1 => {
+                let keys = entries.iter_mut().zip(call.keys);
+                keys.for_each(|(entry, key)| entry.asked.key = key);
+                self.decide_each(entries).await;
             }
+            Err(error) => {
+                for answer in entries.into_iter().flat_map(|entry| entry.answers) {
+                    let _ = answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Decides entries at the same time, each by a script of its own.
+    fn decide_each(
+        self: &Arc<Self>,
+        entries: Vec<Entry>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let decide = |entry: Entry| {
+            let (servers, by) = (Arc::clone(self), entry.by);
+            tokio::spawn(async move { servers.decide_many(vec![entry], by).await })
         };
-        let mut reply = Reply::new(&reply);
-        for (Entry { asked, answers, .. }, key) in entries.into_iter().zip(&call.keys) {
+        let tasks: Vec<_> = entries.into_iter().map(decide).collect();
+        Box::pin(async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        })
+    }
+
+    fn hand_out(&self, entries: Vec<Entry>, keys: &[Vec<u8>], reply: &Value) {
+        let mut reply = Reply::new(reply);
+        for (Entry { asked, answers, .. }, key) in entries.into_iter().zip(keys) {
             let told = reply.as_mut().and_then(|reply| reply.next(key, answers.len()));
             let told = told.unwrap_or_else(|| Err(unexpected()));
+            if let (Err(error), Topology::One(node)) = (&told, &self.topology) {
+                node.look_for_replica(error);
+            }
             for (index, answer) in answers.into_iter().enumerate() {
-                // Who has given up does not want it any more.
+                // A caller that has given up does not want it any more.
                 let _ = answer
                     .send(told.as_ref().map(|told| told.to(index, &asked)).map_err(Clone::clone));
             }
         }
     }
-}
-
-fn for_each(entries: Vec<Entry>, act: impl FnMut(Answer)) {
-    entries.into_iter().flat_map(|entry| entry.answers).for_each(act);
 }
 
 /// The reply of `lua/batch.lua`, read entry by entry.
@@ -247,7 +321,8 @@ struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    fn new(parts: &'a [Value]) -> Option<Self> {
+    fn new(reply: &'a Value) -> Option<Self> {
+        let Value::Array(parts) = reply else { return None };
         let mut parts = parts.iter();
         let Some(Value::BulkString(outcomes)) = parts.next() else { return None };
         Some(Self { outcomes, errors: parts })

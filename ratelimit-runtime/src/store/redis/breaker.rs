@@ -1,17 +1,19 @@
 //! A circuit breaker: whether Redis is worth asking.
 //!
 //! It opens when a connection cannot be made, or when several decisions in a row ran into their
-//! deadline. While it is open nothing is asked, so that a Redis that is away costs no time; a probe
-//! in the background finds out when it is back.
+//! deadline. While it is open nothing is asked, so that a Redis that is away costs no time; the
+//! background thread probes the server, and closes the breakers of all runtimes once it answers.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::StoreError;
 
-/// So many decisions in a row that ran into their deadline open the breaker.
-const STRIKES: u32 = 3;
+/// So many decisions in a row that ran into their deadline open the breaker, and so does a link on which
+/// nothing has come for as many deadlines.
+pub(super) const STRIKES: u32 = 3;
 
 /// The pauses between probes, from the first to the longest. Redis is back for at most the longest
 /// before it is asked again.
@@ -34,11 +36,13 @@ impl Breaker {
         cause.map(|cause| StoreError::CircuitOpen { cause })
     }
 
-    /// An answer came.
-    pub(super) fn answered(&self) {
-        if self.strikes.load(Ordering::Relaxed) > 0 {
+    /// A reply came. Says whether it is the first after a strike or a probe.
+    pub(super) fn answered(&self) -> bool {
+        let is_first = self.strikes.load(Ordering::Relaxed) > 0;
+        if is_first {
             self.strikes.store(0, Ordering::Relaxed);
         }
+        is_first
     }
 
     /// A decision ran into its deadline. Says whether it was the last that is borne.
@@ -46,7 +50,7 @@ impl Breaker {
         self.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= STRIKES
     }
 
-    /// Opens the breaker. Says whether it was closed; whoever opened it starts the probe.
+    /// Opens the breaker. Says whether it was closed.
     pub(super) fn opens(&self, cause: StoreError) -> bool {
         *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(cause));
         !self.open.swap(true, Ordering::Relaxed)
@@ -59,16 +63,13 @@ impl Breaker {
     }
 }
 
-/// The pauses before each probe: twice as long each time, and a quarter shorter or longer by chance,
-/// so that the processes of a fleet do not probe together.
-pub(super) fn pauses() -> impl Iterator<Item = Duration> {
-    let random = std::hash::RandomState::new();
+/// The pause before a probe, after so many that were in vain: twice as long each time, and a quarter
+/// shorter or longer by chance, so that the processes of a fleet do not probe together.
+pub(super) fn pause(setbacks: u32) -> Duration {
     let [first, longest] = PAUSES;
-    let lengths = std::iter::successors(Some(first), move |last| Some((*last * 2).min(longest)));
-    lengths.enumerate().map(move |(index, length)| {
-        let chance = std::hash::BuildHasher::hash_one(&random, index) % 512;
-        length * (768 + chance as u32) / 1024
-    })
+    let length = first.saturating_mul(1 << setbacks.min(8)).min(longest);
+    let chance = RandomState::new().hash_one(setbacks) % 512;
+    length * (768 + chance as u32) / 1024
 }
 
 #[cfg(test)]
@@ -94,10 +95,12 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_differ() {
-        let one: Vec<_> = pauses().take(20).collect();
-        assert_ne!(one, pauses().take(20).collect::<Vec<_>>());
-        assert!(one[0] <= Duration::from_millis(63) && one[0] >= Duration::from_millis(37));
-        assert!(one[10..].iter().all(|pause| *pause <= Duration::from_millis(500)));
-        assert!(one[10..].iter().all(|pause| *pause >= Duration::from_millis(300)));
+        let few: Vec<_> = (0..20).map(|_| pause(0)).collect();
+        assert!(few.iter().all(|pause| (37..=63).contains(&pause.as_millis())), "{few:?}");
+        assert!(few.iter().any(|pause| *pause != few[0]), "{few:?}");
+        for setbacks in [3, 10, u32::MAX] {
+            let pause = pause(setbacks).as_millis();
+            assert!((300..=500).contains(&pause), "{pause} ms after {setbacks}");
+        }
     }
 }

@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::address::Target;
 use super::failure::Failure;
 use super::node::{Find, Node, lock};
+use super::script;
 use super::slot::SLOTS;
+use crate::background::Background;
 
 /// How often a command follows a node's word to another.
 const HOPS: usize = 5;
@@ -42,10 +44,15 @@ pub(super) struct Cluster {
     /// When the nodes were last asked who serves what, since `born`; plus 1, for 0 is never.
     asked: AtomicU64,
     born: Instant,
+    background: Arc<Background>,
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Vec<Target>, deadline: Duration) -> Arc<Self> {
+    pub(super) fn new(
+        seeds: Vec<Target>,
+        deadline: Duration,
+        background: Arc<Background>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             seeds,
             deadline,
@@ -53,14 +60,17 @@ impl Cluster {
             owners: watch::Sender::new(Arc::new([])),
             asked: AtomicU64::new(0),
             born: Instant::now(),
+            background,
         })
     }
 
-    /// Sends a command to the node that serves `slot`.
+    /// Sends a command to the node that serves `slot`. Keys that are on two nodes, on their way, are
+    /// waited for if they are needed `together`.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
         slot: u16,
+        together: bool,
         by: Instant,
     ) -> Result<Value, Failure> {
         let (mut node, mut asking) = (self.owner(slot, by).await?, false);
@@ -79,7 +89,7 @@ impl Cluster {
                     (node, asking, hops) = (next, true, hops + 1);
                 }
                 Some(ErrorKind::Server(ServerErrorKind::TryAgain))
-                    if Instant::now() + ON_THE_WAY < by =>
+                    if together && Instant::now() + ON_THE_WAY < by =>
                 {
                     sleep(ON_THE_WAY).await;
                 }
@@ -122,7 +132,7 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].at(host, port);
-            Node::new(Find::At(target), self.deadline)
+            Node::new(Find::At(target), self.deadline, script::probe(None), &self.background)
         });
         Arc::clone(node)
     }
@@ -136,7 +146,7 @@ impl Cluster {
         }
         if self.asked.compare_exchange(asked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let cluster = Arc::clone(self);
-            tokio::spawn(async move { cluster.learn().await });
+            self.background.spawn(async move { cluster.learn().await });
         }
     }
 

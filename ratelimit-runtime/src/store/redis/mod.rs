@@ -4,19 +4,23 @@ mod address;
 mod batch;
 mod breaker;
 mod cluster;
+mod connect;
 mod failure;
+mod link;
 mod node;
 mod script;
 mod sentinel;
 mod slot;
+#[cfg(feature = "tls")]
+mod tls;
 
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use std::{iter, mem};
 
 use ::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::address::Address;
@@ -27,8 +31,9 @@ use self::failure::Failure;
 use self::node::{Find, Node};
 use self::script::{REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
-use super::Store;
+use super::{OnReturn, Store};
 use crate::algorithm::{Op, Outcome};
+use crate::background::Background;
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
@@ -45,6 +50,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) deadline: Duration,
     pub(crate) max_in_flight: usize,
     pub(crate) clock: Clock,
+    pub(crate) background: Arc<Background>,
 }
 
 pub(crate) struct Redis {
@@ -60,6 +66,7 @@ struct Servers {
     deadline: Duration,
     in_flight: AtomicUsize,
     max_in_flight: usize,
+    background: Arc<Background>,
 }
 
 enum Topology {
@@ -70,20 +77,25 @@ enum Topology {
 impl Redis {
     /// A store on the servers that the URL names. Nothing is connected before the first decision.
     pub(crate) fn new(settings: Settings<'_>) -> Result<Self, BuildError> {
-        let Settings { url, certificates, prefix, deadline, max_in_flight, clock } = settings;
+        let Settings { url, certificates, prefix, deadline, max_in_flight, clock, background } =
+            settings;
         if prefix.contains(['{', '}']) {
             return Err(BuildError::BracesInPrefix);
         }
+        let probe = script::probe(Some(format!("{prefix}:probe").as_bytes()));
+        let one = |find| Topology::One(Node::new(find, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
-            Address::Server(target) => Topology::One(Node::new(Find::At(target), deadline)),
+            Address::Server(target) => one(Find::At(target)),
             Address::Sentinel { sentinels, service, primary } => {
-                let primary = Find::Primary(Sentinels::new(sentinels, service, primary));
-                Topology::One(Node::new(primary, deadline))
+                one(Find::Primary(Sentinels::new(sentinels, service, primary)))
             }
-            Address::Cluster { seeds } => Topology::Cluster(Cluster::new(seeds, deadline)),
+            Address::Cluster { seeds } => {
+                Topology::Cluster(Cluster::new(seeds, deadline, Arc::clone(&background)))
+            }
         };
         let (queues, in_flight) = (Queues::default(), AtomicUsize::new(0));
-        let servers = Servers { topology, queues, clock, deadline, in_flight, max_in_flight };
+        let servers =
+            Servers { topology, queues, clock, deadline, in_flight, max_in_flight, background };
         Ok(Self { servers: Arc::new(servers), prefix: prefix.into() })
     }
 
@@ -99,7 +111,8 @@ impl Redis {
 impl Store for Redis {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
         let asked = Asked { limit: *limit, key: self.key(limit, key), cost };
-        Servers::answer(&self.servers, move |servers, by| async move {
+        let counts = !op.gives_back();
+        Servers::answer(&self.servers, counts, move |servers, by| async move {
             let outcome = match op {
                 Op::Decide => servers.decide_one(asked, by).await?,
                 op => Box::pin(servers.ask(op, asked, by)).await?,
@@ -108,27 +121,28 @@ impl Store for Redis {
         })
     }
 
-    fn apply_all(&self, parts: &[Charge<'_>]) -> Answer<Verdict> {
+    fn apply_all(&self, parts: &[Charge<'_>], on_return: &dyn Fn() -> OnReturn) -> Answer<Verdict> {
         let parts = parts.iter().map(|part| Asked {
             limit: *part.limit,
             key: self.key(part.limit, part.key),
             cost: part.cost,
         });
         let groups = self.servers.groups(parts.collect());
-        Servers::answer(&self.servers, move |servers, by| async move {
+        let on_return: OnReturn = if groups.len() > 1 { on_return() } else { Box::new(|| {}) };
+        Servers::answer(&self.servers, true, move |servers, by| async move {
             match &groups[..] {
-                [group] => servers.decide(Op::Decide, group, by).await,
-                _ => servers.decide_by_slots(groups, by).await,
+                [group] => servers.decide(Op::Decide, group, by).await.map(|(verdict, _)| verdict),
+                _ => servers.decide_by_slots(groups, on_return, by).await,
             }
         })
     }
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let key = self.key(limit, key);
-        Servers::answer(&self.servers, |servers, by| async move {
+        Servers::answer(&self.servers, false, |servers, by| async move {
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK").arg(&key);
-            match servers.send(&unlink, &key, by).await {
+            match servers.send(&unlink, &key, true, by).await {
                 Ok(_) => Ok(()),
                 Err(failure) => Err(failure.into_store_error(servers.deadline, &[key])),
             }
@@ -149,6 +163,8 @@ struct Call {
     script: &'static Script,
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
+    /// The keys are decided together, and not each by itself.
+    together: bool,
 }
 
 /// A place among the decisions that are awaited.
@@ -160,10 +176,49 @@ impl Drop for Place {
     }
 }
 
+/// What a call has charged that may still fail. It is given back on drop.
+struct Charged {
+    servers: Arc<Servers>,
+    /// With the time of each charge.
+    charges: Vec<(Asked, u64)>,
+    /// Called once, when all is given back.
+    on_return: OnReturn,
+}
+
+impl Charged {
+    /// Gives back in the background: the time of the caller may be over, and the caller may leave. The
+    /// receiver is told the end.
+    fn give_back(&mut self) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        let (charges, servers) = (mem::take(&mut self.charges), Arc::clone(&self.servers));
+        let on_return = mem::replace(&mut self.on_return, Box::new(|| {}));
+        self.servers.background.spawn(async move {
+            let by = Instant::now() + servers.deadline;
+            for (part, at) in charges {
+                // The caller gets the failure that led here.
+                let _ = servers.ask(Op::Return { at }, part, by).await;
+            }
+            on_return();
+            let _ = done.send(());
+        });
+        is_done
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        if !self.charges.is_empty() {
+            drop(self.give_back());
+        }
+    }
+}
+
 impl Servers {
-    /// Runs `work`, which is to be done by a moment.
+    /// Runs `work`, which is to be done by a moment. What gives back does not count among the decisions
+    /// that are awaited: it makes room.
     fn answer<T, F>(
         servers: &Arc<Self>,
+        counts: bool,
         work: impl FnOnce(Arc<Self>, Instant) -> F + Send + 'static,
     ) -> Answer<T>
     where
@@ -176,7 +231,7 @@ impl Servers {
             if tokio::runtime::Handle::try_current().is_err() {
                 return Err(StoreError::NoRuntime);
             }
-            let _place = servers.enter()?;
+            let _place = if counts { Some(servers.enter()?) } else { None };
             let by = Instant::now() + servers.deadline;
             work(servers, by).await
         })
@@ -216,8 +271,13 @@ impl Servers {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Answers the limits of one script together.
-    async fn decide(&self, op: Op, group: &[Asked], by: Instant) -> Result<Verdict, StoreError> {
+    /// Answers the limits of one script together, and says when.
+    async fn decide(
+        &self,
+        op: Op,
+        group: &[Asked],
+        by: Instant,
+    ) -> Result<(Verdict, u64), StoreError> {
         let mut head = script::head(op, self.clock.sent());
         head.extend(group.iter().flat_map(|part| part.cost.to_be_bytes()));
         let limits = group.iter().map(|part| script::among_several(&part.limit));
@@ -225,59 +285,55 @@ impl Servers {
             script: Script::all(),
             keys: group.iter().map(|part| part.key.clone()).collect(),
             arguments: iter::once(head).chain(limits).collect(),
+            together: true,
         };
         let reply = self.run(&call, by).await?;
         let replies = group.iter().zip(reply.chunks(REPLY));
         let verdicts = replies.map(|(part, reply)| {
             let (outcome, source) = (decode_reply(reply)?, Source::Redis);
             let decision = Decision::new(part.limit.capacity(), Answered { outcome, source });
-            Some(Verdict::new(&part.limit, decision))
+            Some((Verdict::new(&part.limit, decision), outcome.clock))
         });
-        let hardest = verdicts.reduce(|one, other| Some(one?.harder(other?))).flatten();
+        let hardest = verdicts.reduce(|one, other| {
+            let ((one, clock), (other, _)) = (one?, other?);
+            Some((one.harder(other), clock))
+        });
+        let hardest = hardest.flatten();
         hardest.filter(|_| reply.len() == group.len() * REPLY).ok_or_else(unexpected)
     }
 
     /// Answers limits that no one script can: first asks all of them, then charges one group after
-    /// the other. If somebody else was faster in between, what was charged is given back; until then
-    /// others may have been refused for it.
+    /// the other. If another call was faster in between, what was charged is given back; until then
+    /// calls may have been rejected for it.
     async fn decide_by_slots(
         self: &Arc<Self>,
-        mut groups: Vec<Vec<Asked>>,
+        groups: Vec<Vec<Asked>>,
+        on_return: OnReturn,
         by: Instant,
     ) -> Result<Verdict, StoreError> {
         let mut hardest: Option<Verdict> = None;
         for group in &groups {
-            let verdict = self.decide(Op::Peek, group, by).await?;
+            let (verdict, _) = self.decide(Op::Peek, group, by).await?;
             hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
         }
         if let Some(refused) = hardest.filter(|hardest| !hardest.decision.allowed) {
             return Ok(refused);
         }
         let mut hardest: Option<Verdict> = None;
-        for (index, group) in groups.iter().enumerate() {
-            let verdict = self.decide(Op::Decide, group, by).await;
-            if !verdict.as_ref().is_ok_and(|verdict| verdict.decision.allowed) {
-                groups.truncate(index);
-                // As far as there is time: who is told finds nothing charged.
-                let _ = timeout_at(by, self.give_back(groups)).await;
-                return verdict;
+        let mut charged = Charged { servers: Arc::clone(self), charges: Vec::new(), on_return };
+        for group in groups {
+            let answer = self.decide(Op::Decide, &group, by).await;
+            if !answer.as_ref().is_ok_and(|(verdict, _)| verdict.decision.allowed) {
+                // As far as there is time: the caller is answered when nothing is charged any more.
+                let _ = timeout_at(by, charged.give_back()).await;
+                return answer.map(|(verdict, _)| verdict);
             }
-            let verdict = verdict?;
+            let (verdict, clock) = answer?;
+            charged.charges.extend(group.into_iter().map(|part| (part, clock)));
             hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
         }
+        charged.charges.clear();
         hardest.ok_or(StoreError::NoLimits)
-    }
-
-    /// Gives back in time of its own: the caller's may be over, and the caller may leave.
-    fn give_back(self: &Arc<Self>, groups: Vec<Vec<Asked>>) -> JoinHandle<()> {
-        let servers = Arc::clone(self);
-        tokio::spawn(async move {
-            let by = Instant::now() + servers.deadline;
-            for part in groups.into_iter().flatten() {
-                // The failure that is told is the one that led here.
-                let _ = servers.ask(Op::Refund, part, by).await;
-            }
-        })
     }
 
     /// Asks about one limit.
@@ -287,6 +343,7 @@ impl Servers {
             script: Script::of(limit.algorithm()),
             arguments: vec![script::alone(op, &limit, self.clock.sent(), cost)],
             keys: vec![key],
+            together: true,
         };
         decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)
     }
@@ -301,21 +358,29 @@ impl Servers {
 
     /// Runs a script once, whether the server knows it or not.
     async fn run_for(&self, call: &Call, by: Instant) -> Result<Value, StoreError> {
-        let Call { script, keys, arguments } = call;
+        let Call { script, keys, arguments, together } = call;
         let key = keys.first().map_or(&[][..], |key| key);
-        let mut reply = self.send(&script.by_hash(keys, arguments), key, by).await;
+        let mut reply = self.send(&script.by_hash(keys, arguments), key, *together, by).await;
         let unknown = ErrorKind::Server(ServerErrorKind::NoScript);
         if reply.as_ref().is_err_and(|failure| failure.kind() == Some(unknown)) {
             // Certainly not executed, so this is the only charge.
-            reply = self.send(&script.by_text(keys, arguments), key, by).await;
+            reply = self.send(&script.by_text(keys, arguments), key, *together, by).await;
         }
         reply.map_err(|failure| failure.into_store_error(self.deadline, keys))
     }
 
-    async fn send(&self, command: &Cmd, key: &[u8], by: Instant) -> Result<Value, Failure> {
+    async fn send(
+        &self,
+        command: &Cmd,
+        key: &[u8],
+        together: bool,
+        by: Instant,
+    ) -> Result<Value, Failure> {
         match &self.topology {
             Topology::One(node) => node.send(command, false, by).await,
-            Topology::Cluster(cluster) => cluster.send(command, slot::slot(key), by).await,
+            Topology::Cluster(cluster) => {
+                cluster.send(command, slot::slot(key), together, by).await
+            }
         }
     }
 }

@@ -1,32 +1,31 @@
-//! One server that is asked: a multiplexed connection for each tokio runtime that uses it, made when
-//! it is first needed and anew when it broke.
+//! One server that is asked: a link for each tokio runtime that uses it, made when it is first needed and
+//! anew when it broke.
 //!
 //! A connection is driven by a task of the runtime that made it, and dies with that runtime. A
-//! limiter outlives runtimes (each `#[tokio::test]` has its own), so connections are kept by
-//! runtime, and so is the circuit breaker: a runtime that stands still holds up no other. Nothing is
-//! ever sent again: a broken connection fails the calls that were on it.
+//! limiter outlives runtimes (each `#[tokio::test]` has its own), so links are kept by runtime, and so
+//! is the circuit breaker: a runtime that stands still holds up no other. The background thread probes
+//! a server that does not answer, and closes the breakers of all runtimes. Nothing is ever sent again: a
+//! broken connection fails the calls that were on it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::address::Target;
-use super::breaker::{Breaker, pauses};
+use super::breaker::{Breaker, STRIKES, pause};
+use super::connect::{CONNECT, connect_to};
 use super::failure::{Failure, store_error};
-use super::sentinel::{ASK_AGAIN, Primary, Sentinels};
+use super::link::Link;
+use super::sentinel::{ASK_AGAIN, Sentinels};
+use crate::background::Background;
 use crate::error::StoreError;
 use crate::report;
-
-/// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
-/// runs into its deadline, the attempt goes on, and a later one finds the connection.
-const CONNECT: Duration = Duration::from_secs(1);
 
 /// How a server is found.
 pub(super) enum Find {
@@ -39,9 +38,18 @@ pub(super) struct Node {
     find: Find,
     /// Where it is, for people.
     name: Box<str>,
-    /// How long a probe may take.
+    /// How long a reply may take.
     deadline: Duration,
+    /// Asks the server whether it decides.
+    probe: Cmd,
+    background: Arc<Background>,
     sockets: Mutex<HashMap<Id, Arc<Socket>>>,
+    /// The background thread probes the server.
+    probing: AtomicBool,
+    /// How many times in a row the server has not answered a probe, or the call after one.
+    setbacks: AtomicU32,
+    /// The background thread watches which server is the primary.
+    watching: AtomicBool,
     /// It has been looked at whether keys may be evicted.
     inspected: AtomicBool,
 }
@@ -57,13 +65,6 @@ struct Socket {
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
-#[derive(Clone)]
-struct Link {
-    connection: MultiplexedConnection,
-    /// Tells this link from the next.
-    identity: Arc<()>,
-}
-
 /// Why there is no reply.
 enum Lost {
     /// There was no connection, so nothing was sent.
@@ -72,13 +73,28 @@ enum Lost {
 }
 
 impl Node {
-    pub(super) fn new(find: Find, deadline: Duration) -> Arc<Self> {
+    pub(super) fn new(
+        find: Find,
+        deadline: Duration,
+        probe: Cmd,
+        background: &Arc<Background>,
+    ) -> Arc<Self> {
         let name = match &find {
             Find::At(target) => target.name(),
             Find::Primary(sentinels) => sentinels.name(),
         };
-        let inspected = AtomicBool::new(false);
-        Arc::new(Self { find, name, deadline, sockets: Mutex::default(), inspected })
+        Arc::new(Self {
+            find,
+            name,
+            deadline,
+            probe,
+            background: Arc::clone(background),
+            sockets: Mutex::default(),
+            probing: AtomicBool::new(false),
+            setbacks: AtomicU32::new(0),
+            watching: AtomicBool::new(false),
+            inspected: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn host(&self) -> &str {
@@ -101,23 +117,34 @@ impl Node {
             return Err(Failure::Open(open));
         }
         let before = socket.link();
+        let timed_out = || StoreError::Timeout { deadline: self.deadline };
+        // Callers may have less patience than the deadline, so that none of them ever runs into it.
+        if before.as_ref().is_some_and(|link| link.is_silent(STRIKES * self.deadline)) {
+            self.trip(&socket, &timed_out());
+            return Err(socket.breaker.is_open().map_or(Failure::Timeout, Failure::Open));
+        }
         let Ok(reply) = timeout_at(by, self.exchange(&socket, command, asking)).await else {
             // What was asked on a link that is gone says nothing about the present one.
             let is_same = match (&before, &socket.link()) {
-                (Some(before), Some(now)) => Arc::ptr_eq(&before.identity, &now.identity),
+                (Some(before), Some(now)) => before.is(now),
                 (before, now) => before.is_none() == now.is_none(),
             };
             if is_same && socket.breaker.strike() {
-                self.trip(&socket, &StoreError::Timeout { deadline: self.deadline });
+                self.trip(&socket, &timed_out());
             }
             return Err(Failure::Timeout);
         };
         match reply {
             Ok(value) => {
-                socket.breaker.answered();
+                if socket.breaker.answered() {
+                    self.setbacks.store(0, Ordering::Relaxed);
+                }
                 Ok(value)
             }
-            Err(Lost::Sent(error)) => Err(Failure::Redis(error)),
+            Err(Lost::Sent(error)) => {
+                self.look_for_replica(&store_error(&error, &[]));
+                Err(Failure::Redis(error))
+            }
             Err(Lost::Unsent(error)) => {
                 self.trip(&socket, &store_error(&error, &[]));
                 Err(Failure::Redis(error))
@@ -131,65 +158,93 @@ impl Node {
         command: &Cmd,
         asking: bool,
     ) -> Result<Value, Lost> {
-        let mut link = match socket.link() {
-            Some(link) => link,
-            None => self.connect(socket).await.map_err(Lost::Unsent)?,
-        };
-        let reply = if asking {
-            let mut both = redis::pipe();
-            both.cmd("ASKING").add_command(command.clone());
-            let replies = link.connection.send_packed_commands(&both, 1, 1).await;
-            replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
-        } else {
-            link.connection.send_packed_command(command).await
-        };
-        let reply = reply.and_then(Value::extract_error);
-        if reply.as_ref().is_err_and(leads_nowhere) {
+        let link = self.link(socket).await.map_err(Lost::Unsent)?;
+        let reply = link.send(command, asking).await;
+        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             socket.give_up(&link);
         }
         reply.map_err(Lost::Sent)
     }
 
-    /// Asks this server no more until a probe is answered.
-    fn trip(self: &Arc<Self>, socket: &Arc<Socket>, cause: &StoreError) {
+    /// The link of this runtime; a new one where there is none, or the server has closed it.
+    async fn link(self: &Arc<Self>, socket: &Arc<Socket>) -> Result<Link, RedisError> {
+        if let Some(link) = socket.link() {
+            if link.is_open().await {
+                return Ok(link);
+            }
+            socket.give_up(&link);
+        }
+        self.connect(socket).await
+    }
+
+    /// Backs off where an error says that this is a replica. Another connection may lead to the primary,
+    /// for the primary of an address may change.
+    pub(super) fn look_for_replica(self: &Arc<Self>, error: &StoreError) {
+        if is_replica(error) {
+            self.trip(&self.socket(), error);
+        }
+    }
+
+    /// Asks this server no more in the runtime of `socket`, until a probe is answered.
+    fn trip(self: &Arc<Self>, socket: &Socket, cause: &StoreError) {
         *lock(&socket.link) = None;
         if !socket.breaker.opens(cause.clone()) {
             return;
         }
         report::breaker(&self.name, Some(cause));
-        let (node, socket) = (Arc::downgrade(self), Arc::downgrade(socket));
-        tokio::spawn(async move {
-            for pause in pauses() {
-                tokio::time::sleep(pause).await;
-                match Self::probe(&node, &socket).await {
-                    Some(false) => {}
-                    Some(true) | None => return,
-                }
-            }
-        });
+        if !self.probing.swap(true, Ordering::SeqCst) {
+            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self)));
+        }
     }
 
-    /// Whether the server answers; `None` when nobody wants to know any more.
-    async fn probe(node: &Weak<Self>, socket: &Weak<Socket>) -> Option<bool> {
-        let (node, socket) = (node.upgrade()?, socket.upgrade()?);
-        // A script, as decisions are: what answers a `PING` may still not run them.
-        let mut script = redis::cmd("EVAL");
-        script.arg("return 1").arg(0);
-        let limit = Instant::now() + node.deadline.max(CONNECT);
-        let reply = timeout_at(limit, node.exchange(&socket, &script, false)).await;
-        // Any reply is one: what is wrong with it is told to those who ask.
-        let answers = match reply {
-            Ok(Ok(_)) => true,
-            Ok(Err(Lost::Sent(error))) => !error.is_unrecoverable_error(),
-            Ok(Err(Lost::Unsent(_))) | Err(_) => false,
+    /// Probes the server until all breakers are closed.
+    async fn probe_until_closed(node: Weak<Self>) {
+        loop {
+            let setbacks = match node.upgrade() {
+                Some(node) => node.setbacks.fetch_add(1, Ordering::Relaxed),
+                None => return,
+            };
+            sleep(pause(setbacks)).await;
+            let Some(node) = node.upgrade() else { return };
+            // What opens after the probe was sent knows more than the probe.
+            let open = node.open();
+            if node.is_answered().await {
+                open.iter().for_each(|socket| socket.breaker.closes());
+                report::breaker(&node.name, None);
+            }
+            if node.open().is_empty() {
+                node.probing.store(false, Ordering::SeqCst);
+                // One may have opened in between, and relied on this.
+                if node.open().is_empty() || node.probing.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The runtimes in which the server is not asked.
+    fn open(&self) -> Vec<Arc<Socket>> {
+        let sockets = lock(&self.sockets);
+        sockets.values().filter(|it| it.breaker.is_open().is_some()).cloned().collect()
+    }
+
+    /// Whether the server answers a probe of this runtime in time, and would decide.
+    async fn is_answered(self: &Arc<Self>) -> bool {
+        let socket = self.socket();
+        let probe = async {
+            let link = timeout(3 * CONNECT, self.link(&socket)).await.ok()?.ok()?;
+            let reply = timeout(self.deadline, link.send(&self.probe, false)).await.ok()?;
+            // Any other reply is one: what is wrong with it is told to callers.
+            let is_answer = |error: &RedisError| {
+                !error.is_unrecoverable_error() && !is_replica(&store_error(error, &[]))
+            };
+            reply.as_ref().err().is_none_or(is_answer).then_some(())
         };
-        if answers {
-            socket.breaker.closes();
-            report::breaker(&node.name, None);
-        } else {
+        let answers = probe.await.is_some();
+        if !answers {
             *lock(&socket.link) = None;
         }
-        Some(answers)
+        answers
     }
 
     fn socket(&self) -> Arc<Socket> {
@@ -213,22 +268,16 @@ impl Node {
             let _turn = turn;
             // All of it: whoever waits for this attempt waits for no other.
             let attempt = timeout(3 * CONNECT, node.find.connect());
-            let (connection, primary) = attempt.await.unwrap_or_else(|_| {
+            let link = attempt.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "connecting to Redis takes too long").into())
             })?;
             tracing::debug!(node = %node.name, "connected to Redis");
-            let link = Link { connection, identity: Arc::default() };
             *lock(&socket.link) = Some(link.clone());
             if !node.inspected.swap(true, Ordering::Relaxed) {
-                tokio::spawn(warn_of_eviction(node.name.clone(), link.connection.clone()));
+                tokio::spawn(warn_of_eviction(node.name.clone(), link.clone()));
             }
-            if let Some(primary) = primary {
-                tokio::spawn(watch(
-                    Arc::downgrade(&node),
-                    Arc::downgrade(&socket),
-                    Arc::downgrade(&link.identity),
-                    primary,
-                ));
+            if link.primary().is_some() && !node.watching.swap(true, Ordering::SeqCst) {
+                node.background.spawn(Self::watch(Arc::downgrade(&node)));
             }
             Ok(link)
         });
@@ -236,48 +285,42 @@ impl Node {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
         })
     }
-}
 
-impl Find {
-    /// Connects, and says which server is the primary where that may change.
-    async fn connect(&self) -> Result<(MultiplexedConnection, Option<Primary>), RedisError> {
-        match self {
-            Self::At(target) => Ok((connect_to(target).await?, None)),
-            Self::Primary(sentinels) => {
-                let (connection, primary) = sentinels.connect().await?;
-                Ok((connection, Some(primary)))
+    /// Gives up links when another server becomes the primary.
+    async fn watch(node: Weak<Self>) {
+        loop {
+            sleep(ASK_AGAIN).await;
+            let Some(node) = node.upgrade() else { return };
+            let Find::Primary(sentinels) = &node.find else { return };
+            let Ok(now) = sentinels.primary().await else { continue };
+            let sockets: Vec<_> = lock(&node.sockets).values().cloned().collect();
+            for socket in sockets {
+                let mut link = lock(&socket.link);
+                if link.as_ref().is_some_and(|link| link.primary() != Some(&now)) {
+                    tracing::info!(node = %node.name, "another server is the primary now");
+                    *link = None;
+                }
             }
         }
     }
 }
 
-/// Gives up a link when another server becomes the primary. Ends with the link.
-async fn watch(node: Weak<Node>, socket: Weak<Socket>, link: Weak<()>, primary: Primary) {
-    loop {
-        tokio::time::sleep(ASK_AGAIN).await;
-        let (Some(node), Some(socket), Some(identity)) =
-            (node.upgrade(), socket.upgrade(), link.upgrade())
-        else {
-            return;
-        };
-        let Find::Primary(sentinels) = &node.find else { return };
-        if sentinels.primary().await.is_ok_and(|now| now != primary) {
-            tracing::info!(node = %node.name, "another server is the primary now");
-            let mut now = lock(&socket.link);
-            if now.as_ref().is_some_and(|now| Arc::ptr_eq(&now.identity, &identity)) {
-                *now = None;
-            }
-            return;
+impl Find {
+    async fn connect(&self) -> Result<Link, RedisError> {
+        match self {
+            Self::At(target) => connect_to(target, None).await,
+            Self::Primary(sentinels) => sentinels.connect().await,
         }
     }
 }
 
 /// Says so when the server may evict keys of the limiter, which then start anew.
-async fn warn_of_eviction(node: Box<str>, mut connection: MultiplexedConnection) {
-    let mut question = redis::cmd("INFO");
-    let info = timeout(CONNECT, question.arg("memory").query_async(&mut connection)).await;
+async fn warn_of_eviction(node: Box<str>, link: Link) {
+    let mut command = redis::cmd("INFO");
+    let info = timeout(CONNECT, link.send(command.arg("memory"), false)).await;
     // A user who may not ask is not told.
-    let Ok(Ok::<String, _>(info)) = info else { return };
+    let Ok(Ok(info)) = info else { return };
+    let Ok(info) = redis::from_redis_value::<String>(info) else { return };
     let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let (most, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
     if let (Some(most), Some(policy)) = (most, policy)
@@ -286,14 +329,6 @@ async fn warn_of_eviction(node: Box<str>, mut connection: MultiplexedConnection)
     {
         report::may_evict(&node, policy);
     }
-}
-
-pub(super) async fn connect_to(target: &Target) -> Result<MultiplexedConnection, RedisError> {
-    // The deadline of a decision covers its answer; no second one here.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(None);
-    target.client()?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 impl Socket {
@@ -317,20 +352,15 @@ impl Socket {
 
     fn give_up(&self, given_up: &Link) {
         let mut link = lock(&self.link);
-        if link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.identity, &given_up.identity)) {
+        if link.as_ref().is_some_and(|link| link.is(given_up)) {
             *link = None;
         }
     }
 }
 
-/// Whether another connection may fare better: this one broke, or leads to a server that is no
-/// longer the primary.
-fn leads_nowhere(error: &RedisError) -> bool {
-    error.is_unrecoverable_error()
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown)
-        )
+/// Whether the server is a replica, which decides nothing.
+fn is_replica(error: &StoreError) -> bool {
+    matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

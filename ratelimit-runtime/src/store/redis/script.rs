@@ -108,6 +108,17 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
     command
 }
 
+/// Asks whether a server would decide: one that replicates another refuses to write a key. In a cluster
+/// there is no key that each node has.
+pub(super) fn probe(key: Option<&[u8]>) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    match key {
+        Some(key) => command.arg("return redis.call('DEL', KEYS[1])").arg(1).arg(key),
+        None => command.arg("return 1").arg(0),
+    };
+    command
+}
+
 /// What an algorithm does once for a limit, and for each call.
 fn parts(body: &'static str) -> (&'static str, &'static str) {
     body.split_once(EACH_CALL).expect("an algorithm has two parts")

@@ -6,12 +6,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError};
 use tokio::time::timeout;
 
 use super::address::Target;
-use super::node::connect_to;
+use super::connect::connect_to;
+use super::link::Link;
 
 /// How long one Sentinel has to answer before the next is asked.
 const ANSWER: Duration = Duration::from_millis(300);
@@ -40,11 +40,23 @@ impl Sentinels {
         self.service.clone()
     }
 
-    /// Connects to the server that is the primary now, and says which that is.
-    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, Primary), RedisError> {
+    /// Connects to the server that is the primary now.
+    pub(super) async fn connect(&self) -> Result<Link, RedisError> {
         let primary = self.primary().await?;
-        let connection = self.connect_to_primary(&primary).await?;
-        Ok((connection, primary))
+        let (host, port) = &primary;
+        let link = connect_to(&self.login.at(host, *port), Some(primary.clone())).await?;
+        // Sentinels may not have noticed yet that it no longer is the primary, so it is asked itself.
+        let role = link.send(&redis::cmd("ROLE"), false).await?;
+        let is_primary = match &role {
+            redis::Value::Array(parts) => parts.first().is_some_and(
+                |role| matches!(role, redis::Value::BulkString(role) if role == b"master"),
+            ),
+            _ => false,
+        };
+        if is_primary {
+            return Ok(link);
+        }
+        Err((ErrorKind::Io, "the Sentinels name a server that is not the primary").into())
     }
 
     /// Asks one Sentinel after the other, until one knows.
@@ -66,33 +78,15 @@ impl Sentinels {
     }
 
     async fn ask(&self, sentinel: &Target) -> Result<Primary, RedisError> {
-        let mut connection = connect_to(sentinel).await?;
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
-        let address: Option<Primary> = question.query_async(&mut connection).await?;
+        let link = connect_to(sentinel, None).await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
+        let reply = link.send(&command, false).await?;
+        let address: Option<Primary> = redis::from_redis_value(reply)?;
         address.ok_or_else(|| {
             let service = self.service.to_string();
             let kind = ErrorKind::MasterNameNotFoundBySentinel;
             (kind, "the Sentinels know no service of this name", service).into()
         })
-    }
-
-    /// Sentinels may not have noticed yet that it no longer is one, so it is asked itself.
-    async fn connect_to_primary(
-        &self,
-        (host, port): &Primary,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        let mut connection = connect_to(&self.login.at(host, *port)).await?;
-        let role: redis::Value = redis::cmd("ROLE").query_async(&mut connection).await?;
-        let is_primary = match &role {
-            redis::Value::Array(parts) => parts.first().is_some_and(
-                |role| matches!(role, redis::Value::BulkString(role) if role == b"master"),
-            ),
-            _ => false,
-        };
-        if is_primary {
-            return Ok(connection);
-        }
-        Err((ErrorKind::Io, "the Sentinels name a server that is not the primary").into())
     }
 }
