@@ -25,8 +25,10 @@ pub struct Site {
 /// What functions must have in common to be compared.
 type SharedName = (&'static str, Algorithm, u64);
 
-static FIRST: Lazy<Mutex<HashMap<SharedName, (&'static str, Option<Align>)>>> =
-    Lazy::new(Mutex::default);
+/// Its position, and its align.
+type Registered = (&'static str, Option<Align>);
+
+static FIRST: Lazy<Mutex<HashMap<SharedName, Registered>>> = Lazy::new(Mutex::default);
 
 impl Site {
     /// The function at `position`, whose limit has the default name.

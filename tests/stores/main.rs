@@ -9,6 +9,7 @@ mod faults;
 mod leases;
 mod life;
 mod links;
+mod mixed;
 mod operator;
 mod parity;
 mod policies;

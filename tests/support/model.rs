@@ -37,7 +37,16 @@ enum State {
     /// Start of the current window, admitted cost of the previous one and of this one.
     SlidingCounter(u64, u64, u64),
     /// When it was last charged, what was taken in tokens × period, and the threshold then.
-    Bucket(u64, u128, u64),
+    Bucket(u64, u128, u64, Leased),
+}
+
+/// Units of a bucket that were charged in advance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Leased {
+    /// Until when they may be spent.
+    until: u64,
+    /// The tokens below which the level does not fall before.
+    kept: u128,
 }
 
 impl Model {
@@ -48,7 +57,7 @@ impl Model {
             Algorithm::Sliding => State::Sliding(Vec::new()),
             Algorithm::Fixed => State::Fixed(0, 0),
             Algorithm::SlidingCounter => State::SlidingCounter(0, 0, 0),
-            _ => State::Bucket(0, 0, 1),
+            _ => State::Bucket(0, 0, 1, Leased::default()),
         };
         Self { limit, align, state }
     }
@@ -66,11 +75,53 @@ impl Model {
             State::Sliding(log) => log.push((now, cost)),
             State::Fixed(_, count) => *count += cost,
             State::SlidingCounter(_, _, current) => *current += cost,
-            State::Bucket(_, level, _) => {
+            State::Bucket(_, level, ..) => {
                 *level += u128::from(cost) * self.limit.period().as_micros();
             }
         }
         Expected { allowed: true, retry_after: Duration::ZERO, ..self.peek(limit, clock, 0) }
+    }
+
+    /// Charges a bucket for units that may be spent within a `term`, in which `kept` tokens refill.
+    pub fn lease(&mut self, limit: Limit, clock: u64, cost: u32, kept: u32, term: u64) -> Expected {
+        let now = self.now(clock);
+        let raised = self.raised(limit, now, kept);
+        let mut leased = self.clone();
+        leased.state = raised.clone();
+        let answer = leased.check(limit, clock, cost);
+        if answer.allowed && cost > 0 {
+            self.limit = limit;
+            self.state = leased.state;
+            if let State::Bucket(.., leased) = &mut self.state {
+                leased.until = leased.until.max(now + term);
+                leased.kept = leased.kept.max(kept.into());
+            }
+            return Expected {
+                allowed: true,
+                retry_after: Duration::ZERO,
+                ..self.peek(limit, clock, 0)
+            };
+        }
+        // A call that is refused raises nothing: it waits for the level as it drains.
+        let wait = |wait| {
+            let mut later = self.clone();
+            later.limit = limit;
+            later.state = later.raised(limit, later.now(clock + wait), kept);
+            later.admits(clock + wait, cost)
+        };
+        let retry_after = if answer.allowed { 0 } else { first(wait) };
+        Expected { retry_after: Duration::from_micros(retry_after), ..answer }
+    }
+
+    /// The state with at least so many tokens taken.
+    fn raised(&self, limit: Limit, now: u64, kept: u32) -> State {
+        let mut model = self.clone();
+        model.limit = limit;
+        let mut state = model.at(now);
+        if let State::Bucket(_, level, ..) = &mut state {
+            *level = (*level).max(u128::from(kept) * limit.period().as_micros());
+        }
+        state
     }
 
     /// What `check` would say.
@@ -113,8 +164,8 @@ impl Model {
                     give(previous);
                 }
                 // More than fits is booked ahead, or was taken while more did.
-                State::Bucket(_, level, _) if *level > u128::from(limit.capacity()) * period => {}
-                State::Bucket(_, level, _) => {
+                State::Bucket(_, level, ..) if *level > u128::from(limit.capacity()) * period => {}
+                State::Bucket(_, level, ..) => {
                     *level = level.saturating_sub(u128::from(cost) * period);
                 }
             }
@@ -155,12 +206,14 @@ impl Model {
                     }
                     _ => {}
                 },
-                State::Bucket(_, level, _)
+                State::Bucket(_, level, _, leased)
                     if before == after && *level <= u128::from(limit.capacity()) * period =>
                 {
                     let charged = u128::from(cost).min(limit.capacity().into()) * period;
                     let drained = u128::from(now.saturating_sub(at)) * u128::from(after);
-                    *level = level.saturating_sub(charged.saturating_sub(drained));
+                    let floor = if leased.until > now { leased.kept * period } else { 0 };
+                    let floor = floor.min(*level);
+                    *level = level.saturating_sub(charged.saturating_sub(drained)).max(floor);
                 }
                 _ => {}
             }
@@ -174,7 +227,7 @@ impl Model {
     /// The threshold that a bucket was charged under.
     fn rate_of_state(&self) -> u64 {
         match self.state {
-            State::Bucket(_, _, threshold) => threshold,
+            State::Bucket(_, _, threshold, _) => threshold,
             _ => 0,
         }
     }
@@ -218,17 +271,35 @@ impl Model {
                     _ => State::SlidingCounter(window * period, 0, 0),
                 }
             }
-            State::Bucket(at, level, charged_under) => {
+            State::Bucket(at, level, charged_under, leased) => {
                 let period = u128::from(period);
                 let elapsed = u128::from(now - at);
                 let mut level = *level;
-                if elapsed * u128::from(*charged_under) >= level {
-                    level = 0;
-                } else if *charged_under != threshold {
+                let is_alive = leased.until > *at;
+                let full = |from: u64, level: u128, rate: u64| {
+                    u128::from(from) + level.div_ceil(rate.into())
+                };
+                let mut empty = full(*at, level, *charged_under);
+                if is_alive {
+                    empty = empty.max(full(leased.until, leased.kept * period, *charged_under));
+                }
+                if u128::from(now) >= empty {
+                    return State::Bucket(now, 0, threshold, Leased::default());
+                }
+                if *charged_under != threshold {
                     level = convert(level, period, *charged_under, threshold);
                 }
-                level = level.saturating_sub(elapsed * u128::from(threshold));
-                State::Bucket(now, level, threshold)
+                let drained = |from: u64, to: u64| u128::from(to - from) * u128::from(threshold);
+                if is_alive {
+                    let till = leased.until.min(now);
+                    let floor = (leased.kept * period).min(level);
+                    level = level.saturating_sub(drained(*at, till)).max(floor);
+                    level = level.saturating_sub(drained(till, now));
+                } else {
+                    level = level.saturating_sub(elapsed * u128::from(threshold));
+                }
+                let leased = if leased.until > now { *leased } else { Leased::default() };
+                State::Bucket(now, level, threshold, leased)
             }
         }
     }
@@ -250,7 +321,7 @@ impl Model {
                     u128::from(previous) * overlap + u128::from(current + cost) * period
                         <= u128::from(threshold) * period
                 }
-                State::Bucket(_, level, _) => {
+                State::Bucket(_, level, ..) => {
                     level + u128::from(cost) * period <= capacity * period
                 }
             }
@@ -261,7 +332,7 @@ impl Model {
             State::Sliding(log) => log.is_empty(),
             State::Fixed(_, count) => count == 0,
             State::SlidingCounter(_, previous, current) => previous == 0 && current == 0,
-            State::Bucket(_, level, _) => level == 0,
+            State::Bucket(_, level, ..) => level == 0,
         }
     }
 }

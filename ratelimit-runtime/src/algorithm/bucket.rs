@@ -5,6 +5,8 @@
 //! is rounded, however long the bucket runs. A level above the capacity is what was booked ahead, or
 //! taken while the capacity was larger: nothing is admitted before it has drained. (This is the generic cell rate algorithm of ITU-T
 //! I.371 in its leaky-bucket form, with the level scaled to integers.)
+//!
+//! The embedded store leases nothing, so the reserve that the script keeps for leased units is not here.
 
 use super::{Op, Outcome, State};
 use crate::limit::{InvalidLimit, Limit};

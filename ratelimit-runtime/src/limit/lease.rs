@@ -1,6 +1,6 @@
 //! What of a limit is paid for in advance, and by how much stricter that makes it; `lease.rs` says why.
 
-use super::{Algorithm, Grain, InvalidLimit, Limit, Rate, identity};
+use super::{Algorithm, Grain, InvalidLimit, Limit, identity};
 
 /// The shortest period whose permits are kept for long enough to be of use.
 const SHORTEST_US: u64 = 100_000;
@@ -25,7 +25,8 @@ impl Limit {
     ///   for follows demand: a key that is rarely used has none in advance.
     /// - As a unit may be spent a little later than it was charged, the limit is counted a little more
     ///   strictly: over a `period` that is longer by a hundredth, and by a second at most, or with a
-    ///   `burst` that is smaller by what refills in that time. The windows of [`fixed`](Self::fixed) are as
+    ///   `burst` that is smaller by what refills in that time; also for processes that share the bucket and
+    ///   do not lease, while leased units may be spent. The windows of [`fixed`](Self::fixed) are as
     ///   they were, for a permit never outlives its window.
     /// - Such a period is another period: leasing, or not leasing any more, starts new counts, but for
     ///   `fixed` and the buckets.
@@ -116,12 +117,20 @@ impl Limit {
             period_us,
             stretch_us,
             burst,
+            reserved: self.reserve() as u32,
             lease: 0,
             identity: identity(self.algorithm, period_us, self.align, self.name),
-            rate: Rate::new(self.threshold, period_us, burst).unwrap_or(self.rate),
+            // That of the bucket that others share; windows use none.
+            rate: self.rate,
             grain: Grain::new(self.threshold, period_us),
             ..*self
         }
+    }
+
+    /// The tokens that a bucket keeps for as long as leased units may be spent; 0 unless this is
+    /// [`leased`](Self::leased).
+    pub(crate) const fn reserved(&self) -> u32 {
+        self.reserved
     }
 
     /// What a bucket refills in a term, rounded up.

@@ -51,6 +51,8 @@ pub struct Limit {
     wait: Option<Duration>,
     /// How many units may be paid for in advance; 0 when none are.
     lease: u32,
+    /// What a bucket keeps for leased units; see [`Limit::leased`].
+    reserved: u32,
     /// By how much the period is longer than it was said to be; see [`Limit::leased`].
     stretch_us: u64,
     /// A hash of what a count belongs to beside its key: algorithm, period, align and name.
@@ -165,6 +167,7 @@ impl Limit {
                 shadow: false,
                 wait: None,
                 lease: 0,
+                reserved: 0,
                 stretch_us: 0,
                 identity: identity(algorithm, period_us, None, name),
                 rate,

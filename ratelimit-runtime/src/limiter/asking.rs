@@ -45,7 +45,9 @@ impl RateLimiter {
             let limiter = self.downgrade();
             Box::new(move || {
                 if let Some(limiter) = limiter() {
-                    places.iter().for_each(|place| limiter.inner.refusals.forget(*place));
+                    for place in places {
+                        limiter.inner.refusals.forget(place);
+                    }
                 }
             })
         });

@@ -386,7 +386,7 @@ impl Told {
 impl Outcome {
     /// The outcome of an admitted call, behind which `units` more were charged at the same moment.
     fn before(self, limit: &Limit, units: u64, slack: u32) -> Self {
-        let sooner = if limit.algorithm().is_bucket() {
+        let sooner = if limit.algorithm().is_bucket() && slack != script::LEASED {
             // Less was taken by then, and the wait was rounded up from there.
             (u64::from(slack) + units * limit.rate.token) / limit.rate.drain
         } else {

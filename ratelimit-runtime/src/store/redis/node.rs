@@ -209,7 +209,9 @@ impl Node {
             // What opens after the probe was sent knows more than the probe.
             let open = node.open();
             if node.is_answered().await {
-                open.iter().for_each(|socket| socket.breaker.closes());
+                for socket in open {
+                    socket.breaker.closes();
+                }
                 report::breaker(&node.name, None);
             }
             if node.open().is_empty() {

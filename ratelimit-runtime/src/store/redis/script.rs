@@ -173,10 +173,14 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
 /// How a limit counts, as its algorithm unpacks it.
 fn put_terms(out: &mut Vec<u8>, limit: &Limit) {
     if limit.algorithm().is_bucket() {
-        out.extend(limit.capacity().to_be_bytes());
+        out.extend((limit.capacity() + limit.reserved()).to_be_bytes());
         put_7(out, limit.rate.token);
         // At most the threshold, which is a u32.
         out.extend((limit.rate.drain as u32).to_be_bytes());
+        if limit.reserved() > 0 {
+            out.extend(limit.reserved().to_be_bytes());
+            put_7(out, limit.term_us());
+        }
         return;
     }
     out.extend(limit.threshold().to_be_bytes());
@@ -215,10 +219,13 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     })
 }
 
-/// By how much the wait until the reset was rounded up, in units of a bucket.
+/// By how much the wait until the reset was rounded up, in units of a bucket; or [`LEASED`].
 pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
     reply.last_chunk().map(|slack| u32::from_be_bytes(*slack))
 }
+
+/// The slack of a wait until leased units have drained, however many calls were before.
+pub(super) const LEASED: u32 = u32::MAX;
 
 /// What the error of one entry means.
 pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {

@@ -28,7 +28,9 @@ impl Tls {
         let mut roots = RootCertStore::empty();
         match &certificates.root {
             Some(pem) => {
-                chain(pem)?.into_iter().try_for_each(|root| roots.add(root)).map_err(invalid)?
+                for root in chain(pem)? {
+                    roots.add(root).map_err(invalid)?;
+                }
             }
             None => drop(roots.add_parsable_certificates(system_roots()?)),
         }
@@ -74,6 +76,7 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>, BuildError> {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` passes errors by value")]
 fn invalid(error: impl ToString) -> BuildError {
     BuildError::InvalidCertificate { message: error.to_string().into() }
 }
