@@ -31,7 +31,7 @@ else
   left = start + period - clock
 end
 
-allowed = op >= REFUND or cost == 0 or count + cost <= threshold
+allowed = op == REFUND or op == RETURN or cost == 0 or count + cost <= threshold
 if not allowed then
   retry = left
 elseif cost > 0 and op ~= PEEK then

@@ -29,7 +29,7 @@ end
 -- estimate = previous * (1 - elapsed / period) + current, times `span` to stay whole.
 local overlap = span - (elapsed - elapsed % grain) / grain
 local room = threshold - current - cost
-allowed = op >= REFUND or cost == 0 or (room >= 0 and previous * overlap <= room * span)
+allowed = op == REFUND or op == RETURN or cost == 0 or (room >= 0 and previous * overlap <= room * span)
 if not allowed then
   -- The call fits when the previous window has faded so far, or in the next window this one.
   local fading, base = previous, -elapsed

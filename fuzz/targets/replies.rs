@@ -22,7 +22,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::algorithm::{Op, Outcome};
+use self::algorithm::{BucketOp, Op, Outcome};
 use self::limit::{Algorithm, Align, Limit};
 
 /// What a limit is made of.
@@ -60,17 +60,19 @@ enum Asked {
     Refund,
     Book(u64),
     Unbook(u64),
+    Return(u64),
 }
 
 impl Asked {
     /// The question, its number, and the time it is about.
-    fn op(&self) -> (Op, u64, u64) {
+    fn op(&self) -> (script::Code, u64, u64) {
         match *self {
-            Self::Decide => (Op::Decide, 0, 0),
-            Self::Peek => (Op::Peek, 1, 0),
-            Self::Refund => (Op::Refund, 2, 0),
-            Self::Book(wait) => (Op::Book { wait: time(wait) }, 3, time(wait)),
-            Self::Unbook(slot) => (Op::Unbook { slot: time(slot) }, 4, time(slot)),
+            Self::Decide => (Op::Decide.into(), 0, 0),
+            Self::Peek => (Op::Peek.into(), 1, 0),
+            Self::Refund => (Op::Refund.into(), 2, 0),
+            Self::Book(wait) => (BucketOp::Book { wait: time(wait) }.into(), 3, time(wait)),
+            Self::Unbook(slot) => (BucketOp::Unbook { slot: time(slot) }.into(), 4, time(slot)),
+            Self::Return(at) => (Op::Return { at: time(at) }.into(), 5, time(at)),
         }
     }
 }
@@ -90,9 +92,6 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 /// Reads the arguments as `lua/prelude.lua` and the scripts after it describe them.
 fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
     let (op, number, moment) = asked.op();
-    if moment > 0 && !matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
-        return;
-    }
     let alone = script::alone(op, limit, clock, cost);
     let mut rest = &alone[..];
     assert_eq!(take(&mut rest, 1), number);

@@ -1,6 +1,7 @@
 //! [`RateLimiter`]: limits, a store, a clock, as an ordinary value.
 
 mod asking;
+mod booking;
 mod checking;
 
 use std::fmt;

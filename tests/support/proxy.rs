@@ -124,11 +124,11 @@ impl Shared {
         drop(open);
         let back = (clone(&server), clone(&client));
         let shared = Arc::clone(self);
-        spawn(move || shared.copy(back.0, back.1, &[Network::Up]));
-        self.copy(client, server, &[Network::Up, Network::Deaf]);
+        spawn(move || shared.copy(back.0, &back.1, &[Network::Up]));
+        self.copy(client, &server, &[Network::Up, Network::Deaf]);
     }
 
-    fn copy(self: &Arc<Self>, mut from: TcpStream, to: TcpStream, passes: &[Network]) {
+    fn copy(self: &Arc<Self>, mut from: TcpStream, to: &TcpStream, passes: &[Network]) {
         let (sender, receiver) = channel::<(Instant, Vec<u8>)>();
         let mut out = to.try_clone().expect("a socket");
         spawn(move || {

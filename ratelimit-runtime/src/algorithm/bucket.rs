@@ -8,7 +8,7 @@
 //!
 //! The embedded store leases nothing, so the reserve that the script keeps for leased units is not here.
 
-use super::{Op, Outcome, State};
+use super::{BucketOp, Op, Outcome, State};
 use crate::limit::{InvalidLimit, Limit};
 
 /// The largest level: two of them still add up exactly in an `f64`.
@@ -122,7 +122,8 @@ impl Bucket {
         let drained = (now - at).saturating_mul(drain);
         let level = level.saturating_sub(drained) + u64::from(cost) * token;
         if level > capacity {
-            return Some(refused(limit, clock, now, cost, level));
+            let charge = u64::from(cost) * token;
+            return Some(refused(limit, clock, now - clock, level - charge, charge, u64::MAX));
         }
         *self = Taken { at: now, level, token, drain }.into();
         Some(Outcome {
@@ -137,53 +138,111 @@ impl Bucket {
     /// The same for whatever is asked.
     #[inline(never)]
     fn apply_any(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
-        let taken = self.taken();
-        let Rate { token, drain } = limit.rate;
-        let capacity = u64::from(limit.capacity()) * token;
-        let charge = u64::from(cost).saturating_mul(token);
-        let now = clock.max(taken.at);
-        let lag = now - clock;
-        // At one rate a level says by itself how long it lasts.
-        let mut full = if taken.is_of(limit.rate) { u64::MAX } else { taken.full_in(now) };
-        let mut level = taken.level_at(now, limit.rate, full);
-
-        let mut allowed = match op {
-            Op::Refund | Op::Return { .. } => true,
-            Op::Unbook { slot } => slot == taken.slot(capacity),
-            _ => cost == 0 || level + charge <= capacity,
-        };
-        let mut retry = 0;
-        if !allowed && !op.gives_back() {
-            retry = ceil(level + charge - capacity, drain).min(full) + lag;
-            allowed = matches!(op, Op::Book { wait } if retry <= wait) && level + charge <= MOST;
+        let Levels { taken, now, lag, level, full, capacity, charge } = self.at(limit, clock, cost);
+        let allowed = op.gives_back() || cost == 0 || level + charge <= capacity;
+        if !allowed {
+            return refused(limit, clock, lag, level, charge, full);
         }
-        if cost > 0 && allowed && op != Op::Peek {
-            level = match op {
-                Op::Refund | Op::Return { .. } if level > capacity => level,
-                // What has drained since might have been drained from others.
-                Op::Return { at } if taken.is_of(limit.rate) => {
-                    let drained = now.saturating_sub(at).saturating_mul(drain);
-                    level.saturating_sub(charge.min(capacity).saturating_sub(drained))
+        let changed = match op {
+            Op::Peek => None,
+            Op::Decide => Some(level + charge),
+            Op::Refund | Op::Return { .. } if level > capacity => Some(level),
+            Op::Refund => Some(level.saturating_sub(charge)),
+            // What has drained since might have been drained from others.
+            Op::Return { at } if taken.is_of(limit.rate) => {
+                let drained = now.saturating_sub(at).saturating_mul(limit.rate.drain);
+                Some(level.saturating_sub(charge.min(capacity).saturating_sub(drained)))
+            }
+            Op::Return { .. } => Some(level),
+        };
+        self.keep(limit, clock, now, changed.filter(|_| cost > 0), (level, full))
+    }
+
+    /// Books a moment ahead, or gives one back.
+    pub(crate) fn apply_ahead(
+        &mut self,
+        op: BucketOp,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+    ) -> Outcome {
+        let Levels { taken, now, lag, level, full, capacity, charge } = self.at(limit, clock, cost);
+        let changed = match op {
+            BucketOp::Unbook { slot } if slot != taken.slot(capacity) => {
+                return Outcome { retry_us: 0, ..refused(limit, clock, lag, level, charge, full) };
+            }
+            BucketOp::Unbook { .. } => level.saturating_sub(charge),
+            BucketOp::Book { wait } => {
+                let refusal = refused(limit, clock, lag, level, charge, full);
+                let is_now = cost == 0 || level + charge <= capacity;
+                let retry = if is_now { 0 } else { refusal.retry_us };
+                if retry > wait || level + charge > MOST {
+                    return refusal;
                 }
-                Op::Return { .. } => level,
-                Op::Refund | Op::Unbook { .. } => level.saturating_sub(charge),
-                _ => level + charge,
-            };
+                let changed = (cost > 0).then_some(level + charge);
+                let booked = self.keep(limit, clock, now, changed, (level, full));
+                return Outcome { retry_us: retry, ..booked };
+            }
+        };
+        self.keep(limit, clock, now, (cost > 0).then_some(changed), (level, full))
+    }
+
+    /// What there is to say of a call, before it changes anything.
+    fn at(&self, limit: &Limit, clock: u64, cost: u32) -> Levels {
+        let taken = self.taken();
+        let now = clock.max(taken.at);
+        // At one rate a level says by itself how long it lasts.
+        let full = if taken.is_of(limit.rate) { u64::MAX } else { taken.full_in(now) };
+        Levels {
+            taken,
+            now,
+            lag: now - clock,
+            level: taken.level_at(now, limit.rate, full),
+            full,
+            capacity: u64::from(limit.capacity()) * limit.rate.token,
+            charge: u64::from(cost).saturating_mul(limit.rate.token),
+        }
+    }
+
+    /// Keeps a level that has changed, and tells how it stands. One that has not is to be full in so long.
+    fn keep(
+        &mut self,
+        limit: &Limit,
+        clock: u64,
+        now: u64,
+        changed: Option<u64>,
+        (level, full): (u64, u64),
+    ) -> Outcome {
+        let Rate { token, drain } = limit.rate;
+        let (level, full) = changed.map_or((level, full), |level| (level, u64::MAX));
+        if changed.is_some() {
             *self = match level {
                 0 => Self::default(),
                 _ => Taken { at: now, level, token, drain }.into(),
             };
-            full = u64::MAX;
         }
-
+        let lag = now - clock;
         Outcome {
             clock,
-            allowed,
-            remaining: (capacity.saturating_sub(level) / token) as u32,
-            retry_us: retry,
+            allowed: true,
+            remaining: (capacity_of(limit).saturating_sub(level) / token) as u32,
+            retry_us: 0,
             reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
         }
     }
+}
+
+/// A bucket at the moment of a call.
+struct Levels {
+    taken: Taken,
+    /// Never before the last change, and so much later than the clock.
+    now: u64,
+    lag: u64,
+    level: u64,
+    /// In how long the bucket is full at the rate it was charged under.
+    full: u64,
+    capacity: u64,
+    charge: u64,
 }
 
 impl Taken {
@@ -222,19 +281,21 @@ impl Taken {
     }
 }
 
-/// A call that would raise the level to more than there is room for.
+/// A call that would raise `level` to more than there is room for.
 #[inline(never)]
-fn refused(limit: &Limit, clock: u64, now: u64, cost: u32, raised: u64) -> Outcome {
-    let Rate { token, drain } = limit.rate;
-    let (capacity, lag) = (u64::from(limit.capacity()) * token, now - clock);
-    let level = raised - u64::from(cost) * token;
+fn refused(limit: &Limit, clock: u64, lag: u64, level: u64, charge: u64, full: u64) -> Outcome {
+    let (Rate { token, drain }, capacity) = (limit.rate, capacity_of(limit));
     Outcome {
         clock,
         allowed: false,
         remaining: (capacity.saturating_sub(level) / token) as u32,
-        retry_us: ceil(raised - capacity, drain) + lag,
-        reset_us: ceil(level, drain) + lag,
+        retry_us: ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag,
+        reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
     }
+}
+
+fn capacity_of(limit: &Limit) -> u64 {
+    u64::from(limit.capacity()) * limit.rate.token
 }
 
 /// Rounded up. A division is what takes longest in a decision, and many rates need none.

@@ -40,7 +40,7 @@ impl State for Window {
                 // Only what this window has counted.
                 Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
                 Op::Return { .. } => count,
-                _ => count + cost,
+                Op::Decide | Op::Peek => count + cost,
             };
             *self = if count == 0 { Self::default() } else { Self { start, end, count } };
         }

@@ -27,21 +27,29 @@ pub(crate) enum Op {
     Peek,
     /// Give units back, the newest first; never above capacity.
     Refund,
-    /// Only of a bucket. Admit and charge, if need be for a moment ahead that is at most `wait`
-    /// microseconds away: the caller's slot, which `retry_us` then tells. Or refuse.
-    Book { wait: u64 },
-    /// Only of a bucket. Give back what was booked for the moment `slot`, if nobody has booked
-    /// behind it.
-    Unbook { slot: u64 },
     /// Give back units that were charged at the moment `at` and never used. What that admits is never
     /// more than if they had not been charged, however late it comes.
     Return { at: u64 },
 }
 
+/// What a store is asked about one key of a bucket, and of nothing else: a window does not know when it
+/// will admit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BucketOp {
+    /// Admit and charge, if need be for a moment ahead that is at most `wait` microseconds away: the
+    /// caller's slot, which `retry_us` then tells. Or refuse.
+    Book { wait: u64 },
+    /// Give back what was booked for the moment `slot`, if nothing was booked behind it.
+    Unbook { slot: u64 },
+}
+
 impl Op {
     /// Whether this gives units back rather than asking for them.
     pub(crate) fn gives_back(self) -> bool {
-        matches!(self, Self::Refund | Self::Unbook { .. } | Self::Return { .. })
+        match self {
+            Self::Decide | Self::Peek => false,
+            Self::Refund | Self::Return { .. } => true,
+        }
     }
 }
 

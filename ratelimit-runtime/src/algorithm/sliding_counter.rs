@@ -88,7 +88,7 @@ impl State for Counts {
                     previous = previous.saturating_sub(cost);
                 }
                 Op::Return { .. } => {}
-                _ => current += cost,
+                Op::Decide | Op::Peek => current += cost,
             }
             *self = Self { start, previous, current, expires: start + period };
             match (previous, current) {

@@ -1,6 +1,7 @@
 //! What a limit says: algorithm, threshold, period, burst, alignment. Everything that can be wrong
 //! with it is found here, at compile time when the limit is a `const`.
 
+mod bucket;
 mod identity;
 mod invalid;
 mod lease;
@@ -9,6 +10,7 @@ mod terms;
 
 use std::time::Duration;
 
+pub(crate) use self::bucket::BucketLimit;
 use self::identity::identity;
 pub use self::invalid::InvalidLimit;
 pub use self::quota::Quota;

@@ -188,7 +188,7 @@ impl RateLimiter {
 impl Inner {
     /// Says that the shared store does not decide, and that it decides again; each no more than once
     /// in [`QUIET`], however many calls fail.
-    fn note<T>(&self, limit: &Limit, on_error: OnError, answer: &Result<T, StoreError>) {
+    pub(super) fn note<T>(&self, limit: &Limit, on_error: OnError, answer: &Result<T, StoreError>) {
         let said = self.said.load(Relaxed);
         if said == 0 && answer.is_ok() {
             return;

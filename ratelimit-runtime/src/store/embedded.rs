@@ -24,13 +24,14 @@ use loom::sync::{Mutex, MutexGuard};
 pub(crate) use self::shard::Held;
 use self::shard::Shard;
 use super::{OnReturn, Store};
-use crate::algorithm::{Op, Outcome, with_state};
+use crate::algorithm::bucket::Bucket;
+use crate::algorithm::{BucketOp, Op, Outcome, with_state};
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::{Key, KeyWriter, Secret};
-use crate::limit::Limit;
+use crate::limit::{BucketLimit, Limit};
 use crate::part::Charge;
 use crate::report;
 
@@ -102,6 +103,24 @@ impl Embedded {
             add(shard, place, state, clock);
         }
         outcome
+    }
+
+    /// Books a moment of the bucket at `place`, or gives one back.
+    pub(crate) fn apply_ahead(
+        &self,
+        place: u128,
+        op: BucketOp,
+        limit: &BucketLimit,
+        cost: u32,
+    ) -> Answered {
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(place));
+        let mut new = None::<Bucket>;
+        let outcome = shard.state(place, &mut new).apply_ahead(op, limit, clock, cost);
+        if let Some(state) = new {
+            add(shard, place, state, clock);
+        }
+        Answered { outcome, source: Source::Embedded }
     }
 
     /// Answers several limits together; their places are all different. Twin of `lua/all.lua`.
@@ -191,6 +210,17 @@ impl Store for Embedded {
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
         let outcome = self.apply_at(self.place(limit, key), op, limit, cost);
         Answer::ready(Ok(Answered { outcome, source: self.source() }))
+    }
+
+    fn apply_ahead(
+        &self,
+        op: BucketOp,
+        limit: &BucketLimit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered> {
+        let place = self.place(limit, key);
+        Answer::ready(Ok(Embedded::apply_ahead(self, place, op, limit, cost)))
     }
 
     fn apply_all(&self, parts: &[Charge<'_>], _: &dyn Fn() -> OnReturn) -> Answer<Verdict> {

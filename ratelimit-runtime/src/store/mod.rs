@@ -7,11 +7,11 @@ pub(crate) mod redis;
 
 use std::time::Duration;
 
-use crate::algorithm::Op;
+use crate::algorithm::{BucketOp, Op};
 use crate::check::Answer;
 use crate::decision::{Answered, Source, Verdict};
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{BucketLimit, Limit};
 use crate::part::Charge;
 
 /// Called when a store has given back what it had charged for a call that was then refused.
@@ -22,6 +22,15 @@ pub(crate) trait Store: Send + Sync {
     /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
     /// refund, which may be of any size.
     fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered>;
+
+    /// Books a moment of a bucket for `key`, or gives one back.
+    fn apply_ahead(
+        &self,
+        op: BucketOp,
+        limit: &BucketLimit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered>;
 
     /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
     /// two of them have one count.

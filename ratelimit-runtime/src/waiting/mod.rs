@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::decision::Source;
 use crate::error::StoreError;
 use crate::key::{KeyWriter, Written};
-use crate::limit::Limit;
+use crate::limit::{BucketLimit, Limit};
 use crate::limiter::RateLimiter;
 use crate::part::Charge;
 use crate::question::{Finding, Question};
@@ -64,9 +64,10 @@ impl Wanted {
         let wait = u64::try_from(self.wait.as_micros()).unwrap_or(u64::MAX);
         let deadline = self.clock().local().saturating_add(wait);
         match &self.parts[..] {
-            [(limit, key, cost)] if limit.algorithm().is_bucket() => {
-                slots::admitted(&self, limit, key, *cost, deadline).await
-            }
+            [(limit, key, cost)] => match BucketLimit::of(limit) {
+                Some(limit) => slots::admitted(&self, &limit, key, *cost, deadline).await,
+                None => line::admitted(&self, limit, *cost, deadline).await,
+            },
             [(limit, _, cost), ..] => line::admitted(&self, limit, *cost, deadline).await,
             [] => self.ask().await,
         }

@@ -14,11 +14,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{InFlight, Wanted, before, lock};
-use crate::algorithm::Op;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::StoreError;
 use crate::key::Written;
-use crate::limit::Limit;
+use crate::limit::BucketLimit;
 use crate::question::Finding;
 use crate::rejection::Rejection;
 
@@ -62,7 +61,7 @@ struct Slot {
 /// Books a slot and waits for it.
 pub(super) async fn admitted(
     wanted: &Wanted,
-    limit: &Limit,
+    limit: &BucketLimit,
     key: &Written,
     cost: u32,
     deadline: u64,
@@ -79,7 +78,7 @@ pub(super) async fn admitted(
             _ => {}
         }
     };
-    let answer = wanted.limiter.decide(Op::Book { wait }, limit, key, cost);
+    let answer = wanted.limiter.book(limit, key, cost, wait);
     let answered = match InFlight::new(answer, undo).await {
         Ok(answered) => answered,
         Err(error) => return Err(Rejection::Unavailable { name, error }),
@@ -181,14 +180,15 @@ async fn give_back(wanted: Wanted, id: QueueId) {
     let queues = &wanted.limiter.waiters().slots.queues;
     let mut giving = Giving { queues, id, ended: false };
     let mut kept = None;
-    while let Some((limit, key, _)) = wanted.parts.first() {
+    while let Some((limit, key, _)) = wanted.parts.first()
+        && let Some(limit) = &BucketLimit::of(limit)
+    {
         let spare = spare_of(&mut lock(queues), id, kept);
         let Some((cost, slot)) = spare else {
             giving.ended = true;
             return;
         };
-        let unbook = Op::Unbook { slot: slot.at };
-        let answer = wanted.limiter.give_back(id.1, unbook, limit, key, cost).await;
+        let answer = wanted.limiter.unbook(id.1, limit, key, cost, slot.at).await;
         // When somebody has booked behind the last of these slots, then behind all of them.
         kept = answer.is_ok_and(|answered| !answered.outcome.allowed).then_some((cost, slot));
     }

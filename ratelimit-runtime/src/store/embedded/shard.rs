@@ -59,9 +59,17 @@ impl Shard {
     /// Answers about a place. If it has no count, the state is made in `new`, to be [added](Self::add).
     #[inline(always)]
     pub(super) fn apply<S: Held>(&mut self, ask: Ask<'_>, new: &mut Option<S>) -> Outcome {
-        let known = S::held_in(self).get_mut(ask.place);
-        let state = known.unwrap_or_else(|| new.insert(S::default()));
-        state.apply(ask.op, ask.limit, ask.clock, ask.cost)
+        self.state(ask.place, new).apply(ask.op, ask.limit, ask.clock, ask.cost)
+    }
+
+    /// The state at a place, or a new one.
+    #[inline(always)]
+    pub(super) fn state<'a, S: Held>(
+        &'a mut self,
+        place: u128,
+        new: &'a mut Option<S>,
+    ) -> &'a mut S {
+        S::held_in(self).get_mut(place).unwrap_or_else(|| new.insert(S::default()))
     }
 
     pub(super) fn add<S: Held>(&mut self, place: u128, state: S, now: u64) {

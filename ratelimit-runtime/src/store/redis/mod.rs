@@ -29,17 +29,17 @@ use self::batch::{Asked, Queues};
 use self::cluster::Cluster;
 use self::failure::Failure;
 use self::node::{Find, Node};
-use self::script::{REPLY, Script, decode_reply};
+use self::script::{Code, REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
 use super::{OnReturn, Store};
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::background::Background;
 use crate::check::Answer;
 use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
-use crate::limit::Limit;
+use crate::limit::{BucketLimit, Limit};
 use crate::part::Charge;
 
 /// How a [`Redis`] is reached.
@@ -117,6 +117,21 @@ impl Store for Redis {
                 Op::Decide => servers.decide_one(asked, by).await?,
                 op => Box::pin(servers.ask(op, asked, by)).await?,
             };
+            Ok(Answered { outcome, source: Source::Redis })
+        })
+    }
+
+    fn apply_ahead(
+        &self,
+        op: BucketOp,
+        limit: &BucketLimit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Answered> {
+        let asked = Asked { limit: **limit, key: self.key(limit, key), cost };
+        let counts = matches!(op, BucketOp::Book { .. });
+        Servers::answer(&self.servers, counts, move |servers, by| async move {
+            let outcome = servers.ask(op, asked, by).await?;
             Ok(Answered { outcome, source: Source::Redis })
         })
     }
@@ -337,7 +352,12 @@ impl Servers {
     }
 
     /// Asks about one limit.
-    async fn ask(&self, op: Op, asked: Asked, by: Instant) -> Result<Outcome, StoreError> {
+    async fn ask(
+        &self,
+        op: impl Into<Code>,
+        asked: Asked,
+        by: Instant,
+    ) -> Result<Outcome, StoreError> {
         let Asked { limit, key, cost } = asked;
         let call = Call {
             script: Script::of(limit.algorithm()),

@@ -3,7 +3,7 @@
 use once_cell::sync::Lazy;
 use redis::Cmd;
 
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::error::StoreError;
 use crate::limit::{Algorithm, Limit};
 
@@ -124,33 +124,51 @@ fn parts(body: &'static str) -> (&'static str, &'static str) {
     body.split_once(EACH_CALL).expect("an algorithm has two parts")
 }
 
+/// An operation, as scripts get it.
+#[derive(Clone, Copy)]
+pub(super) struct Code {
+    number: u8,
+    /// The time that the operation is about, or 0.
+    moment: u64,
+}
+
+impl From<Op> for Code {
+    fn from(op: Op) -> Self {
+        let (number, moment) = match op {
+            Op::Decide => (0, 0),
+            Op::Peek => (1, 0),
+            Op::Refund => (2, 0),
+            Op::Return { at } => (5, at),
+        };
+        Self { number, moment }
+    }
+}
+
+impl From<BucketOp> for Code {
+    fn from(op: BucketOp) -> Self {
+        let (number, moment) = match op {
+            BucketOp::Book { wait } => (3, wait),
+            BucketOp::Unbook { slot } => (4, slot),
+        };
+        Self { number, moment }
+    }
+}
+
 /// What every script is told first, as `lua/prelude.lua` says.
-pub(super) fn head(op: Op, clock: Option<u64>) -> Vec<u8> {
+pub(super) fn head(op: impl Into<Code>, clock: Option<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
-    out.push(match op {
-        Op::Decide => 0,
-        Op::Peek => 1,
-        Op::Refund => 2,
-        Op::Book { .. } => 3,
-        Op::Unbook { .. } => 4,
-        Op::Return { .. } => 5,
-    });
+    out.push(op.into().number);
     out.push(u8::from(clock.is_some()));
     put_7(&mut out, clock.unwrap_or(0));
     out
 }
 
 /// The argument of a script that decides one call.
-pub(super) fn alone(op: Op, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+pub(super) fn alone(op: impl Into<Code>, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+    let op = op.into();
     let mut out = head(op, clock);
     out.extend(cost.to_be_bytes());
-    let moment = match op {
-        Op::Book { wait: moment } | Op::Unbook { slot: moment } | Op::Return { at: moment } => {
-            moment
-        }
-        Op::Decide | Op::Peek | Op::Refund => 0,
-    };
-    put_7(&mut out, moment);
+    put_7(&mut out, op.moment);
     put_terms(&mut out, limit);
     out
 }
