@@ -62,6 +62,40 @@ async fn the_least_rights_are_enough_and_needed() {
     }
 }
 
+/// A right that only a script needs is missing: alone, with other limits, and with other calls.
+#[tokio::test]
+async fn a_right_that_a_script_lacks_is_told_in_every_script() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    // A user may have any name, also one that is the code of another error.
+    let url = server.url.replace("redis://", "redis://OOM:any@");
+    for denied in ["-get", "-getrange", "-setrange", "-time"] {
+        let mut user = redis::cmd("ACL");
+        user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~ratelimit:*", "+@all", denied]);
+        user.exec(&mut connection).expect("ACL SETUSER");
+        let limiter = denying(&url).deadline(Duration::from_secs(5)).build().expect("valid");
+        let says = |error: &StoreError| {
+            let StoreError::Server { code, .. } = error else { panic!("{denied}: {error:?}") };
+            assert_eq!(&**code, "NOPERM", "{denied}: {error}");
+            assert!(error.to_string().contains("allow this user"), "{denied}: {error}");
+            assert!(error.to_string().contains("Clock::Client"), "{denied}: {error}");
+        };
+        let fixed = Limit::fixed("lacks", 40, Duration::from_secs(60));
+        let of = |index: u8| if index.is_multiple_of(2) { &DAILY } else { &fixed };
+        let all = [Part::new(&DAILY, &1, 1), Part::new(&fixed, &1, 1)];
+        says(&store_error(limiter.check_all(&all).await));
+        // As many at once as share a script.
+        let mut calls = tokio::task::JoinSet::new();
+        for index in 0..32 {
+            calls.spawn(limiter.check(of(index), index, 1));
+        }
+        let answers = calls.join_all().await;
+        let errors: Vec<_> = answers.into_iter().filter(Result::is_err).map(store_error).collect();
+        assert!(errors.len() >= 16, "{denied}: {} errors", errors.len());
+        errors.iter().for_each(says);
+    }
+}
+
 /// Does everything that a limiter can be asked to do.
 async fn uses_everything(limiter: &RateLimiter, key: &str) -> Result<(), StoreError> {
     let of = |rejection| match rejection {
