@@ -226,7 +226,10 @@ impl Servers {
             keys: group.iter().map(|part| part.key.clone()).collect(),
             arguments: iter::once(head).chain(limits).collect(),
         };
-        let reply = self.run(&call, by).await?;
+        let reply = match self.run_for(&call, by).await? {
+            Value::BulkString(reply) => reply,
+            reply => return Err(error_in_group(&reply, &call.keys).unwrap_or_else(unexpected)),
+        };
         let replies = group.iter().zip(reply.chunks(REPLY));
         let verdicts = replies.map(|(part, reply)| {
             let (outcome, source) = (decode_reply(reply)?, Source::Redis);
@@ -318,6 +321,14 @@ impl Servers {
             Topology::Cluster(cluster) => cluster.send(command, slot::slot(key), by).await,
         }
     }
+}
+
+/// The error of one limit, as `lua/all.lua` replies it.
+fn error_in_group(reply: &Value, keys: &[Vec<u8>]) -> Option<StoreError> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
+    Some(script::error_of(&String::from_utf8_lossy(message), key))
 }
 
 fn unexpected() -> StoreError {
