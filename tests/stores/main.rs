@@ -11,6 +11,7 @@ mod life;
 mod operator;
 mod parity;
 mod policies;
+mod prefixes;
 mod refusals;
 mod semantics;
 mod slots;

@@ -6,6 +6,7 @@ mod breaker;
 mod cluster;
 mod failure;
 mod node;
+mod prefix;
 mod script;
 mod sentinel;
 mod slot;
@@ -71,9 +72,7 @@ impl Redis {
     /// A store on the servers that the URL names. Nothing is connected before the first decision.
     pub(crate) fn new(settings: Settings<'_>) -> Result<Self, BuildError> {
         let Settings { url, certificates, prefix, deadline, max_in_flight, clock } = settings;
-        if prefix.contains(['{', '}']) {
-            return Err(BuildError::BracesInPrefix);
-        }
+        prefix::check(prefix)?;
         let topology = match Address::parse(url, certificates)? {
             Address::Server(target) => Topology::One(Node::new(Find::At(target), deadline)),
             Address::Sentinel { sentinels, service, primary } => {
