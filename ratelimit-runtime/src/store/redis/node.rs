@@ -216,10 +216,12 @@ impl Node {
             let (connection, primary) = attempt.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "connecting to Redis takes too long").into())
             })?;
-            tracing::debug!(node = %node.name, "connected to Redis");
             let link = Link { connection, identity: Arc::default() };
             *lock(&socket.link) = Some(link.clone());
-            if !node.inspected.swap(true, Ordering::Relaxed) {
+            if node.inspected.swap(true, Ordering::Relaxed) {
+                tracing::debug!(node = %node.name, "connected to Redis");
+            } else {
+                tracing::info!(node = %node.name, "connected to Redis");
                 tokio::spawn(warn_of_eviction(node.name.clone(), link.connection.clone()));
             }
             if let Some(primary) = primary {
