@@ -25,7 +25,8 @@ pub(crate) enum Op {
     Decide,
     /// Say what `Decide` would, and change nothing.
     Peek,
-    /// Give units back, the newest first; never above capacity.
+    /// Give units back, the newest first; never above capacity. A bucket takes nothing back while its level
+    /// is above its capacity: neither by this nor by `Return`.
     Refund,
     /// Only of a bucket. Admit and charge, if need be for a moment ahead that is at most `wait`
     /// microseconds away: the caller's slot, which `retry_us` then tells. Or refuse.
