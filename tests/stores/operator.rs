@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{Clock, Limit, Part, RateLimiter, Rejection, StoreError};
 use support::ALGORITHMS;
 use support::server::Server;
 
@@ -58,6 +58,35 @@ async fn the_least_rights_are_enough_and_needed() {
         if let Err(error @ StoreError::Server { code, .. }) = &answer {
             assert_eq!(&**code, "NOPERM", "{error}");
             assert!(error.to_string().contains("allow this user"), "{error}");
+        }
+    }
+}
+
+/// The rights that it asks for beside these are needed, too: for a database, and for another clock.
+#[tokio::test]
+async fn a_database_and_another_clock_need_a_right_each() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let page = include_str!("../../ratelimit-runtime/docs/production.md");
+    let least = "~ratelimit:* +eval +evalsha +get +set +getrange +setrange +pexpire +del +unlink";
+    let url = server.url.replace("redis://", "redis://least:any@");
+    let with_database = format!("{url}/3");
+    for (right, other, url, clock) in
+        [("+select", "+time", &with_database, Clock::Store), ("+pttl", "", &url, Clock::Client)]
+    {
+        assert!(page.contains(&format!("`{right}`")), "the page does not ask for {right}");
+        for is_allowed in [false, true] {
+            let rights = least.split_whitespace().chain([other, right]);
+            let rights = rights.filter(|one| !one.is_empty() && (is_allowed || *one != right));
+            let rights: Vec<_> = rights.collect();
+            let mut user = redis::cmd("ACL");
+            user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
+            user.exec(&mut connection).expect("ACL SETUSER");
+            let builder = denying(url).deadline(Duration::from_secs(5)).clock(clock.clone());
+            let limiter = builder.build().expect("valid");
+            let answer = uses_everything(&limiter, right).await;
+            assert_eq!(answer.is_ok(), is_allowed, "{right}: {answer:?}");
+            let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
         }
     }
 }
