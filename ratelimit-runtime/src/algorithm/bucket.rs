@@ -329,7 +329,7 @@ mod tests {
                 let burst = threshold / share;
                 let fills_ps =
                     u128::from(period_us) * 1_000_000 * u128::from(burst) / u128::from(threshold);
-                let most = fills_ps * u128::from(burst) >> 51;
+                let most = (fills_ps * u128::from(burst)) >> 51;
                 let lag = lag_ps(threshold, period_us, burst);
                 assert!(lag <= most, "{burst} at {threshold} per {period_us}: {lag} ps");
             }
