@@ -9,7 +9,8 @@
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: decide or peek (1), whose clock (1), clock (7); behind them the cost for each limit (4)
 -- ARGV[i + 1]  limit i: its algorithm (1), the index in the list below, and what that unpacks
--- Reply        the replies of the limits, one behind the other
+-- Reply        the replies of the limits, one behind the other; or, when a limit has none, its index and its
+--              error
 
 local algorithms = { sliding, fixed, sliding_counter, bucket }
 
@@ -21,8 +22,11 @@ local function ask(as, index)
 end
 
 for index = 1, #KEYS do
-  local reply = ask(PEEK, index)
-  if type(reply) == 'table' then return reply end -- an error
+  -- A command that fails raises an error, which does not say which key it is about.
+  local done, reply = pcall(ask, PEEK, index)
+  if not done or type(reply) == 'table' then
+    return { index, type(reply) == 'table' and reply.err or reply }
+  end
   admitted = admitted and string.byte(reply, 8) == 1
   replies[index] = reply
 end

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError};
 use redis::Connection;
 use redis_test::server::RedisServer;
 use redis_test::utils::get_random_available_port;
@@ -39,8 +39,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [process, url] if process == "process" => member(url),
-        // `cargo test -- <filter>` passes what other tests are to run.
-        _ => test(),
+        filters => test(filters),
     }
 }
 
@@ -48,7 +47,7 @@ fn main() {
 struct Fault {
     name: &'static str,
     most: u32,
-    /// Whether what was admitted is known to reach the threshold.
+    /// Whether the fault loses no reply, so that what is admitted reaches the threshold.
     exact: bool,
     /// Says when it is over.
     happens: fn() -> Report,
@@ -73,17 +72,32 @@ const FAULTS: [Fault; 11] = [
 /// A fiftieth more, for calls that a lost primary had admitted and its replica did not hear of.
 const LAGGED: u32 = THRESHOLD + THRESHOLD / 50;
 
-fn test() {
-    println!("\nrunning {} tests", FAULTS.len());
+/// Runs the faults whose names contain one of the words, as `cargo test -- <word>` does. Without a word it runs
+/// all of them.
+fn test(arguments: &[String]) {
+    // A number belongs to `--test-threads`.
+    let is_word = |word: &&String| !word.starts_with('-') && word.parse::<u32>().is_err();
+    let words: Vec<_> = arguments.iter().filter(is_word).collect();
+    let is_meant = |fault: &&Fault| {
+        words.is_empty() || words.iter().any(|word| fault.name.contains(word.as_str()))
+    };
+    let faults: Vec<_> = FAULTS.iter().filter(is_meant).collect();
+    println!("\nrunning {} tests", faults.len());
     let mut table = String::from(
         "| fault | admitted of 12,000 | calls | not decided | p50 | p99 | longest | back after |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for Fault { name, most, exact, happens } in FAULTS {
+    for &&Fault { name, most, exact, happens } in &faults {
         let report = happens();
-        let Report { admitted, calls, undecided, p50, p99, longest, back } = report;
+        let Report { admitted, calls, undecided, unanswered, p50, p99, longest, back } = report;
         assert!(admitted <= most, "{name}: {admitted} admitted");
-        assert!(!exact || admitted >= THRESHOLD, "{name}: only {admitted} admitted");
+        // A call that gets no reply may be charged. A busy machine can cause such calls under any
+        // fault: a cluster node, for example, syncs its configuration to disk whenever a slot moves,
+        // and answers no call meanwhile.
+        assert!(
+            !exact || admitted + unanswered >= THRESHOLD,
+            "{name}: only {admitted} admitted, {unanswered} unanswered"
+        );
         // No call hangs; how fast they are is in the table.
         assert!(longest < DEADLINE * 10, "{name}: a call took {longest:?}");
         let back = back.map_or("never away".to_owned(), |back| format!("{} ms", back.as_millis()));
@@ -94,9 +108,13 @@ fn test() {
             "| {name} | {admitted} | {calls} | {undecided} | {p50} µs | {p99:.1} ms | {longest} ms | {back} |"
         );
         row.expect("a text");
+        if exact && unanswered > 0 {
+            // "Back after" is counted from the last of these, too.
+            println!("{name}: the machine was busy, {unanswered} calls got no reply in time");
+        }
         println!("test matrix::{name} ... ok");
     }
-    println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", FAULTS.len());
+    println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", faults.len());
 }
 
 #[derive(Default)]
@@ -104,6 +122,8 @@ struct Report {
     admitted: u32,
     calls: u64,
     undecided: u64,
+    /// Undecided calls that may have been charged.
+    unanswered: u32,
     p50: Duration,
     p99: Duration,
     longest: Duration,
@@ -243,7 +263,8 @@ fn full() -> Report {
         set.arg("SET").arg("maxmemory").arg(bytes).exec(&mut connection).expect("CONFIG SET");
     };
     sleep(BEFORE);
-    limit("1mb");
+    // Less than any server uses when it is empty.
+    limit("1");
     sleep(FAULT);
     limit("0");
     fleet.finish(Duration::from_millis(3_500))
@@ -320,6 +341,7 @@ impl Fleet {
             report.admitted += next() as u32;
             report.calls += next();
             report.undecided += next();
+            report.unanswered += next() as u32;
             // The last call that was not decided, and the first after it that was.
             let (last_error, first_after) = (next(), next());
             assert!(last_error == 0 || first_after > 0, "a process never came back");
@@ -340,6 +362,7 @@ impl Fleet {
 struct Tally {
     admitted: u64,
     undecided: u64,
+    unanswered: u64,
     last_error: u64,
     first_after: u64,
     waits: Vec<u64>,
@@ -381,8 +404,11 @@ fn member(url: &str) {
             call.await.expect("no panic");
         }
     }));
-    let Tally { admitted, undecided, last_error, first_after, waits } = &*tally.borrow();
-    let mut out = format!("{admitted} {} {undecided} {last_error} {first_after}\n", waits.len());
+    let Tally { admitted, undecided, unanswered, last_error, first_after, waits } =
+        &*tally.borrow();
+    let calls = waits.len();
+    let mut out =
+        format!("{admitted} {calls} {undecided} {unanswered} {last_error} {first_after}\n");
     for wait in waits {
         writeln!(out, "{wait}").expect("a text");
     }
@@ -400,8 +426,11 @@ impl Tally {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = now.as_micros() as u64;
         match answer {
-            Err(Rejection::Unavailable { .. }) => {
+            Err(Rejection::Unavailable { error, .. }) => {
                 self.undecided += 1;
+                let is_unanswered =
+                    matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. });
+                self.unanswered += u64::from(is_unanswered);
                 (self.last_error, self.first_after) = (now, 0);
                 return;
             }

@@ -92,7 +92,8 @@ impl Builder {
     }
 
     /// What every key in Redis begins with; `ratelimit` unless set. Applications that share a
-    /// server and not their counts need different ones. Without `{` and `}`.
+    /// server and not their counts need different ones. Without `{` and `}`, and without an algorithm and a
+    /// period as segments between colons (`sliding:1m`): then no two prefixes make one key.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
@@ -156,8 +157,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on a URL or a certificate that cannot be read, a key prefix with braces, and
-    /// zeros where they make no sense.
+    /// [`BuildError`] on a URL or a certificate that cannot be read, a key prefix with braces or with the
+    /// algorithm and the period of a limit, and zeros where they make no sense.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         if self.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);

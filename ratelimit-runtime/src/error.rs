@@ -168,6 +168,13 @@ pub enum BuildError {
     ZeroInFlight,
     /// A key prefix with braces would put all keys into one slot of a cluster.
     BracesInPrefix,
+    /// A limit of another prefix could have the same key: this one contains what stands between a prefix
+    /// and the name of a limit, an algorithm and a period.
+    #[non_exhaustive]
+    LimitInPrefix {
+        /// The algorithm and the period, such as `sliding:1m`.
+        part: Arc<str>,
+    },
     /// The URL asks for TLS, but this build has none.
     TlsDisabled,
     /// A certificate or key for TLS cannot be read.
@@ -204,6 +211,13 @@ impl fmt::Display for BuildError {
             Self::BracesInPrefix => f.write_str(
                 "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \
                  cluster",
+            ),
+            Self::LimitInPrefix { part } => write!(
+                f,
+                "`key_prefix` must not contain `{part}`: an algorithm and a period stand between the \
+                 prefix and the name of a limit, so a limit of another prefix could have the same key in \
+                 Redis. Write `{}`, or another word",
+                part.replace(':', "-")
             ),
             Self::TlsDisabled => f.write_str(
                 "the Redis URL asks for TLS, but `ratelimit-runtime` was built without its feature \

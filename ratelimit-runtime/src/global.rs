@@ -127,10 +127,11 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
     match &built {
         Ok(limiter) => tracing::info!(
             store = ?limiter.source(),
-            "rate limits are counted {}",
+            "rate limits {}",
             match limiter.source() {
-                Source::Redis => "in the Redis at RATELIMIT_REDIS_URL",
-                _ => "in this process: RATELIMIT_REDIS_URL is not set",
+                Source::Redis => "will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
+                                  decision connects to it",
+                _ => "are counted in this process: RATELIMIT_REDIS_URL is not set",
             }
         ),
         Err(error) => {

@@ -223,6 +223,10 @@ impl RateLimiter {
     /// Give back soon: nobody remembers who was charged for which unit, so that one given back after
     /// its own charge has left the window is somebody else's, and the window admits one more.
     ///
+    /// A bucket takes nothing back while more is taken than its `burst`: after the burst was lowered, until
+    /// the rest has drained, and while a call that [waits](Limit::wait) has reserved a moment. Then this
+    /// changes nothing, and is no error.
+    ///
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError) when the store does not answer; the units may have been

@@ -3,6 +3,7 @@
 mod calls;
 mod events;
 mod metrics;
+mod start;
 
 use std::sync::{Arc, Mutex};
 

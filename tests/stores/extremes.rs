@@ -137,7 +137,8 @@ crate::on_both_stores! {
         assert_eq!(timed.decide(&limit, 10_000).await.remaining, 3_999_990_000);
     }
 
-    /// Rates too fine for exact integers, which both stores round alike and never up.
+    /// Rates too fine for exact integers, which both stores round alike and never up. How far down is
+    /// documented at `Limit::token_bucket`.
     async fn very_fine_rates_are_never_faster(timed: Timed) {
         let limit = limit(Algorithm::TokenBucket, 4_000_000_007, DAY);
         let mut admitted = 0_u128;
@@ -151,7 +152,7 @@ crate::on_both_stores! {
         let elapsed = (timed.clock.now() - start).as_micros() - u128::from(HOUR + 7);
         let refilled = elapsed * 4_000_000_007 / u128::from(DAY) + 4_000_000_007;
         assert!(admitted <= refilled, "{admitted} of {refilled}");
-        assert!(admitted >= refilled - (refilled >> 20), "{admitted} of {refilled}");
+        assert!(admitted >= refilled - (refilled >> 29), "{admitted} of {refilled}");
     }
 
     /// Counts too large for a grain of one microsecond.

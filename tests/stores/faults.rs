@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    Algorithm, BuildError, Builder, Clock, Decision, Limit, OnError, RateLimiter, Rejection,
+    Algorithm, BuildError, Builder, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection,
     StoreError,
 };
 use redis::Commands;
@@ -135,6 +135,40 @@ async fn a_foreign_key_is_left_alone_and_named() {
         limiter.reset(&limit, 1).await.expect("answers");
         assert!(limiter.check(&limit, 1, 1).await.is_ok());
     }
+}
+
+/// Among several limits, the error names the key that is foreign and no other.
+#[tokio::test]
+async fn a_foreign_key_is_named_among_innocent_ones() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    let limits: Vec<_> = ALGORITHMS
+        .into_iter()
+        .map(|algorithm| Limit::new("group", algorithm, 10, Duration::from_secs(60)))
+        .map(|limit| limit.expect("valid"))
+        .collect();
+    for foreign in ALGORITHMS {
+        let name = |algorithm: Algorithm| format!("ratelimit:{algorithm}:1m:group{{1}}");
+        let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
+        let mut names_it = async || {
+            let error = store_error(limiter.check_all(&parts).await);
+            let StoreError::ForeignKey { key, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(**key, *name(foreign));
+            // Nothing is charged to the others.
+            let keys: Vec<String> = connection.keys("*").expect("KEYS");
+            assert_eq!(keys, [name(foreign)]);
+        };
+        let mut other = server.connection();
+        // A command that fails, and a state that is none.
+        let _: () = other.hset(name(foreign), "field", "value").expect("HSET");
+        names_it().await;
+        let _: () = other.set(name(foreign), "x".repeat(32)).expect("SET");
+        names_it().await;
+        let _: () = other.del(name(foreign)).expect("DEL");
+    }
+    let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
+    assert!(limiter.check_all(&parts).await.is_ok());
 }
 
 #[tokio::test]

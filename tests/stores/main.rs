@@ -13,6 +13,7 @@ mod mixed;
 mod operator;
 mod parity;
 mod policies;
+mod prefixes;
 mod refusals;
 mod semantics;
 mod slots;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{Clock, Limit, Part, RateLimiter, Rejection, StoreError};
 use support::ALGORITHMS;
 use support::server::Server;
 
@@ -59,6 +59,69 @@ async fn the_least_rights_are_enough_and_needed() {
             assert_eq!(&**code, "NOPERM", "{error}");
             assert!(error.to_string().contains("allow this user"), "{error}");
         }
+    }
+}
+
+/// The rights that it asks for beside these are needed, too: for a database, and for another clock.
+#[tokio::test]
+async fn a_database_and_another_clock_need_a_right_each() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let page = include_str!("../../ratelimit-runtime/docs/production.md");
+    let least = "~ratelimit:* +eval +evalsha +get +set +getrange +setrange +pexpire +del +unlink";
+    let url = server.url.replace("redis://", "redis://least:any@");
+    let with_database = format!("{url}/3");
+    for (right, other, url, clock) in
+        [("+select", "+time", &with_database, Clock::Store), ("+pttl", "", &url, Clock::Client)]
+    {
+        assert!(page.contains(&format!("`{right}`")), "the page does not ask for {right}");
+        for is_allowed in [false, true] {
+            let rights = least.split_whitespace().chain([other, right]);
+            let rights = rights.filter(|one| !one.is_empty() && (is_allowed || *one != right));
+            let rights: Vec<_> = rights.collect();
+            let mut user = redis::cmd("ACL");
+            user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
+            user.exec(&mut connection).expect("ACL SETUSER");
+            let builder = denying(url).deadline(Duration::from_secs(5)).clock(clock.clone());
+            let limiter = builder.build().expect("valid");
+            let answer = uses_everything(&limiter, right).await;
+            assert_eq!(answer.is_ok(), is_allowed, "{right}: {answer:?}");
+            let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
+        }
+    }
+}
+
+/// A right that only a script needs is missing: alone, with other limits, and with other calls.
+#[tokio::test]
+async fn a_right_that_a_script_lacks_is_told_in_every_script() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    // A user may have any name, also one that is the code of another error.
+    let url = server.url.replace("redis://", "redis://OOM:any@");
+    for denied in ["-get", "-getrange", "-setrange", "-time"] {
+        let mut user = redis::cmd("ACL");
+        user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~ratelimit:*", "+@all", denied]);
+        user.exec(&mut connection).expect("ACL SETUSER");
+        let limiter = denying(&url).deadline(Duration::from_secs(5)).build().expect("valid");
+        let says = |error: &StoreError| {
+            let StoreError::Server { code, .. } = error else { panic!("{denied}: {error:?}") };
+            assert_eq!(&**code, "NOPERM", "{denied}: {error}");
+            assert!(error.to_string().contains("allow this user"), "{denied}: {error}");
+            assert!(error.to_string().contains("Clock::Client"), "{denied}: {error}");
+        };
+        let fixed = Limit::fixed("lacks", 40, Duration::from_secs(60));
+        let of = |index: u8| if index.is_multiple_of(2) { &DAILY } else { &fixed };
+        let all = [Part::new(&DAILY, &1, 1), Part::new(&fixed, &1, 1)];
+        says(&store_error(limiter.check_all(&all).await));
+        // As many at once as share a script.
+        let mut calls = tokio::task::JoinSet::new();
+        for index in 0..32 {
+            calls.spawn(limiter.check(of(index), index, 1));
+        }
+        let answers = calls.join_all().await;
+        let errors: Vec<_> = answers.into_iter().filter(Result::is_err).map(store_error).collect();
+        assert!(errors.len() >= 16, "{denied}: {} errors", errors.len());
+        errors.iter().for_each(says);
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Align, Limit, Rejection};
+use ratelimit_runtime::__private::return_units;
+use ratelimit_runtime::{Algorithm, Align, Decision, Limit, Rejection};
 use support::ALGORITHMS;
 
-use crate::decision;
+use crate::{Timed, decision};
 
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3600 * SECOND;
@@ -13,6 +14,37 @@ const DAY: u64 = 24 * HOUR;
 
 fn limit(algorithm: Algorithm, threshold: u32, period: u64) -> Limit {
     Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
+}
+
+/// Buckets that refill a token each 100 ms, each a count of its own.
+fn buckets() -> [Limit; 2] {
+    let period = Duration::from_secs(1);
+    [Limit::token_bucket("debt", 10, period), Limit::leaky_bucket("debt", 10, period)]
+}
+
+impl Timed {
+    /// Now, in microseconds since the epoch.
+    fn micros(&self) -> u64 {
+        self.clock.now().as_micros() as u64
+    }
+
+    async fn peek(&self, limit: &Limit) -> Decision {
+        decision(self.limiter.peek(limit, "key", 1).await)
+    }
+
+    /// Refunds units, and returns units that were charged at a moment. Returns what is left after each.
+    async fn give_back(&self, limit: &Limit, units: u32, at: u64) -> [Left; 2] {
+        let refund = self.limiter.refund(limit, "key", units).await.expect("answers");
+        let returned = return_units(&self.limiter, limit, "key", units, at).await.expect("answers");
+        [left(refund), left(returned)]
+    }
+}
+
+/// How much is left, and how long until all of it is.
+type Left = (u32, Duration);
+
+fn left(decision: Decision) -> Left {
+    (decision.remaining, decision.reset_after)
 }
 
 crate::on_both_stores! {
@@ -162,6 +194,47 @@ crate::on_both_stores! {
             }
             let after = decision(timed.limiter.peek(&limit, "key", 1).await);
             assert_eq!(before, after, "{algorithm}");
+        }
+    }
+
+    async fn what_is_given_back_to_a_bucket_under_a_lowered_burst_changes_nothing(timed: Timed) {
+        for limit in buckets() {
+            let (full, lowered) = (limit.burst(10), limit.burst(3));
+            let at = timed.micros();
+            assert!(timed.allows(&full, 10).await);
+            let before = timed.peek(&lowered).await;
+            assert_eq!((before.allowed, before.retry_after), (false, Duration::from_millis(800)));
+            assert_eq!(timed.give_back(&lowered, 5, at).await, [left(before); 2], "{limit:?}");
+            assert_eq!(timed.peek(&lowered).await, before, "{limit:?}");
+            // No more is taken than the bucket holds now.
+            timed.advance(700_000);
+            let after = timed.limiter.refund(&lowered, "key", 2).await.expect("answers");
+            assert_eq!(after.remaining, 2, "{limit:?}");
+        }
+    }
+
+    async fn what_is_given_back_to_a_bucket_with_a_reservation_changes_nothing(timed: Timed) {
+        for limit in buckets() {
+            let limit = limit.burst(10);
+            let at = timed.micros();
+            assert!(timed.allows(&limit, 10).await);
+            let waiting = limit.wait(Duration::from_secs(60));
+            let waiting = tokio::spawn(timed.limiter.check(&waiting, "key", 1));
+            // It has reserved the next token, so that another call gets the one after that.
+            let before = loop {
+                let decision = timed.peek(&limit).await;
+                if decision.retry_after == Duration::from_millis(200) {
+                    break decision;
+                }
+                tokio::task::yield_now().await;
+            };
+            assert_eq!(timed.give_back(&limit, 5, at).await, [left(before); 2], "{limit:?}");
+            assert_eq!(timed.peek(&limit).await, before, "{limit:?}");
+            timed.advance(100_000);
+            waiting.await.expect("no panic").expect("admitted");
+            // Its moment has come: nothing is reserved.
+            let after = timed.limiter.refund(&limit, "key", 5).await.expect("answers");
+            assert_eq!(after.remaining, 5, "{limit:?}");
         }
     }
 

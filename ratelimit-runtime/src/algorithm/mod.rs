@@ -25,7 +25,8 @@ pub(crate) enum Op {
     Decide,
     /// Say what `Decide` would, and change nothing.
     Peek,
-    /// Give units back, the newest first; never above capacity.
+    /// Give units back, the newest first; never above capacity. A bucket takes nothing back while its level
+    /// is above its capacity: neither by this nor by `Return`.
     Refund,
     /// Give back units that were charged at the moment `at` and never used. What that admits is never
     /// more than if they had not been charged, however late it comes.

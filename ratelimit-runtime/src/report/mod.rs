@@ -1,6 +1,7 @@
 //! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
 //! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
-//! no event and no label has one; events of refusals have a hash of it.
+//! no event and no label has one; events of refusals have a hash of it. The part of a Redis key that
+//! names the limit is not personal.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -11,6 +12,7 @@ mod metrics;
 mod trace;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub(crate) use self::metrics::{Began, describe, keys_changed};
 use self::trace::Trace;
@@ -176,14 +178,19 @@ fn name_of(source: Option<Source>) -> &'static str {
     }
 }
 
-/// An error without the key that it may be about.
+/// An error without the caller's key that it may be about.
 pub(crate) struct Keyless<'a>(pub(crate) &'a StoreError);
 
 impl fmt::Display for Keyless<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            StoreError::ForeignKey { .. } => {
-                f.write_str("the Redis key does not hold the state of a rate limit")
+            StoreError::ForeignKey { key } => {
+                // The hash tag is the caller's key. Neither the prefix nor the name can have a brace.
+                let key = match key.split_once('{') {
+                    Some((limit, _)) => format!("{limit}{{…}}").into(),
+                    None => Arc::clone(key),
+                };
+                StoreError::ForeignKey { key }.fmt(f)
             }
             StoreError::CircuitOpen { cause } => {
                 write!(f, "Redis is not asked until it answers a probe, after: {}", Keyless(cause))

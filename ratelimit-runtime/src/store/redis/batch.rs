@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::node::lock;
 use super::script::{self, REPLY, Script};
-use super::{Call, Servers, Topology, unexpected};
+use super::{Call, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
 use crate::error::StoreError;
 use crate::limit::Limit;
@@ -302,8 +302,8 @@ impl Servers {
         for (Entry { asked, answers, .. }, key) in entries.into_iter().zip(keys) {
             let told = reply.as_mut().and_then(|reply| reply.next(key, answers.len()));
             let told = told.unwrap_or_else(|| Err(unexpected()));
-            if let (Err(error), Topology::One(node)) = (&told, &self.topology) {
-                node.look_for_replica(error);
+            if let Err(error) = &told {
+                self.look_for_replica(error);
             }
             for (index, answer) in answers.into_iter().enumerate() {
                 // A caller that has given up does not want it any more.

@@ -43,21 +43,29 @@ pub(super) fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
     }
 }
 
-/// What an error of the server means here. A server before Redis 7 wraps the error of a command in a
-/// script's, so its text is searched and not its code alone.
+/// What a server says when a command of a script lacks a right. The code is `ERR` then.
+const FORBIDDEN: [&str; 2] = [
+    "The user executing the script can't", // Redis 7
+    "ACL failure in script",               // Redis 7.2 and later, Valkey
+];
+
+/// Returns what an error of the server means here. It names a foreign key if `keys` is one key: the
+/// error of a script with several does not say which.
+///
+/// A server before Redis 7 wraps the error of a command in the error of the script, so its text is
+/// searched as well as its code.
 pub(super) fn server_error(code: &str, message: &str, keys: &[Vec<u8>]) -> StoreError {
-    let says = |word: &str| code == word || message.contains(word);
-    if says("BADSTATE") || says("WRONGTYPE") {
-        let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
-        return StoreError::ForeignKey { key: keys.join("` or `").into() };
-    }
-    let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
-    let inner = wrapped.into_iter().find(|code| message.contains(code));
-    // In Redis 7 it has lost its code.
-    let forbidden = message.contains("The user executing the script can't").then_some("NOPERM");
-    let code = match inner.or(forbidden) {
-        Some(inner) if code == "ERR" => inner,
-        _ => code,
+    let says = |word: &str| code == word || code == "ERR" && message.contains(word);
+    // First: the message has the name of the user, which may be any of the other words.
+    let code = if FORBIDDEN.into_iter().any(says) {
+        "NOPERM"
+    } else if let [key] = keys
+        && (says("BADSTATE") || says("WRONGTYPE"))
+    {
+        return StoreError::ForeignKey { key: String::from_utf8_lossy(key).into() };
+    } else {
+        let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
+        wrapped.into_iter().find(|code| says(code)).unwrap_or(code)
     };
     StoreError::Server { code: code.into(), message: message.into() }
 }

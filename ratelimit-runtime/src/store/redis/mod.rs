@@ -8,6 +8,7 @@ mod connect;
 mod failure;
 mod link;
 mod node;
+mod prefix;
 mod script;
 mod sentinel;
 mod slot;
@@ -79,9 +80,7 @@ impl Redis {
     pub(crate) fn new(settings: Settings<'_>) -> Result<Self, BuildError> {
         let Settings { url, certificates, prefix, deadline, max_in_flight, clock, background } =
             settings;
-        if prefix.contains(['{', '}']) {
-            return Err(BuildError::BracesInPrefix);
-        }
+        prefix::check(prefix)?;
         let probe = script::probe(Some(format!("{prefix}:probe").as_bytes()));
         let one = |find| Topology::One(Node::new(find, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
@@ -302,7 +301,14 @@ impl Servers {
             arguments: iter::once(head).chain(limits).collect(),
             together: true,
         };
-        let reply = self.run(&call, by).await?;
+        let reply = match self.run_for(&call, by).await? {
+            Value::BulkString(reply) => reply,
+            reply => {
+                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
+                self.look_for_replica(&error);
+                return Err(error);
+            }
+        };
         let replies = group.iter().zip(reply.chunks(REPLY));
         let verdicts = replies.map(|(part, reply)| {
             let (outcome, source) = (decode_reply(reply)?, Source::Redis);
@@ -349,6 +355,13 @@ impl Servers {
         }
         charged.charges.clear();
         hardest.ok_or(StoreError::NoLimits)
+    }
+
+    /// Backs off where an error that a script has caught says that the server is a replica.
+    fn look_for_replica(&self, error: &StoreError) {
+        if let Topology::One(node) = &self.topology {
+            node.look_for_replica(error);
+        }
     }
 
     /// Asks about one limit.
@@ -403,6 +416,14 @@ impl Servers {
             }
         }
     }
+}
+
+/// The error of one limit, as `lua/all.lua` replies it.
+fn error_in_group(reply: &Value, keys: &[Vec<u8>]) -> Option<StoreError> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
+    Some(script::error_of(&String::from_utf8_lossy(message), key))
 }
 
 fn unexpected() -> StoreError {

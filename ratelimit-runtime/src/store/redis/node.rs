@@ -273,9 +273,11 @@ impl Node {
             let link = attempt.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "connecting to Redis takes too long").into())
             })?;
-            tracing::debug!(node = %node.name, "connected to Redis");
             *lock(&socket.link) = Some(link.clone());
-            if !node.inspected.swap(true, Ordering::Relaxed) {
+            if node.inspected.swap(true, Ordering::Relaxed) {
+                tracing::debug!(node = %node.name, "connected to Redis");
+            } else {
+                tracing::info!(node = %node.name, "connected to Redis");
                 tokio::spawn(warn_of_eviction(node.name.clone(), link.clone()));
             }
             if link.primary().is_some() && !node.watching.swap(true, Ordering::SeqCst) {
