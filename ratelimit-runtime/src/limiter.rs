@@ -238,6 +238,37 @@ impl RateLimiter {
         answer.map(move |answered| Decision::new(capacity, answered))
     }
 
+    /// Says whether the store of this limiter would decide now; for readiness probes. The embedded store
+    /// always would. Redis is asked for what a decision needs: a connection, a script, a write; in a cluster
+    /// on each node. Nothing is charged.
+    ///
+    /// An error is no reason to take traffic from a process whose limits fall back: see
+    /// [`OnError`](crate::OnError).
+    ///
+    /// ```
+    /// use ratelimit_runtime::RateLimiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let limiter = RateLimiter::embedded();
+    /// match limiter.ping().await {
+    ///     Ok(()) => println!("ready"),
+    ///     Err(error) => println!("limits are not shared: {error}"),
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when a decision would not be made now, within the
+    /// [deadline](crate::Builder::deadline).
+    pub fn ping(&self) -> Answer<()> {
+        match &self.inner.shared {
+            Some(shared) => shared.ping(),
+            None => self.inner.local.ping(),
+        }
+    }
+
     /// Forgets `key`: the next call finds it unused.
     ///
     /// # Errors

@@ -217,3 +217,29 @@ async fn a_replica_is_not_connected_to_again_and_again() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[tokio::test]
+async fn a_ping_says_whether_a_decision_would_be_made() {
+    assert_eq!(RateLimiter::embedded().ping().await, Ok(()));
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let limiter = through(&proxy).build().expect("valid");
+    while limiter.ping().await.is_err() {}
+    assert!(server.lives().is_empty(), "it has written something");
+    proxy.set(Network::Cut);
+    assert!(limiter.ping().await.is_err());
+    proxy.set(Network::Up);
+    let start = Instant::now();
+    while limiter.ping().await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(5), "never again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut connection = server.connection();
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut connection).expect("REPLICAOF");
+    let error = limiter.ping().await.expect_err("a replica decides nothing");
+    assert!(error.to_string().contains("this is a replica"), "{error}");
+    let wrong = server.url.replace("redis://", "redis://nobody:wrong@");
+    let wrong = RateLimiter::builder().redis(wrong).build().expect("valid");
+    let error = wrong.ping().await.expect_err("no such user");
+    assert!(error.to_string().contains("check the user and password"), "{error}");
+}

@@ -270,3 +270,12 @@ async fn what_is_given_back_is_not_rejected_from_the_cache() {
     assert!(given_back > 100, "{given_back}");
     assert_eq!(rejected_for_nothing, 0);
 }
+
+#[tokio::test]
+async fn a_ping_asks_all_nodes() {
+    let mut nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).deadline(Duration::from_secs(1)).build().expect("valid");
+    while limiter.ping().await.is_err() {}
+    nodes.kill(2);
+    assert!(limiter.ping().await.is_err());
+}

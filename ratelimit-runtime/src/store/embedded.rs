@@ -235,6 +235,10 @@ impl Store for Embedded {
         Answer::ready(Ok(()))
     }
 
+    fn ping(&self) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+
     fn source(&self) -> Source {
         Source::Embedded
     }

@@ -41,6 +41,9 @@ pub(crate) trait Store: Send + Sync {
     /// Forgets `key`.
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;
 
+    /// Whether the store would decide now.
+    fn ping(&self) -> Answer<()>;
+
     fn source(&self) -> Source;
 
     /// How long an answer may take.

@@ -102,6 +102,20 @@ impl Cluster {
         }
     }
 
+    /// Whether all nodes that serve slots would decide now.
+    pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
+        self.owner(0, by).await?;
+        let owners = self.owners.borrow().clone();
+        let mut asked: Vec<&Arc<Node>> = Vec::new();
+        for node in owners.iter().flatten() {
+            if !asked.iter().any(|other| Arc::ptr_eq(other, node)) {
+                asked.push(node);
+                node.ping(by).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The node that serves `slot`, once that is known.
     async fn owner(self: &Arc<Self>, slot: u16, by: Instant) -> Result<Arc<Node>, Failure> {
         let find = |owners: &Owners| owners.get(usize::from(slot)).cloned().flatten();

@@ -163,6 +163,16 @@ impl Store for Redis {
         })
     }
 
+    fn ping(&self) -> Answer<()> {
+        Servers::answer(&self.servers, false, |servers, by| async move {
+            let pinged = match &servers.topology {
+                Topology::One(node) => node.ping(by).await,
+                Topology::Cluster(cluster) => cluster.ping(by).await,
+            };
+            pinged.map_err(|failure| failure.into_store_error(servers.deadline, &[]))
+        })
+    }
+
     fn source(&self) -> Source {
         Source::Redis
     }

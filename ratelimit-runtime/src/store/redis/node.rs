@@ -152,6 +152,11 @@ impl Node {
         }
     }
 
+    /// Whether the server would decide now.
+    pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
+        self.send(&self.probe, false, by).await.map(drop)
+    }
+
     async fn exchange(
         self: &Arc<Self>,
         socket: &Arc<Socket>,
