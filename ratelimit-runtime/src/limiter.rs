@@ -162,8 +162,8 @@ impl RateLimiter {
     /// Checks a call against several limits in one decision: all admit it and are charged, or none
     /// is. On Redis that is one script, atomic over all of their keys. In a Redis Cluster that is so
     /// for limits of one key; those of several keys are charged one after the other, and given back
-    /// if one refuses: then other calls may be refused in between, and what is given back is given
-    /// back as by [`refund`](Self::refund).
+    /// if one refuses. Other calls can be rejected in between; a rollback never admits more than if nothing
+    /// had been charged.
     ///
     /// The decision is that of the limit that is hardest on the caller: of those that refuse, the
     /// one with the longest wait, which the rejection names; else the one with the least left.

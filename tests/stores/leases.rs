@@ -401,6 +401,27 @@ async fn calls_keep_their_deadline_when_the_server_is_far_away() {
     assert!(*longest <= deadline, "{longest:?}");
 }
 
+/// Nothing that is given back hangs on the runtime of a caller.
+#[test]
+fn idle_units_go_back_though_no_runtime_is_driven() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (caller, other) = (runtime(), runtime());
+    let is_left = |units| {
+        other.block_on(until(async || left(&server, &clock, &LEASED).await == units));
+    };
+    let limiter = limiter(&server, &clock);
+    assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
+    clock.advance(TERM);
+    is_left(1_000 - 65);
+    assert_eq!(caller.block_on(spend(&limiter, &LEASED, 20)), 20);
+    drop(limiter);
+    is_left(1_000 - 85);
+}
+
 /// What is given back makes room, and is not refused for want of it.
 #[tokio::test]
 async fn units_go_back_while_too_many_calls_are_awaited() {

@@ -212,9 +212,9 @@ impl Wanted {
 }
 
 impl RateLimiter {
-    /// Gives back what was charged in advance and not spent. Call it when a process is about to end, once
-    /// it takes no more calls: what it held is then at the disposal of others at once, and not only when
-    /// it has left the window. A limiter that is dropped does the same in the background, if its runtime
+    /// Gives back the units that were charged in advance and not spent. Call it when a process is about to
+    /// end, once it takes no more calls: other processes can then use the units at once, and not only when
+    /// they have left the window. A limiter that is dropped does the same in the background, if the process
     /// lasts.
     ///
     /// ```
