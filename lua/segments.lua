@@ -69,12 +69,12 @@ local function walk(page, units, stop)
       before, index = before + sum, index + BLOCK
     else
       local records = read(page, index, size)
-      for from = 1, #records - 10, 11 do
+      if #records < size * 11 then return before, index end
+      for from = 1, size * 11, 11 do
         local at, cost = unpack('>I7I4', records, from)
         if index == stop or before + cost >= units then return before, index, at, cost end
         before, index = before + cost, index + 1
       end
-      if #records < size * 11 then return before, index end
     end
   end
   return before, index
@@ -167,12 +167,15 @@ blocker = function(units)
 end
 
 -- The sums of all whole blocks of records.
-local COSTS = '>' .. string.rep('xxxxxxxI4', BLOCK)
+local EIGHT = '>' .. string.rep('I7I4', 8)
 local function sums(records)
   local all = {}
   for from = 1, #records - 703, 704 do
-    local costs, sum = { unpack(COSTS, records, from) }, 0
-    for index = 1, BLOCK do sum = sum + costs[index] end
+    local sum = 0
+    for eight = from, from + 703, 88 do
+      local _, a, _, b, _, c, _, d, _, e, _, f, _, g, _, h = unpack(EIGHT, records, eight)
+      sum = sum + a + b + c + d + e + f + g + h
+    end
     all[#all + 1] = pack('>I4', sum)
   end
   return table.concat(all)
@@ -185,22 +188,20 @@ end
 -- Writes the state anew: a ring of so many slots with these records, and this directory.
 local function rewrite(size, records, directory)
   start = version == LONG and 55 or 31
-  local ring = records .. string.rep('\0', size * 11 - #records)
   local header = pack('>I1I6', version, lives) .. string.rep('\0', start - 7)
-  local text = header .. ring .. sums(ring) .. directory .. sums(directory)
+  local ring, whole = sums(records), (size - size % BLOCK) / 16
+  ring = records .. string.rep('\0', size * 11 - #records) .. ring .. string.rep('\0', whole - #ring)
+  local text = header .. ring .. directory .. sums(directory)
   call('SET', key, text, 'KEEPTTL')
   head, slots, first = 0, size, 0
 end
 
 -- Makes room for a record: a ring that is twice as large, or a segment of what is in the ring.
 grow = function()
-  local from, records = start + head * 11, ''
-  if slots > 0 then
-    records = call('GETRANGE', key, from, start + slots * 11 - 1) .. call('GETRANGE', key, start, from - 1)
-  end
+  local from = start + head * 11
+  local records = call('GETRANGE', key, from, start + slots * 11 - 1) .. call('GETRANGE', key, start, from - 1)
   if slots < PAGE then
-    local size = math.max(slots * 2, 8)
-    if slots < threshold and threshold < size then size = threshold end
+    local size = slots < threshold and math.min(slots * 2, threshold) or slots * 2
     return rewrite(math.min(size, PAGE), records, entries(count))
   end
   local all = entries(count) .. pack('>I7I4', unpack('>I7', records), used - filed)
@@ -213,7 +214,10 @@ grow = function()
   -- It is of use until its last record has left. A clock that is not this server's gets a minute of drift.
   local life = (last + period - clock) / 1000
   life = math.floor(life + life / 8) + (given == 1 and 60001 or 1)
-  call('SET', base .. number + count, records .. sums(records), 'PX', life)
+  -- From slot 0 on, blocks and their sums are those of the ring. That of the first one does not matter.
+  from = start + PAGE * 11
+  local sums = head == 0 and call('GETRANGE', key, from, from + PAGE / 16 - 1) or sums(records)
+  call('SET', base .. number + count, records .. sums, 'PX', life)
   version, count, filed, length = LONG, count + 1, used, 0
   rewrite(256, '', all)
 end

@@ -71,7 +71,7 @@ end
 -- The long ways, made for the calls that need them.
 local expire, grow, cut, advance, blocker, left
 local fits = used + cost <= threshold
-if expired or op >= REFUND or used + cost > threshold + 1 or length == slots and fits then
+if expired or op >= REFUND or used + cost > threshold + 1 or slots >= 64 and length == slots and fits then
   -- lua/segments.lua stands here.
 end
 if expired then expire(now - period) end
@@ -83,7 +83,20 @@ if not allowed then
   if excess > 1 then at = blocker(excess) end
   retry = at + period - clock
 elseif cost > 0 and op == DECIDE then
-  if length == slots then grow() end
+  if length == slots and slots >= 64 then
+    grow()
+  elseif length == slots then
+    -- A small ring that is full is written anew in order, twice as large; no block of it is full.
+    local ring, size = '', slots == 0 and 8 or slots * 2
+    if slots < threshold and threshold < size then size = threshold end
+    if slots > 0 then
+      local from = start + head * 11
+      ring = call('GETRANGE', key, from, -1) .. call('GETRANGE', key, start, from - 1)
+    end
+    local rest = (size - slots) * 11 + (size < 64 and 0 or 4)
+    call('SET', key, pack('>I1I6', version, lives) .. string.rep('\0', 24) .. ring .. string.rep('\0', rest), 'KEEPTTL')
+    head, slots = 0, size
+  end
   if used == 0 then oldest = now end
   last, used = now, used + cost
   local slot = (head + length) % slots
@@ -93,8 +106,7 @@ elseif cost > 0 and op == DECIDE then
   -- The last of a block writes the sum of it, unless some of it is gone.
   if slot % 64 == 63 and length >= 64 then
     local block, sum = call('GETRANGE', key, from - 693, from + 10), 0
-    local costs = { unpack('>' .. string.rep('xxxxxxxI4', 64), block) }
-    for index = 1, 64 do sum = sum + costs[index] end
+    for at = 8, 704, 11 do sum = sum + unpack('>I4', block, at) end
     call('SETRANGE', key, start + slots * 11 + (slot - 63) / 16, pack('>I4', sum))
   end
 elseif cost > 0 and op == REFUND and state ~= '' then
