@@ -7,6 +7,7 @@ mod cluster;
 mod failure;
 mod node;
 mod script;
+mod segments;
 mod sentinel;
 mod slot;
 
@@ -34,7 +35,7 @@ use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::part::Charge;
 
 /// How a [`Redis`] is reached.
@@ -124,8 +125,11 @@ impl Store for Redis {
     }
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
-        let key = self.key(limit, key);
-        Servers::answer(&self.servers, |servers, by| async move {
+        let (key, algorithm) = (self.key(limit, key), limit.algorithm());
+        Servers::answer(&self.servers, move |servers, by| async move {
+            if algorithm == Algorithm::Sliding {
+                return servers.reset_log(key, by).await;
+            }
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK").arg(&key);
             match servers.send(&unlink, &key, by).await {

@@ -77,6 +77,13 @@ impl Script {
         &SCRIPT
     }
 
+    /// The script that removes the state of a sliding log.
+    pub(super) fn reset() -> &'static Self {
+        static SCRIPT: Lazy<Script> =
+            Lazy::new(|| Script::new(include_str!("../../../lua/reset.lua").to_owned()));
+        &SCRIPT
+    }
+
     /// A script behind those of the algorithms, each a function.
     fn over_functions(text: &str) -> Self {
         let functions = BODIES.map(|(name, body)| {
