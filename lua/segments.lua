@@ -11,7 +11,7 @@
 -- the window. So nothing is admitted too early. `offset` is then 4,096.
 
 local BLOCK, PAGE, HUGE = 64, 4096, math.huge
-left = {}
+left = left or {}
 
 local function ring()
   return { key = key, at = start, head = head, slots = slots, length = length }

@@ -41,17 +41,22 @@ end
 local now = clock < last and last or clock
 local base = count > 0 and (string.find(key, '{', 1, true) and key or key .. '{' .. key .. '}') .. ':'
 
+-- Segments that have left, as far as this call removes them; the others expire.
+local left
+
 -- Records at `now - period` and before have left the window.
 local expired = used > 0 and oldest + period <= now
 if expired then
-  local from, left = start + head * 11, slots - head
+  local from, behind = start + head * 11, slots - head
   if last + period <= now then
+    left = {}
+    for index = math.max(count - 16, 0), count - 1 do left[#left + 1] = base .. number + index end
     head, length, used, count, expired = 0, 0, 0, 0, false
     if version == LONG then version, start, slots = SHORT, 31, 0 end
   else
     -- Nearly always it is one.
-    if count > 0 then from, left = offset * 11, 4096 - offset end
-    if left > 1 then
+    if count > 0 then from, behind = offset * 11, 4096 - offset end
+    if behind > 1 then
       local two = call('GETRANGE', count > 0 and base .. number or key, from, from + 21)
       if #two == 22 then
         local _, units, at = unpack('>I7I4I7', two)
@@ -69,7 +74,7 @@ if expired then
 end
 
 -- The long ways, made for the calls that need them.
-local expire, grow, cut, advance, blocker, left
+local expire, grow, cut, advance, blocker
 local fits = used + cost <= threshold
 if expired or op >= REFUND or used + cost > threshold + 1 or slots >= 64 and length == slots and fits then
   -- lua/segments.lua stands here.
@@ -122,7 +127,7 @@ if allowed and cost > 0 and op ~= PEEK and (slots > 0 or state ~= '') then
   if version == LONG then
     changed = changed .. pack('>I6I4I2I4I4I4', number, count, offset, front, filed, first)
   end
-  -- What is not removed here expires. A slot of a cluster that moves may have taken it along already.
+  -- A slot of a cluster that moves may have taken it along already.
   for index = 1, left and #left or 0 do redis.pcall('UNLINK', left[index]) end
 end
 

@@ -8,6 +8,7 @@ mod extremes;
 mod faults;
 mod leases;
 mod life;
+mod long_logs;
 mod operator;
 mod parity;
 mod policies;
