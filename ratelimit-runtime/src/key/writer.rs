@@ -9,7 +9,7 @@
 //! | `user:(42)` | a format string: its text, and each argument as a group |
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
-//! | `name{(}` | the count of a limit for a key of no text: Redis ignores an empty tag |
+//! | `name{(}` | the count of a limit for a key of no text: Redis would ignore an empty tag |
 //!
 //! Braces are a Redis Cluster hash tag: all counts of one key are in one slot, so that several limits
 //! of it are decided together, and no value chooses its slot by a tag of its own. Counts without a
