@@ -5,6 +5,7 @@ use std::time::Duration;
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{Clock, Decision, Limit, RateLimiter, VirtualClock};
 use redis::{Commands, Connection};
+use support::model::{Expected, Model};
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -172,6 +173,59 @@ async fn stores_agree_while_a_long_log_slides() {
     }
     assert_sound(&mut connection);
     assert!(keys(&mut connection).len() <= 3);
+}
+
+/// The model keeps each record, and is slow: it is asked when a log is long.
+#[tokio::test]
+async fn stores_agree_with_the_model_on_long_logs() {
+    let server = Server::start();
+    let both = Both::on(&server);
+    let mut connection = server.connection();
+    let limits = [9_500, 9_000, 4_100, 100, 20_000].map(limit);
+    let mut model = Model::new(limits[0], None);
+    for index in 0..2 * SEGMENT + 700 {
+        let cost = 1 + index / 63 % 2 * (index % 2);
+        let clock = both.clock.now().as_micros() as u64;
+        model.charge(limits[4], clock, cost);
+        assert!(both.agree(&limits[4], Ask::Check(cost)).await.allowed);
+        both.clock.advance(HOUR / 10_000);
+    }
+    // Any numbers, the same ones each time.
+    let mut random = 7_u32;
+    let mut next = |below: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) % below
+    };
+    for step in 0..60 {
+        let limit = &limits[next(5) as usize];
+        let cost = [1, 2, 64, 500, 4_000][next(5) as usize].min(limit.threshold());
+        let ago = HOUR / 8 * next(10);
+        let ask = match next(8) {
+            0..=3 => Ask::Check(cost),
+            4..=5 => Ask::Peek(cost),
+            6 => Ask::Refund(cost / 2),
+            _ => Ask::Return(cost / 2, ago),
+        };
+        let got = both.agree(limit, ask).await;
+        let clock = both.clock.now().as_micros() as u64;
+        let expected = match ask {
+            Ask::Check(cost) => model.check(*limit, clock, cost),
+            Ask::Peek(cost) => model.peek(*limit, clock, cost),
+            Ask::Refund(cost) => model.refund(*limit, clock, cost),
+            Ask::Return(cost, ago) => {
+                model.give_back(*limit, clock, cost, clock - ago.as_micros() as u64)
+            }
+        };
+        let got = Expected {
+            allowed: got.allowed,
+            remaining: got.remaining,
+            retry_after: got.retry_after,
+            reset_after: got.reset_after,
+        };
+        assert_eq!(got, expected, "step {step}: {ask:?} under {limit:?}");
+        both.clock.advance(HOUR / 10_000 * [0, 1, 2, 70, 500][next(5) as usize]);
+    }
+    assert_sound(&mut connection);
 }
 
 /// A log of so many records, and more units.
