@@ -181,45 +181,67 @@ local function sums(records)
   return table.concat(all)
 end
 
-local function entries(count)
-  return count > 0 and read(directory(0), 0, count) or ''
+-- The records of the directory up to an index, from the block of the first one on, and their sums.
+local function entries(size)
+  if size == 0 then return '', '' end
+  local page = directory(0)
+  local gone, from = first % BLOCK, page.at + page.slots * 11
+  local upto = page.at + (first + size) * 11 - 1
+  local records = call('GETRANGE', key, page.at + (first - gone) * 11, upto)
+  local whole = (gone + size - (gone + size) % BLOCK) / 16
+  from = from + (first - gone) / 16
+  return records, whole > 0 and call('GETRANGE', key, from, from + whole - 1) or ''
 end
 
--- Writes the state anew: a ring of so many slots with these records, and this directory.
-local function rewrite(size, records, directory)
+-- The same with one more record.
+local function with(records, summed, at, units)
+  records = records .. pack('>I7I4', at, units)
+  if #records % (BLOCK * 11) == 0 then summed = summed .. sums(string.sub(records, -BLOCK * 11)) end
+  return records, summed
+end
+
+-- Writes the state anew: a ring of so many slots that begins with these records and sums, and this
+-- directory. A long string costs by its length, and a byte that is repeated four times as much.
+local BLANK = string.rep('\0', BLOCK)
+local function rewrite(size, records, summed, entries, entries_summed)
   start = version == LONG and 55 or 31
-  local header = pack('>I1I6', version, lives) .. string.rep('\0', start - 7)
-  local ring, whole = sums(records), (size - size % BLOCK) / 16
-  ring = records .. string.rep('\0', size * 11 - #records) .. ring .. string.rep('\0', whole - #ring)
-  local text = header .. ring .. directory .. sums(directory)
-  call('SET', key, text, 'KEEPTTL')
-  head, slots, first = 0, size, 0
+  local blank, whole = size * 11 - #records, (size - size % BLOCK) / 16
+  call('SET', key, pack('>I1I6', version, lives) .. string.rep('\0', start - 7) .. records
+    .. string.rep(BLANK, (blank - blank % BLOCK) / BLOCK) .. string.rep('\0', blank % BLOCK)
+    .. summed .. string.rep('\0', whole - #summed) .. entries .. entries_summed, 'KEEPTTL')
+  head, slots, first = 0, size, entries ~= '' and first % BLOCK or 0
 end
 
 -- Makes room for a record: a ring that is twice as large, or a segment of what is in the ring.
 grow = function()
-  local from = start + head * 11
-  local records = call('GETRANGE', key, from, start + slots * 11 - 1) .. call('GETRANGE', key, start, from - 1)
+  local from, behind = start + head * 11, start + slots * 11
+  local records, summed = call('GETRANGE', key, from, behind - 1), nil
+  if head == 0 then
+    -- Blocks and their sums stay as they are.
+    local whole = (slots - slots % BLOCK) / 16
+    summed = whole > 0 and call('GETRANGE', key, behind, behind + whole - 1) or ''
+  else
+    records = records .. call('GETRANGE', key, start, from - 1)
+    summed = sums(records)
+  end
+  local all, all_summed = entries(count)
   if slots < PAGE then
     local size = slots < threshold and math.min(slots * 2, threshold) or slots * 2
-    return rewrite(math.min(size, PAGE), records, entries(count))
+    return rewrite(math.min(size, PAGE), records, summed, all, all_summed)
   end
-  local all = entries(count) .. pack('>I7I4', unpack('>I7', records), used - filed)
   if count == 0 then
     -- Another number than segments had that a reset may be about to remove.
     if version == SHORT then number = (now - now % 1000) / 1000 end
     base = (string.find(key, '{', 1, true) and key or key .. '{' .. key .. '}') .. ':'
-    offset, front = 0, used
+    offset, front, first = 0, used, 0
   end
   -- It is of use until its last record has left. A clock that is not this server's gets a minute of drift.
   local life = (last + period - clock) / 1000
   life = math.floor(life + life / 8) + (given == 1 and 60001 or 1)
-  -- From slot 0 on, blocks and their sums are those of the ring. That of the first one does not matter.
-  from = start + PAGE * 11
-  local sums = head == 0 and call('GETRANGE', key, from, from + PAGE / 16 - 1) or sums(records)
-  call('SET', base .. number + count, records .. sums, 'PX', life)
+  call('SET', base .. number + count, records .. summed, 'PX', life)
+  all, all_summed = with(all, all_summed, (unpack('>I7', records)), used - filed)
   version, count, filed, length = LONG, count + 1, used, 0
-  rewrite(256, '', all)
+  rewrite(256, '', '', all, all_summed)
 end
 
 -- Cuts the newest records off, so that `used` is left.
@@ -237,20 +259,21 @@ cut = function()
     end
     return
   end
-  local all = entries(index)
+  local all, all_summed = entries(index)
   if at then
     -- The segment becomes the ring.
     local records = place > 0 and read(segment(index), 0, place) or ''
     leave(index, count - 1)
     count, filed, length, last = index, used - units, place + 1, at
     if count == 0 then offset, front = 0, 0 end
-    rewrite(PAGE, records .. pack('>I7I4', at, units - before), all)
+    records = records .. pack('>I7I4', at, units - before)
+    rewrite(PAGE, records, sums(records), all, all_summed)
   else
     leave(index + 1, count - 1)
-    all = all .. pack('>I7I4', time(directory(index), 0), units)
+    all, all_summed = with(all, all_summed, time(directory(index), 0), units)
     count, filed, length = index + 1, used, 0
     if index == 0 then offset, front, oldest = PAGE, units, last end
-    rewrite(256, '', all)
+    rewrite(256, '', '', all, all_summed)
   end
 end
 

@@ -15,47 +15,52 @@ const IN_FLIGHT: u32 = 4;
 
 const PERIOD: Duration = Duration::from_secs(86_400);
 
+/// Calls of a round that appends: several segments.
+const GROWTH: u32 = 10_000;
+
 /// The time between two records.
 const APART: Duration = Duration::from_micros(100);
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let (records, calls) = (scale.most_records, if scale.quick { 100 } else { 1_000 });
+    let rounds = scale.rounds as u32;
     let log = Log::new();
     let mut rows = Vec::new();
-    let mut row = |name: &str, work: &dyn Fn()| {
-        let [median, longest] = log.slowest(work);
-        rows.push(Row::of(name, [median, longest]));
+    // What the machine does meanwhile is not in the least of some rounds.
+    let mut row = |name: &str, rounds: u32, work: &dyn Fn()| {
+        let least = (0..rounds).map(|_| log.slowest(work)).reduce(|one, other| {
+            let [median, longest] = [0, 1].map(|index: usize| one[index].min(other[index]));
+            [median, longest]
+        });
+        rows.push(Row::of(name, least.expect("a round")));
     };
     let half = u32::MAX - records / 2;
 
-    log.calls(records - 10_000, u32::MAX, 1, APART);
-    row("growth, the last 10,000 records", &|| log.calls(10_000, u32::MAX, 1, APART));
-    row("refused: a cost that half the log is in the way of", &|| {
+    log.calls(records - rounds * GROWTH, u32::MAX, 1, APART);
+    row("the log grows", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
+    row("refused: a cost that half the log is in the way of", rounds, &|| {
         log.calls(calls, u32::MAX, half, Duration::ZERO);
     });
-    row("refused: a threshold lowered to half the log", &|| {
+    row("refused: a threshold lowered to half the log", rounds, &|| {
         log.calls(calls, records / 2, 1, Duration::ZERO);
     });
-    row("admitted: the threshold raised again", &|| log.calls(calls, u32::MAX, 1, APART));
+    row("admitted: the threshold raised again", rounds, &|| log.calls(calls, u32::MAX, 1, APART));
     log.clock.set(log.start + PERIOD);
-    row("one record leaves with each call", &|| log.calls(10_000, u32::MAX, 1, APART));
-    row("a thousandth of the log leaves with each call", &|| {
-        log.calls(100, u32::MAX, 1, APART * (records / 1_000));
+    row("one record leaves with each call", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
+    row("a thousandth of the log leaves with each call", rounds, &|| {
+        log.calls(40, u32::MAX, 1, APART * (records / 1_000));
     });
     // The state as it is: another call and a reset are to find it.
     log.send(&["COPY", &log.key(), "kept"]);
     log.clock.advance(PERIOD * 3);
-    row("all of the log has left", &|| log.calls(1, u32::MAX, 1, APART));
+    row("all of the log has left", 1, &|| log.calls(1, u32::MAX, 1, APART));
     log.send(&["RENAME", "kept", &log.key()]);
-    row("reset", &|| {
+    row("reset", 1, &|| {
         let reset = log.limiter.reset(&limit(1), "key");
         log.runtime.block_on(reset).expect("Redis answers");
     });
 
-    let columns =
-        ["median", "longest"].map(|name| Column::new(name, Kind::Beside)).into_iter().collect();
-    let records = crate::figure::grouped(records.into());
-    println!("sliding log of {records} records");
+    let columns = ["median", "longest"].map(|name| Column::new(name, Kind::Beside)).into();
     vec![Block::table(
         "longest",
         Table {
@@ -123,8 +128,12 @@ impl Log {
         log.arg("GET").arg(-1);
         let log: Vec<(u64, u64, f64, Vec<Vec<u8>>, String, String)> =
             log.query(&mut self.connection()).expect("SLOWLOG");
-        let commands: [&[u8]; 3] = [b"EVALSHA", b"EVAL", b"UNLINK"];
-        let of_ours = log.iter().filter(|entry| commands.contains(&&*entry.3[0]));
+        // Commands of scripts are there as well; those have one key.
+        let of_ours = log.iter().filter(|entry| match &*entry.3[0] {
+            b"EVALSHA" | b"EVAL" => true,
+            b"UNLINK" => entry.3.len() > 2,
+            _ => false,
+        });
         let mut times: Vec<f64> = of_ours.map(|entry| entry.2).collect();
         times.sort_by(f64::total_cmp);
         [times[times.len() / 2], times[times.len() - 1]]

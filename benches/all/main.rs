@@ -58,7 +58,7 @@ impl Scale {
             round: Duration::from_millis(if quick { 30 } else { 300 }),
             most_keys: if quick { 10_000 } else { 10_000_000 },
             most_threshold: if quick { 1_000 } else { 1_000_000 },
-            most_records: if quick { 30_000 } else { 10_000_000 },
+            most_records: if quick { 50_000 } else { 10_000_000 },
         }
     }
 }
