@@ -80,8 +80,7 @@ local function walk(page, units, stop)
   return before, index
 end
 
--- When the first record of a segment's successor was written: until it leaves, all of a segment counts that
--- cannot be read.
+-- The time of the first record behind a segment. A segment that cannot be read counts until that one leaves.
 local function successor(index)
   if index + 1 < count then return time(directory(index + 1), 0) end
   return length > 0 and time(ring(), 0) or last
@@ -160,7 +159,7 @@ expire = function(moment)
   end
 end
 
--- When the unit leaves that so many are there up to.
+-- The time of the record that has to leave until so many of the oldest units have left.
 blocker = function(units)
   local index, _, _, _, at = find(units)
   return at or successor(index)

@@ -51,10 +51,10 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         log.calls(40, u32::MAX, 1, APART * (records / 1_000));
     });
     // The state as it is: another call and a reset are to find it.
-    log.send(&["COPY", &log.key(), "kept"]);
+    log.send(&["COPY", KEY, "kept"]);
     log.clock.advance(PERIOD * 3);
     row("all of the log has left", 1, &|| log.calls(1, u32::MAX, 1, APART));
-    log.send(&["RENAME", "kept", &log.key()]);
+    log.send(&["RENAME", "kept", KEY]);
     row("reset", 1, &|| {
         let reset = log.limiter.reset(&limit(1), "key");
         log.runtime.block_on(reset).expect("Redis answers");
@@ -78,6 +78,12 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 fn limit(threshold: u32) -> Limit {
     Limit::sliding("longest", threshold, PERIOD)
 }
+
+/// An entry of `SLOWLOG`: its number, when, microseconds, the command, and of which client.
+type Slow = (u64, u64, f64, Vec<Vec<u8>>, String, String);
+
+/// The key of the log in Redis.
+const KEY: &str = "ratelimit:sliding:1d:longest{key}";
 
 /// One log on one server.
 struct Log {
@@ -126,8 +132,7 @@ impl Log {
         self.send(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
         let mut log = redis::cmd("SLOWLOG");
         log.arg("GET").arg(-1);
-        let log: Vec<(u64, u64, f64, Vec<Vec<u8>>, String, String)> =
-            log.query(&mut self.connection()).expect("SLOWLOG");
+        let log: Vec<Slow> = log.query(&mut self.connection()).expect("SLOWLOG");
         // Commands of scripts are there as well; those have one key.
         let of_ours = log.iter().filter(|entry| match &*entry.3[0] {
             b"EVALSHA" | b"EVAL" => true,
@@ -137,10 +142,6 @@ impl Log {
         let mut times: Vec<f64> = of_ours.map(|entry| entry.2).collect();
         times.sort_by(f64::total_cmp);
         [times[times.len() / 2], times[times.len() - 1]]
-    }
-
-    fn key(&self) -> String {
-        "ratelimit:sliding:1d:longest{key}".to_owned()
     }
 
     fn send(&self, command: &[&str]) {

@@ -23,9 +23,9 @@ pub(crate) struct Long {
     dead: VecDeque<(Page, u64)>,
 }
 
-/// A place in the log: a page, an entry of it, and the units of all entries before.
+/// Where an entry is: a page, an entry of it, and the units of all entries before.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Position {
     page: usize,
     entry: usize,
     before: u64,
@@ -99,33 +99,33 @@ impl Long {
     }
 
     /// The first entry that is in the window.
-    fn expired(&self, now: u64, period: u64) -> Place {
+    fn expired(&self, now: u64, period: u64) -> Position {
         let left = |page: &Page| page.entries.back().is_some_and(|last| last.at + period <= now);
         let page = self.pages.partition_point(|(page, _)| left(page));
         let before = self.pages.iter().take(page).map(|(_, units)| units).sum();
         let Some((first, _)) = self.pages.get(page) else {
-            return Place { page, entry: 0, before };
+            return Position { page, entry: 0, before };
         };
         let entry = first.expired(now, period);
-        Place { page, entry, before: before + first.base_of(entry) - first.base }
+        Position { page, entry, before: before + first.base_of(entry) - first.base }
     }
 
     /// The entry that reaches so many units, counted from the first entry of all.
-    fn reached(&self, units: u64) -> Place {
+    fn reached(&self, units: u64) -> Position {
         let mut before = 0;
         for (index, (page, sum)) in self.pages.iter().enumerate() {
             if before + sum >= units {
                 let entry = page.reached(page.base + units - before);
                 let before = before + page.base_of(entry) - page.base;
-                return Place { page: index, entry, before };
+                return Position { page: index, entry, before };
             }
             before += sum;
         }
-        Place { page: self.pages.len(), entry: 0, before }
+        Position { page: self.pages.len(), entry: 0, before }
     }
 
     /// Forgets all entries before a place.
-    fn forget(&mut self, place: Place) {
+    fn forget(&mut self, place: Position) {
         if place.page > 0 {
             self.dead.extend(self.pages.drain(..place.page));
         }
@@ -150,7 +150,7 @@ impl Long {
 
     /// Shortens the log so that `used` units are left, taking the newest away.
     fn cut(&mut self, used: u64) {
-        let Place { page, before, entry } = self.reached(used);
+        let Position { page, before, entry } = self.reached(used);
         let keeps = if used == 0 { 0 } else { page + 1 };
         self.dead.extend(self.pages.drain(keeps.min(self.pages.len())..));
         if let Some((page, units)) = self.pages.back_mut() {

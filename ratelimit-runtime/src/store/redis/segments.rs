@@ -9,7 +9,7 @@ use super::{Call, Servers};
 use crate::error::StoreError;
 
 /// Segments that one command removes: Redis does nothing else meanwhile.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 16;
 
 impl Servers {
     /// Resets a log. It is forgotten once its state is removed: a segment that cannot be removed in time
