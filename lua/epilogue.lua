@@ -11,7 +11,7 @@ elseif changed then
   if given == 1 then need = need + 60000 end
   if lives <= since + need or given == 1 and call('PTTL', key) < need then
     lives = since + need + math.floor(need / 8) + 1
-    call('SETRANGE', key, '0', pack('>I1I6', VERSION, lives) .. changed)
+    call('SETRANGE', key, '0', pack('>I1I6', version, lives) .. changed)
     call('PEXPIRE', key, lives - since)
   else
     call('SETRANGE', key, '7', changed)

@@ -15,6 +15,7 @@ mod fleet;
 mod instructions;
 mod keys;
 mod layer;
+mod longest;
 mod machine;
 mod memory;
 mod peers;
@@ -44,6 +45,8 @@ struct Scale {
     /// Powers of ten up to this many.
     most_keys: u32,
     most_threshold: u32,
+    /// Records of the longest log.
+    most_records: u32,
 }
 
 impl Scale {
@@ -55,6 +58,7 @@ impl Scale {
             round: Duration::from_millis(if quick { 30 } else { 300 }),
             most_keys: if quick { 10_000 } else { 10_000_000 },
             most_threshold: if quick { 1_000 } else { 1_000_000 },
+            most_records: if quick { 50_000 } else { 10_000_000 },
         }
     }
 }
@@ -66,7 +70,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 9] = [
+const PARTS: [(&str, Measure); 10] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -76,6 +80,7 @@ const PARTS: [(&str, Measure); 9] = [
     ("redis-keys", redis::by_keys),
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
+    ("longest", longest::measure),
 ];
 
 fn main() {

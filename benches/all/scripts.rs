@@ -126,13 +126,16 @@ impl Bench {
         (self.server.script_micros() - before.0) / f64::from(scripts)
     }
 
-    /// Bytes of the only key.
+    /// Bytes of all keys: a long sliding log has several.
     pub(crate) fn memory(&self) -> f64 {
         let mut connection = self.connection();
-        let key: String = redis::cmd("RANDOMKEY").query(&mut connection).expect("a key");
-        let mut usage = redis::cmd("MEMORY");
-        usage.arg(&["USAGE", &key, "SAMPLES", "0"]);
-        usage.query::<u64>(&mut connection).expect("MEMORY USAGE") as f64
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
+        let bytes = keys.iter().map(|key| {
+            let mut usage = redis::cmd("MEMORY");
+            usage.arg(&["USAGE", key, "SAMPLES", "0"]);
+            usage.query::<u64>(&mut connection).expect("MEMORY USAGE")
+        });
+        bytes.sum::<u64>() as f64
     }
 
     fn ours(&self, algorithm: Algorithm, (threshold, period): (u32, Duration), calls: u32) {

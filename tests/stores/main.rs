@@ -9,6 +9,7 @@ mod faults;
 mod leases;
 mod life;
 mod links;
+mod long_logs;
 mod mixed;
 mod operator;
 mod parity;

@@ -141,12 +141,12 @@ async fn uses_everything(limiter: &RateLimiter, key: &str) -> Result<(), StoreEr
         limiter.check_all(&parts).await.map(drop).or_else(of)?;
         limiter.reset(&limit, key).await?;
     }
-    // Long enough a log that it is written anew.
-    let long = Limit::sliding("long", 40, Duration::from_secs(60));
-    for _ in 0..40 {
+    // Long enough a log that it is written anew, and has a segment.
+    let long = Limit::sliding("long", 5_000, Duration::from_secs(60));
+    for _ in 0..4_200 {
         limiter.check(&long, key, 1).await.map(drop).or_else(of)?;
     }
-    Ok(())
+    limiter.reset(&long, key).await
 }
 
 /// What a server says when it cannot, each with what to do about it.

@@ -124,6 +124,21 @@ impl Model {
         state
     }
 
+    /// Charges a call that is admitted, without an answer: what is left of a long log is slow to find.
+    ///
+    /// # Panics
+    ///
+    /// When the call is not admitted.
+    pub fn charge(&mut self, limit: Limit, clock: u64, cost: u32) {
+        self.limit = limit;
+        assert!(self.admits(clock, cost), "not admitted");
+        let now = self.now(clock);
+        self.state = self.at(now);
+        if let State::Sliding(log) = &mut self.state {
+            log.push((now, cost.into()));
+        }
+    }
+
     /// What `check` would say.
     pub fn peek(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
         self.limit = limit;

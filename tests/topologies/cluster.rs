@@ -138,6 +138,47 @@ fn calls(nodes: &Nodes) -> u32 {
     (0..nodes.len()).map(of).sum()
 }
 
+/// The segments of a long log are in the slot of its key, whether it has one or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_log_stays_in_its_slot() {
+    let nodes = Nodes::start(0);
+    let limiter = denying(&nodes.url()).build().expect("valid");
+    let limit = Limit::sliding("long", 5_000, HOUR);
+    let all = || (0..3).flat_map(|node| nodes.keys(node)).collect::<Vec<_>>();
+    for key in [Some("ann"), Some(""), None] {
+        let mut tasks = JoinSet::new();
+        // Few enough that each call is a record.
+        for task in 0..3 {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..1_700 {
+                    let check = match key {
+                        Some(key) => limiter.check(&limit, key, 1),
+                        None => limiter.check(&limit, (), 1),
+                    };
+                    match check.await {
+                        Ok(_) => admitted += 1,
+                        Err(Rejection::Limited { .. }) => {}
+                        Err(other) => panic!("{task}: {other:?}"),
+                    }
+                }
+                admitted
+            });
+        }
+        let admitted: u32 = tasks.join_all().await.into_iter().sum();
+        assert_eq!(admitted, 5_000, "{key:?}");
+        let there = all();
+        assert_eq!(there.len(), 2, "{there:?}");
+        assert_eq!(nodes.slot(&there[0]), nodes.slot(&there[1]));
+        match key {
+            Some(key) => limiter.reset(&limit, key).await.expect("answers"),
+            None => limiter.reset(&limit, ()).await.expect("answers"),
+        }
+        assert_eq!(all(), [""; 0]);
+    }
+}
+
 /// A slot goes from node to node while its keys are asked about, without a call too many or too
 /// few, and without an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

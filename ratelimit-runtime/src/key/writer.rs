@@ -9,6 +9,7 @@
 //! | `user:(42)` | a format string: its text, and each argument as a group |
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
+//! | `name{(}` | the count of a limit for a key of no text: Redis would ignore an empty tag |
 //!
 //! Braces are a Redis Cluster hash tag: all counts of one key are in one slot, so that several limits
 //! of it are decided together, and no value chooses its slot by a tag of its own. Counts without a
@@ -114,8 +115,16 @@ impl KeyWriter<'_> {
         self.text(limit.name());
         self.tag = Tag::Due;
         key.write(self);
-        // A text of no bytes has not opened it yet; no key at all has done without it.
+        // No key at all has done without a tag.
         if self.tag != Tag::None {
+            // Opens the tag if a text of no bytes has not.
+            self.raw(b"");
+            if let Sink::Text(text) = &mut self.sink
+                && text.ends_with(b"{")
+            {
+                // No other key has a bracket that stays open.
+                text.push(b'(');
+            }
             self.raw(b"}");
             self.tag = Tag::None;
         }
@@ -263,7 +272,7 @@ mod tests {
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
         // A key of no text is one, and no key is none.
-        for (key, expected) in [(&"" as &dyn Key, "a{}"), (&(), "a%"), (&((),), "a{(%)}")] {
+        for (key, expected) in [(&"" as &dyn Key, "a{(}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
             KeyWriter::append(&mut text, |out| out.identity(&limit, key));

@@ -10,6 +10,7 @@ mod link;
 mod node;
 mod prefix;
 mod script;
+mod segments;
 mod sentinel;
 mod slot;
 #[cfg(feature = "tls")]
@@ -40,7 +41,7 @@ use crate::clock::Clock;
 use crate::decision::{Answered, Decision, Source, Verdict};
 use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
-use crate::limit::{BucketLimit, Limit};
+use crate::limit::{Algorithm, BucketLimit, Limit};
 use crate::part::Charge;
 
 /// How a [`Redis`] is reached.
@@ -152,8 +153,11 @@ impl Store for Redis {
     }
 
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
-        let key = self.key(limit, key);
-        Servers::answer(&self.servers, false, |servers, by| async move {
+        let (key, algorithm) = (self.key(limit, key), limit.algorithm());
+        Servers::answer(&self.servers, false, move |servers, by| async move {
+            if algorithm == Algorithm::Sliding {
+                return servers.reset_log(key, by).await;
+            }
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK").arg(&key);
             match servers.send(&unlink, &key, true, by).await {

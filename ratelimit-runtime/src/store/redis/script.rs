@@ -26,6 +26,10 @@ local op, given, clock, cost, moment, from = struct.unpack('>I1I1I7I4I7', arg)
 /// What one that decides several calls is told of all of them.
 const SHARED: &str = "local op, given, clock, from = struct.unpack('>I1I1I7', ARGV[1])\n";
 
+/// The long ways of `lua/sliding.lua`, and the line of it that they stand for.
+const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
+const SEGMENTS_HERE: &str = "  -- lua/segments.lua stands here.\n";
+
 /// Divides what an algorithm does once for a limit from what it does for each call.
 const EACH_CALL: &str = "-- Each call.\n";
 
@@ -53,7 +57,7 @@ impl Script {
         static SCRIPTS: Lazy<[Script; 4]> = Lazy::new(|| {
             BODIES.map(|(_, body)| {
                 let (limit, call) = parts(body);
-                Script::new([ALONE, PRELUDE, limit, CALL, call, EPILOGUE].concat())
+                Script::new([ALONE, PRELUDE, limit, CALL, &call, EPILOGUE].concat())
             })
         });
         &SCRIPTS[index(algorithm)]
@@ -73,11 +77,18 @@ impl Script {
         &SCRIPT
     }
 
+    /// The script that removes the state of a sliding log.
+    pub(super) fn reset() -> &'static Self {
+        static SCRIPT: Lazy<Script> =
+            Lazy::new(|| Script::new(include_str!("../../../lua/reset.lua").to_owned()));
+        &SCRIPT
+    }
+
     /// A script behind those of the algorithms, each a function.
     fn over_functions(text: &str) -> Self {
         let functions = BODIES.map(|(name, body)| {
             let (limit, call) = parts(body);
-            let decide = [CALL, call, EPILOGUE].concat();
+            let decide = [CALL, &call, EPILOGUE].concat();
             format!(
                 "local function {name}(arg)\nlocal from = 2\n{limit}\
                  return function(key, op, cost, moment)\n{decide}end\nend\n"
@@ -120,8 +131,9 @@ pub(super) fn probe(key: Option<&[u8]>) -> Cmd {
 }
 
 /// What an algorithm does once for a limit, and for each call.
-fn parts(body: &'static str) -> (&'static str, &'static str) {
-    body.split_once(EACH_CALL).expect("an algorithm has two parts")
+fn parts(body: &'static str) -> (&'static str, String) {
+    let (limit, call) = body.split_once(EACH_CALL).expect("an algorithm has two parts");
+    (limit, call.replace(SEGMENTS_HERE, SEGMENTS))
 }
 
 /// An operation, as scripts get it.

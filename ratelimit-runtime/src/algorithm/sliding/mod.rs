@@ -1,0 +1,200 @@
+//! Exact sliding window: the log of what was admitted in the trailing period. Twin of
+//! `lua/sliding.lua`.
+//!
+//! One entry per admitted call, whatever its cost, holds its time and the running total of its page up to
+//! and including it. What was admitted between two entries is a difference of totals, so every question
+//! is a binary search and a cost of a million is as cheap as a cost of one.
+//!
+//! A log of up to 4,096 entries is one page. A longer one is in [`pages`], so that no call copies or
+//! frees many entries while it holds the lock of the store.
+
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use self::pages::Long;
+use super::{Op, Outcome, State};
+use crate::limit::Limit;
+
+/// Entries of a full page; few in the tests of this crate, so that short logs have many pages.
+const PAGE: usize = if cfg!(test) { 8 } else { 4096 };
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: u64,
+    total: u64,
+}
+
+/// Entries in a row, oldest first.
+#[derive(Clone, Debug, Default)]
+struct Page {
+    entries: VecDeque<Entry>,
+    /// The running total before the first entry.
+    base: u64,
+}
+
+/// The admitted calls, oldest first.
+#[derive(Clone, Debug)]
+pub(crate) enum Log {
+    Short(Short),
+    /// In a box, which fits into the place of a short log.
+    Long(Box<Long>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Short {
+    page: Page,
+    /// When the last entry leaves the window.
+    expires: u64,
+}
+
+/// A log shares one cache line with its place in the table.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Log>() == 48);
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::Short(Short::default())
+    }
+}
+
+impl State for Log {
+    #[inline(always)]
+    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        let Self::Short(short) = self else {
+            return self.apply_to_long(op, limit, clock, cost);
+        };
+        let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
+        let units = u64::from(cost);
+        let page = &mut short.page;
+        let last = page.entries.back().copied().unwrap_or(Entry { at: 0, total: page.base });
+        let now = clock.max(last.at);
+
+        // Entries at `now - period` and before have left the window.
+        let first = match page.entries.front() {
+            Some(oldest) if oldest.at + period <= now => page.expired(now, period),
+            _ => 0,
+        };
+        let base = page.base_of(first);
+        let mut used = last.total - base;
+        let mut newest = last.at;
+
+        let allowed = op.gives_back() || units == 0 || used + units <= threshold;
+        let mut retry = 0;
+        if !allowed {
+            // The call fits once all that is too much has left.
+            let blocker = page.reached(base + used + units - threshold);
+            retry = page.entries[blocker].at + period - clock;
+        } else if units > 0 && op == Op::Decide {
+            page.forget(first, base);
+            if page.entries.len() == PAGE {
+                return self.apply_to_long(op, limit, clock, cost);
+            }
+            page.entries.push_back(Entry { at: now, total: last.total + units });
+            used += units;
+            newest = now;
+            short.expires = newest + period;
+        } else if units > 0 && op == Op::Refund {
+            page.forget(first, base);
+            used = used.saturating_sub(units);
+            if used == 0 {
+                *self = Self::default();
+            } else {
+                newest = page.cut(used);
+                short.expires = newest + period;
+            }
+        } else if let (1.., Op::Return { at }) = (units, op) {
+            page.forget(first, base);
+            if at + period > now {
+                used = used.saturating_sub(units);
+            }
+            if used == 0 {
+                *self = Self::default();
+            } else {
+                page.advance(used);
+            }
+        }
+
+        Outcome {
+            clock,
+            allowed,
+            remaining: threshold.saturating_sub(used) as u32,
+            retry_us: retry,
+            reset_us: if used == 0 { 0 } else { newest + period - clock },
+        }
+    }
+
+    fn expires(&self) -> u64 {
+        match self {
+            Self::Short(short) => short.expires,
+            Self::Long(long) => long.expires(),
+        }
+    }
+}
+
+impl Log {
+    /// Makes a full page a long log, and answers; a long log that has become one page is short again.
+    #[cold]
+    #[inline(never)]
+    fn apply_to_long(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        let mut long = match std::mem::take(self) {
+            Self::Short(short) => Box::new(Long::from(short)),
+            Self::Long(long) => long,
+        };
+        let outcome = long.apply(op, limit, clock, cost);
+        *self = match long.shorten() {
+            Some(short) => Self::Short(short),
+            None => Self::Long(long),
+        };
+        outcome
+    }
+}
+
+impl Page {
+    /// How many entries have left the window.
+    fn expired(&self, now: u64, period: u64) -> usize {
+        self.entries.partition_point(|entry| entry.at + period <= now)
+    }
+
+    /// The running total before the entry of an index.
+    #[inline(always)]
+    fn base_of(&self, index: usize) -> u64 {
+        if index == 0 { self.base } else { self.entries[index - 1].total }
+    }
+
+    /// The entry that reaches a running total.
+    fn reached(&self, total: u64) -> usize {
+        self.entries.partition_point(|entry| entry.total < total)
+    }
+
+    /// Forgets the first entries, and counts from `base` on.
+    #[inline(always)]
+    fn forget(&mut self, first: usize, base: u64) {
+        self.entries.drain(..first);
+        self.base = base;
+        // A busy hour is not kept in memory for ever.
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+
+    /// Shortens the page so that `used` units are left, taking the oldest away: those that are left leave
+    /// no earlier than those that stay in truth.
+    fn advance(&mut self, used: u64) {
+        let total = self.entries.back().map_or(self.base, |last| last.total);
+        let base = total - used;
+        self.forget(self.reached(base + 1), base);
+    }
+
+    /// Shortens the page so that `used` units are left, taking the newest away. Returns when the last of
+    /// those left was admitted.
+    fn cut(&mut self, used: u64) -> u64 {
+        let total = self.base + used;
+        let last = self.reached(total);
+        self.entries.truncate(last + 1);
+        self.entries[last].total = total;
+        self.entries[last].at
+    }
+}

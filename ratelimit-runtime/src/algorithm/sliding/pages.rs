@@ -1,0 +1,174 @@
+//! A long sliding log: pages of 4,096 entries and the newest one, which grows. Twin of `lua/segments.lua`.
+//!
+//! A page that is full stays where it is, and totals begin anew with each page. So an append copies at
+//! most one page, and to lower an entry is to rewrite the rest of its page.
+
+use std::collections::VecDeque;
+
+use super::{Entry, PAGE, Page, Short};
+use crate::algorithm::{Op, Outcome};
+use crate::limit::Limit;
+
+/// Pages that one call frees: each takes some microseconds.
+const FREED: usize = 2;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Long {
+    /// The oldest first, with their units; none is empty.
+    pages: VecDeque<(Page, u64)>,
+    /// The units of all pages.
+    used: u64,
+    expires: u64,
+    /// Pages that have left the window and are not yet freed.
+    dead: VecDeque<(Page, u64)>,
+}
+
+/// Where an entry is: a page, an entry of it, and the units of all entries before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    page: usize,
+    entry: usize,
+    before: u64,
+}
+
+impl From<Short> for Long {
+    fn from(short: Short) -> Self {
+        let Short { page, expires } = short;
+        let used = page.entries.back().map_or(0, |last| last.total - page.base);
+        Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new() }
+    }
+}
+
+impl Long {
+    /// Answers as a short log does.
+    pub(super) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+        let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
+        let cost = u64::from(cost);
+        let now = clock.max(self.newest());
+        let first = self.expired(now, period);
+        let mut used = self.used - first.before;
+
+        let allowed = op.gives_back() || cost == 0 || used + cost <= threshold;
+        let mut retry = 0;
+        if !allowed {
+            let blocker = self.reached(first.before + used + cost - threshold);
+            retry = self.pages[blocker.page].0.entries[blocker.entry].at + period - clock;
+        } else if cost > 0 && op == Op::Decide {
+            self.forget(first);
+            self.push(now, cost);
+        } else if cost > 0 && op == Op::Refund {
+            self.forget(first);
+            self.cut(used.saturating_sub(cost));
+        } else if let (1.., Op::Return { at }) = (cost, op) {
+            self.forget(first);
+            if at + period > now {
+                self.advance(cost.min(used));
+            }
+        }
+        if allowed && cost > 0 && op != Op::Peek {
+            used = self.used;
+            self.expires = if used == 0 { 0 } else { self.newest() + period };
+        }
+
+        Outcome {
+            clock,
+            allowed,
+            remaining: threshold.saturating_sub(used) as u32,
+            retry_us: retry,
+            reset_us: if used == 0 { 0 } else { self.newest() + period - clock },
+        }
+    }
+
+    pub(super) fn expires(&self) -> u64 {
+        self.expires
+    }
+
+    /// The same log as a short one, if it is short. Frees some of the pages that are dead.
+    pub(super) fn shorten(&mut self) -> Option<Short> {
+        self.dead.truncate(self.dead.len().saturating_sub(FREED));
+        if self.pages.len() > 1 || !self.dead.is_empty() {
+            return None;
+        }
+        let (page, _) = self.pages.pop_front().unwrap_or_default();
+        Some(Short { page, expires: self.expires })
+    }
+
+    fn newest(&self) -> u64 {
+        let last = self.pages.back().and_then(|(page, _)| page.entries.back());
+        last.map_or(0, |entry| entry.at)
+    }
+
+    /// The first entry that is in the window.
+    fn expired(&self, now: u64, period: u64) -> Position {
+        let left = |page: &Page| page.entries.back().is_some_and(|last| last.at + period <= now);
+        let page = self.pages.partition_point(|(page, _)| left(page));
+        let before = self.pages.iter().take(page).map(|(_, units)| units).sum();
+        let Some((first, _)) = self.pages.get(page) else {
+            return Position { page, entry: 0, before };
+        };
+        let entry = first.expired(now, period);
+        Position { page, entry, before: before + first.base_of(entry) - first.base }
+    }
+
+    /// The entry that reaches so many units, counted from the first entry of all.
+    fn reached(&self, units: u64) -> Position {
+        let mut before = 0;
+        for (index, (page, sum)) in self.pages.iter().enumerate() {
+            if before + sum >= units {
+                let entry = page.reached(page.base + units - before);
+                let before = before + page.base_of(entry) - page.base;
+                return Position { page: index, entry, before };
+            }
+            before += sum;
+        }
+        Position { page: self.pages.len(), entry: 0, before }
+    }
+
+    /// Forgets all entries before a place.
+    fn forget(&mut self, place: Position) {
+        if place.page > 0 {
+            self.dead.extend(self.pages.drain(..place.page));
+        }
+        if let Some((page, units)) = self.pages.front_mut() {
+            let base = page.base_of(place.entry);
+            *units -= base - page.base;
+            page.forget(place.entry, base);
+        }
+        self.used -= place.before;
+    }
+
+    fn push(&mut self, at: u64, cost: u64) {
+        if self.pages.back().is_none_or(|(page, _)| page.entries.len() == PAGE) {
+            self.pages.push_back((Page::default(), 0));
+        }
+        if let Some((page, units)) = self.pages.back_mut() {
+            *units += cost;
+            page.entries.push_back(Entry { at, total: page.base + *units });
+        }
+        self.used += cost;
+    }
+
+    /// Shortens the log so that `used` units are left, taking the newest away.
+    fn cut(&mut self, used: u64) {
+        let Position { page, before, entry } = self.reached(used);
+        let keeps = if used == 0 { 0 } else { page + 1 };
+        self.dead.extend(self.pages.drain(keeps.min(self.pages.len())..));
+        if let Some((page, units)) = self.pages.back_mut() {
+            *units = page.base_of(entry) - page.base + used - before;
+            page.cut(*units);
+        }
+        self.used = used;
+    }
+
+    /// Takes so many units from the oldest entries.
+    fn advance(&mut self, gone: u64) {
+        let place = self.reached(gone + 1);
+        self.forget(place);
+        if let Some((page, units)) = self.pages.front_mut() {
+            let part = gone - place.before;
+            page.base += part;
+            *units -= part;
+            self.used -= part;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Long logs against a plain list of entries.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::Log;
+use crate::algorithm::{Op, State};
+use crate::limit::Limit;
+
+const PERIOD: u64 = 1_000;
+
+/// Time and cost of each admitted call.
+#[derive(Default)]
+struct List(Vec<(u64, u64)>);
+
+impl List {
+    /// Whether the call is admitted, the units used, the wait and when the key is as new.
+    fn apply(&mut self, op: Op, threshold: u64, clock: u64, cost: u64) -> (bool, u64, u64, u64) {
+        let now = self.0.last().map_or(clock, |last| clock.max(last.0));
+        let mut live = self.0.clone();
+        live.retain(|(at, _)| at + PERIOD > now);
+        let used = |list: &[(u64, u64)]| list.iter().map(|(_, cost)| cost).sum::<u64>();
+        let allowed = op.gives_back() || cost == 0 || used(&live) + cost <= threshold;
+        let mut retry = 0;
+        if !allowed {
+            let mut excess = used(&live) + cost - threshold;
+            let blocker = live.iter().find(|(_, cost)| {
+                excess = excess.saturating_sub(*cost);
+                excess == 0
+            });
+            retry = blocker.expect("a blocker").0 + PERIOD - clock;
+        } else if cost > 0 && op != Op::Peek {
+            let mut rest = match op {
+                Op::Return { at } if at + PERIOD <= now => 0,
+                _ => cost,
+            };
+            let mut give = |units: &mut u64| {
+                let given = rest.min(*units);
+                *units -= given;
+                rest -= given;
+            };
+            match op {
+                Op::Decide => live.push((now, cost)),
+                Op::Refund => live.iter_mut().rev().for_each(|(_, units)| give(units)),
+                _ => live.iter_mut().for_each(|(_, units)| give(units)),
+            }
+            live.retain(|(_, units)| *units > 0);
+            self.0 = live.clone();
+        }
+        let reset = live.last().map_or(0, |last| last.0 + PERIOD - clock);
+        (allowed, threshold.saturating_sub(used(&live)), retry, reset)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply(Op, u32),
+    /// Gives back what was charged so long ago.
+    Return(u64, u32),
+    Wait(i64),
+    Change(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = || prop_oneof![20 => 1_u32..4, 1 => Just(0_u32), 1 => 1_u32..300];
+    prop_oneof![
+        60 => cost().prop_map(|cost| Step::Apply(Op::Decide, cost)),
+        2 => cost().prop_map(|cost| Step::Apply(Op::Peek, cost)),
+        1 => cost().prop_map(|cost| Step::Apply(Op::Refund, cost)),
+        1 => (0..1_100_u64, cost()).prop_map(|(ago, cost)| Step::Return(ago, cost)),
+        20 => (0_i64..20).prop_map(Step::Wait),
+        1 => (-300_i64..1_100).prop_map(Step::Wait),
+        1 => (0_usize..3).prop_map(Step::Change),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn a_log_is_a_list(
+        thresholds in prop::collection::vec(prop_oneof![1_u32..20, 20_u32..600], 3),
+        steps in prop::collection::vec(step(), 1..1_500),
+    ) {
+        let limits: Vec<Limit> = thresholds
+            .iter()
+            .map(|threshold| Limit::sliding("list", *threshold, Duration::from_micros(PERIOD)))
+            .collect();
+        let (mut limit, mut clock) = (&limits[0], 1_000_000_u64);
+        let (mut log, mut list) = (Log::default(), List::default());
+        for step in steps {
+            let (op, cost) = match step {
+                Step::Wait(micros) => {
+                    clock = clock.saturating_add_signed(micros);
+                    continue;
+                }
+                Step::Change(index) => {
+                    limit = &limits[index];
+                    continue;
+                }
+                Step::Apply(op @ (Op::Decide | Op::Peek), cost) => (op, cost.min(limit.threshold())),
+                Step::Apply(op, cost) => (op, cost),
+                Step::Return(ago, cost) => (Op::Return { at: clock - ago }, cost),
+            };
+            let expected = list.apply(op, limit.threshold().into(), clock, cost.into());
+            let got = log.apply(op, limit, clock, cost);
+            let got = (got.allowed, got.remaining.into(), got.retry_us, got.reset_us);
+            prop_assert_eq!(got, expected, "{:?} at {}", op, clock);
+            let used = list.0.last().map_or(0, |last| last.0 + PERIOD);
+            prop_assert_eq!(log.expires(), used);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How a sliding log is reset: the state first, then the segments of a long one. Their keys are those that
+//! `lua/sliding.lua` makes.
+
+use redis::Cmd;
+use tokio::time::Instant;
+
+use super::script::Script;
+use super::{Call, Servers};
+use crate::error::StoreError;
+
+/// Segments that one command removes: Redis does nothing else meanwhile.
+const AT_ONCE: usize = 16;
+
+impl Servers {
+    /// Resets a log. It is forgotten once its state is removed: a segment that cannot be removed in time
+    /// expires.
+    pub(super) async fn reset_log(&self, key: Vec<u8>, by: Instant) -> Result<(), StoreError> {
+        let call = Call {
+            script: Script::reset(),
+            keys: vec![key],
+            arguments: Vec::new(),
+            together: true,
+        };
+        let reply = self.run(&call, by).await?;
+        let Some((first, count)) = numbers(&reply) else { return Ok(()) };
+        let key = &call.keys[0];
+        let numbers: Vec<u64> = (first..first + count).collect();
+        for some in numbers.chunks(AT_ONCE) {
+            let mut unlink = Cmd::new();
+            unlink.arg("UNLINK");
+            unlink.arg(some.iter().map(|number| segment(key, *number)).collect::<Vec<_>>());
+            if self.send(&unlink, key, true, by).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of the first segment and the count of segments; `None` if there are none.
+fn numbers(reply: &[u8]) -> Option<(u64, u64)> {
+    let (first, count) = reply.split_at_checked(6)?;
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Some((number(first), number(count)))
+}
+
+/// The key of a segment: it is in the slot of the log, and begins like it.
+fn segment(key: &[u8], number: u64) -> Vec<u8> {
+    let mut name = key.to_vec();
+    // A count without a key has no tag: its name is the tag of its segments.
+    if !key.contains(&b'{') {
+        name.push(b'{');
+        name.extend_from_slice(key);
+        name.push(b'}');
+    }
+    name.push(b':');
+    name.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::slot::slot;
+    use super::*;
+
+    #[test]
+    fn a_segment_is_in_the_slot_of_its_log() {
+        for (key, name) in
+            [("r:a{b}", "r:a{b}:7"), ("r:a%", "r:a%{r:a%}:7"), ("r:a{(}", "r:a{(}:7")]
+        {
+            let segment = segment(key.as_bytes(), 7);
+            assert_eq!(segment, name.as_bytes());
+            assert_eq!(slot(&segment), slot(key.as_bytes()));
+        }
+    }
+}
