@@ -1,6 +1,6 @@
 //! What decisions cost, beside what others take for theirs: the one command behind `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything, some twelve minutes long, and then writes the tables
+//! `cargo bench --bench all` measures everything, some sixteen minutes long, and then writes the tables
 //! and charts of `BENCHMARKS.md`. `-- quick` does so in small, to see that it works, and writes into
 //! the target folder. `-- redis scripts` measures these parts, prints them, and writes nothing.
 
