@@ -231,7 +231,8 @@ impl Store for Embedded {
     fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let place = self.place(limit, key);
         let shard = self.shard(shard_of(place));
-        change([shard], |[shard]| shard.remove(limit.algorithm(), place));
+        // Freed once the shard is free.
+        drop(change([shard], |[shard]| shard.remove(limit.algorithm(), place)));
         Answer::ready(Ok(()))
     }
 

@@ -1,6 +1,8 @@
 //! A part of the embedded store, under a lock of its own: a table for the counts of each algorithm,
 //! bounded together.
 
+use std::any::Any;
+
 use super::table::Table;
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::fixed::Window;
@@ -79,8 +81,9 @@ impl Shard {
         }
     }
 
-    pub(super) fn remove(&mut self, algorithm: Algorithm, place: u128) {
-        with_state!(algorithm, S => S::held_in(self).remove(place));
+    /// Removes a count and returns it: a long log takes milliseconds to be freed.
+    pub(super) fn remove(&mut self, algorithm: Algorithm, place: u128) -> Option<Box<dyn Any>> {
+        with_state!(algorithm, S => Some(Box::new(S::held_in(self).remove(place)?)))
     }
 
     /// Reclaims a few counts that have become useless, and if the shard is full all the same, evicts

@@ -72,11 +72,10 @@ impl<S: State> Table<S> {
         self.held += 1;
     }
 
-    pub(super) fn remove(&mut self, place: u128) {
+    pub(super) fn remove(&mut self, place: u128) -> Option<S> {
         let at = self.reach(place);
-        if self.slots.get(at).is_some_and(|slot| slot.place() == place) {
-            self.take(at);
-        }
+        let there = self.slots.get(at).is_some_and(|slot| slot.place() == place);
+        there.then(|| self.take(at))
     }
 
     /// Removes some of what has become useless by `now`.
@@ -134,8 +133,8 @@ impl<S: State> Table<S> {
     }
 
     /// Frees a slot; those that stand behind their homes because of it move up.
-    fn take(&mut self, mut at: usize) {
-        self.slots[at] = Slot::free();
+    fn take(&mut self, mut at: usize) -> S {
+        let taken = std::mem::replace(&mut self.slots[at], Slot::free());
         self.held -= 1;
         while let Some(next) = self.slots.get(at + 1) {
             if next.is_free() || self.home(next.place()) > at {
@@ -144,6 +143,7 @@ impl<S: State> Table<S> {
             self.slots.swap(at, at + 1);
             at += 1;
         }
+        taken.state
     }
 
     /// Spreads the counts over another number of homes.
