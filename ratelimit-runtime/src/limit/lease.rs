@@ -129,6 +129,7 @@ impl Limit {
 
     /// The tokens that a bucket keeps for as long as leased units may be spent; 0 unless this is
     /// [`leased`](Self::leased).
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "scripts are told"))]
     pub(crate) const fn reserved(&self) -> u32 {
         self.reserved
     }
