@@ -3,9 +3,10 @@
 --
 -- A level above the capacity is what was booked ahead, or taken while the capacity was larger.
 --
--- What a lease charges may be spent for a term after, and does not drain before it is spent. In a term
--- `reserve` tokens drain: for as long as leased units may be spent, the level does not fall below these.
--- The level of what was really spent is then never above this one.
+-- Leased units may be spent for a term after their charge, and do not drain before they are spent. In a term
+-- `reserve` tokens drain. While leased units may be spent, the level does not fall below the reserve, and a
+-- lease raises the level to the reserve first. So the level that counts units when they are spent is never
+-- above this one.
 --
 -- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4); and, once units
 --          were leased, 11 more: until when they may be spent (7), the reserve in tokens (4)
@@ -23,7 +24,7 @@ if #arg > from + 14 then reserve, term = unpack('>I4I7', arg, from + 15) end
 local charge = cost * token
 local state = call('GET', key)
 local at, level, old_token, old_drain = 0, 0, token, drain
--- Until when leased units may be spent, the tokens kept for them, and what these are in units.
+-- Until when leased units may be spent; the reserve in tokens, and in units.
 local leased, kept, floor = 0, 0, 0
 if state then
   if #state == 43 then leased, kept = unpack('>I7I4', state, 33)
@@ -40,7 +41,7 @@ if old_token ~= token or old_drain ~= drain then
   -- then, whatever the rate is by now: the key has expired. At one rate a level says so by itself.
   full = at + math.ceil(level / old_drain) - now
   if leased > at then
-    full = math.max(full, leased + math.ceil(kept * old_token / old_drain) - now)
+    full = math.max(full, leased + math.ceil(math.min(kept * old_token, level) / old_drain) - now)
   end
   if full <= 0 then
     level = 0
@@ -57,6 +58,7 @@ end
 level = level - (now - since) * drain
 if level < 0 then level = 0 end
 if leased <= now then kept, floor = 0, 0 end
+local standing = level
 if reserve > 0 and (op == DECIDE or op == PEEK) then level = math.max(level, reserve * token) end
 
 if op == UNBOOK then
@@ -102,6 +104,7 @@ if level < capacity then
   local left = capacity - level
   remaining = (left - left % token) / token
 end
+if not changed then level = standing end
 if level > 0 then
   reset, slack = math.ceil(level / drain), -level % drain
   if leased > now and reset < leased - now + math.ceil(floor / drain) then

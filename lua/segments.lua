@@ -1,5 +1,5 @@
--- The long ways of `lua/sliding.lua`, where the state is explained: what a call does that moves over many
--- records, fills the ring, or gives units back. Stands inside of that file.
+-- The slow paths of `lua/sliding.lua`, where the state is explained: calls that move over many records, fill
+-- the ring, or give units back. This text stands inside of that file.
 --
 -- A page is a row of records: the ring, the directory, or a segment. Its blocks of 64 slots have sums, so
 -- that a walk over a page reads two blocks and the sums. The sum of a block holds once the block is full.
@@ -229,7 +229,7 @@ grow = function()
     return rewrite(math.min(size, PAGE), records, summed, all, all_summed)
   end
   if count == 0 then
-    -- Another number than segments had that a reset may be about to remove.
+    -- A new number: a reset may be about to remove the segments of an older log.
     if version == SHORT then number = (now - now % 1000) / 1000 end
     base = (string.find(key, '{', 1, true) and key or key .. '{' .. key .. '}') .. ':'
     offset, front, first = 0, used, 0

@@ -4,7 +4,7 @@
 -- A call adds one record to the log, whatever its cost. The newest records are in a ring inside the
 -- state; the ring grows with the log. A full ring of 4,096 records becomes a segment: a key of its own.
 -- The state then keeps the first time and the units of each segment in a directory. So a call reads and
--- writes at most the state and one or two segments, however long the log is. What nearly all calls need
+-- writes parts of the state and of one or two segments, however long the log is. What nearly all calls need
 -- is here; the rest is in `lua/segments.lua`.
 --
 -- State    string: header of 31 bytes: its beginning (7), head: the first slot in use (2), length:
@@ -73,10 +73,10 @@ if expired then
   end
 end
 
--- The long ways, made for the calls that need them.
+-- The slow paths, made for the calls that need them.
 local expire, grow, cut, advance, blocker
 local fits = used + cost <= threshold
-if expired or op >= REFUND or used + cost > threshold + 1 or slots >= 64 and length == slots and fits then
+if expired or op == REFUND or op == RETURN or used + cost > threshold + 1 or slots >= 64 and length == slots and fits then
   -- lua/segments.lua stands here.
 end
 if expired then expire(now - period) end

@@ -120,6 +120,27 @@ async fn a_silent_connection_is_replaced_though_callers_give_up_early() {
     }
 }
 
+/// A reply that this runtime has not read yet is no silence.
+#[test]
+fn a_runtime_that_stood_still_keeps_its_connection() {
+    let server = Server::start();
+    let proxy = Proxy::far(server.port(), Duration::from_millis(50));
+    let limiter = through(&proxy).build().expect("valid");
+    let runtime = current_thread();
+    let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
+    assert!(admitted_within(Duration::from_secs(5), || decide().is_ok()));
+    for _ in 0..3 {
+        let patience = Duration::from_millis(20);
+        let early = runtime.block_on(async {
+            tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await
+        });
+        assert!(early.is_err(), "a round trip in less than it takes: {early:?}");
+        std::thread::sleep(5 * DEADLINE);
+        let decided = decide();
+        assert!(decided.is_ok(), "{decided:?}");
+    }
+}
+
 /// A server that answers, but too late for its callers, is not taken for a silent one.
 #[tokio::test]
 async fn a_slow_server_keeps_its_connection() {
@@ -242,4 +263,28 @@ async fn a_ping_says_whether_a_decision_would_be_made() {
     let wrong = RateLimiter::builder().redis(wrong).build().expect("valid");
     let error = wrong.ping().await.expect_err("no such user");
     assert!(error.to_string().contains("check the user and password"), "{error}");
+}
+
+/// A connection ends with the runtime that made it, though the limiter goes on.
+#[test]
+fn a_runtime_that_ends_takes_its_connection_along() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    for _ in 0..20 {
+        let runtime = current_thread();
+        runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
+        drop(runtime);
+        let start = Instant::now();
+        // That of this test remains.
+        while clients(&server) > 1 {
+            assert!(start.elapsed() < Duration::from_secs(5), "a connection outlives its runtime");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Connections that a server has now.
+fn clients(server: &Server) -> usize {
+    let list = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut server.connection());
+    list.expect("CLIENT LIST").lines().count()
 }

@@ -110,7 +110,8 @@ impl Model {
             later.admits(clock + wait, cost)
         };
         let retry_after = if answer.allowed { 0 } else { first(wait) };
-        Expected { retry_after: Duration::from_micros(retry_after), ..answer }
+        let reset_after = self.peek(limit, clock, 0).reset_after;
+        Expected { retry_after: Duration::from_micros(retry_after), reset_after, ..answer }
     }
 
     /// The state with at least so many tokens taken.
@@ -296,7 +297,8 @@ impl Model {
                 };
                 let mut empty = full(*at, level, *charged_under);
                 if is_alive {
-                    empty = empty.max(full(leased.until, leased.kept * period, *charged_under));
+                    let kept = (leased.kept * period).min(level);
+                    empty = empty.max(full(leased.until, kept, *charged_under));
                 }
                 if u128::from(now) >= empty {
                     return State::Bucket(now, 0, threshold, Leased::default());

@@ -213,7 +213,7 @@ impl Bucket {
         self.keep(limit, clock, now, (cost > 0).then_some(changed), (level, full))
     }
 
-    /// What there is to say of a call, before it changes anything.
+    /// The state of the bucket at the moment of a call.
     fn at(&self, limit: &Limit, clock: u64, cost: u32) -> Levels {
         let taken = self.taken();
         let now = clock.max(taken.at);
@@ -230,7 +230,8 @@ impl Bucket {
         }
     }
 
-    /// Keeps a level that has changed, and tells how it stands. One that has not is to be full in so long.
+    /// Stores a changed level and returns the outcome. An unchanged level comes with the time until the bucket
+    /// is full.
     fn keep(
         &mut self,
         limit: &Limit,

@@ -1,16 +1,18 @@
-//! One thread that runs what must happen whether or not the runtime of a caller is driven: probes of a
-//! server that does not answer, and what is given back. It runs jobs and knows none of them.
+//! One thread for work that does not depend on the runtime of a caller: it probes servers that do not
+//! answer, and gives back unused units. It runs jobs and knows none of them.
 //!
 //! The thread has a tokio runtime of its own. It starts with the first job, and ends once its owner is
 //! gone and the jobs have finished. So a job that goes on for as long as its owner lives holds the owner
 //! weakly.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
@@ -29,33 +31,37 @@ impl Background {
     /// Runs `job` on the thread, which this starts if it does not run yet. A job is dropped where the
     /// process cannot have another thread.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        if let Err(error) = self.send(Box::pin(job)) {
+            tracing::error!(%error, "the background thread of the rate limiter does not start");
+        }
+    }
+
+    fn send(&self, job: Job) -> io::Result<()> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut job: Job = Box::pin(job);
-        if let Some(running) = &*jobs {
-            match running.send(job) {
-                Ok(()) => return,
-                // The thread has panicked in a foreign callback.
-                Err(unsent) => job = unsent.0,
-            }
-        }
+        let unsent = match &*jobs {
+            Some(running) => match running.send(job) {
+                Ok(()) => return Ok(()),
+                // The thread has ended before its time: it had no runtime.
+                Err(SendError(job)) => job,
+            },
+            None => job,
+        };
         let (sender, receiver) = unbounded_channel();
-        match start(receiver) {
-            Ok(()) => {
-                let _ = sender.send(job);
-                *jobs = Some(sender);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the background thread of the rate limiter does not start");
-            }
-        }
+        thread::Builder::new().name("ratelimit".to_owned()).spawn(|| start(receiver))?;
+        let _ = sender.send(unsent);
+        *jobs = Some(sender);
+        Ok(())
     }
 }
 
-fn start(jobs: UnboundedReceiver<Job>) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let thread = thread::Builder::new().name("ratelimit".to_owned());
-    thread.spawn(move || runtime.block_on(run(jobs)))?;
-    Ok(())
+/// Makes the runtime here: one that cannot be used may not be dropped where tasks run.
+fn start(jobs: UnboundedReceiver<Job>) {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(run(jobs)),
+        Err(error) => {
+            tracing::error!(%error, "the background thread of the rate limiter has no runtime");
+        }
+    }
 }
 
 async fn run(mut jobs: UnboundedReceiver<Job>) {
@@ -89,7 +95,7 @@ mod tests {
                 sender.send((number, thread::current().id())).expect("the test waits");
             });
         }
-        // What was begun is finished.
+        // Jobs that have begun are finished.
         drop((background, sender));
         let mut done: Vec<_> = receiver.iter().collect();
         done.sort_by_key(|(number, _)| *number);

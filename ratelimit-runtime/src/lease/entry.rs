@@ -142,6 +142,8 @@ impl Entry {
         let wanted = wanted.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
         let size = wanted.max(ahead).min(self.target.limit.capacity()).max(own);
         self.boarded = self.waiting.len();
+        // Only what is asked for from here on can be charged before a reset.
+        self.reset = false;
         let rest = self.rest();
         self.held = Held { until, ..Held::default() };
         Some(Ask { target: Arc::clone(&self.target), size, rest })

@@ -105,7 +105,7 @@ impl Leases {
         Joined::Waits { answer, arrival, is_first }
     }
 
-    /// Whether a call still waits, and the question that is under way was sent without it.
+    /// Whether a call still waits, and the request that is under way does not include it.
     pub(super) fn is_left_behind(&self, place: u128, arrival: u64) -> bool {
         let shard = self.shard(place);
         let Some(entry) = shard.get(&place) else { return false };

@@ -42,7 +42,7 @@ use crate::report::Report;
 use crate::store::Store;
 use crate::waiting::before;
 
-/// A call waits for this part of its deadline for a question of others to come back, before it asks alone.
+/// A call waits for a request that is under way for this part of its deadline, and then sends its own.
 const PATIENCE: u32 = 16;
 
 /// So many keys are given back at a time.
@@ -175,8 +175,8 @@ impl Wanted {
         Question::new(Op::Decide, limit, Answer::ready(answer)).await
     }
 
-    /// Waits for what is asked for, by this call or by another; asks for itself alone where that would
-    /// take too long, or the key is not leased.
+    /// Waits for a request of this call or of another. Sends one for this call alone where that would take
+    /// too long, or the key is not leased.
     async fn decided(&self) -> Turn {
         let Self { limiter, place, target, cost } = self;
         // A flight that ends with its runtime leaves those of other runtimes to ask again.
@@ -254,7 +254,7 @@ impl RateLimiter {
     fn spawn_return(&self, rest: &Rest) {
         let answer = self.return_units(rest);
         self.background().spawn(async move {
-            // What is lost on the way leaves the window by itself.
+            // Units that are lost on the way leave the window by themselves.
             let _ = answer.await;
         });
     }

@@ -1,4 +1,4 @@
-//! What two limits have in common when they share their counts, as a number.
+//! The identity of a limit as a number: limits with one identity share their counts.
 
 use super::{Algorithm, Align};
 

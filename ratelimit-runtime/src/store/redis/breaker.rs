@@ -2,7 +2,7 @@
 //!
 //! It opens when a connection cannot be made, or when several decisions in a row ran into their
 //! deadline. While it is open nothing is asked, so that a Redis that is away costs no time; the
-//! background thread probes the server, and closes the breakers of all runtimes once it answers.
+//! background thread probes the server, and closes the breakers that are open in any runtime once it answers.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -3,7 +3,7 @@
 //! A node that does not serve a slot says who does (`MOVED`, or `ASK` while the slot is on its way)
 //! and has done nothing, so the command goes there. Nothing else is sent again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::address::Target;
 use super::failure::Failure;
 use super::node::{Find, Node, lock};
 use super::script;
-use super::slot::SLOTS;
+use super::slot::{self, SLOTS};
 use crate::background::Background;
 
 /// How often a command follows a node's word to another.
@@ -38,6 +38,7 @@ type Owners = Arc<[Option<Arc<Node>>]>;
 
 pub(super) struct Cluster {
     seeds: Vec<Target>,
+    prefix: Box<str>,
     deadline: Duration,
     nodes: Mutex<HashMap<Place, Arc<Node>>>,
     owners: watch::Sender<Owners>,
@@ -50,11 +51,13 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(
         seeds: Vec<Target>,
+        prefix: &str,
         deadline: Duration,
         background: Arc<Background>,
     ) -> Arc<Self> {
         Arc::new(Self {
             seeds,
+            prefix: prefix.into(),
             deadline,
             nodes: Mutex::default(),
             owners: watch::Sender::new(Arc::new([])),
@@ -102,18 +105,31 @@ impl Cluster {
         }
     }
 
-    /// Whether all nodes that serve slots would decide now.
+    /// Whether all slots are served, by nodes that would decide now.
     pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
         self.owner(0, by).await?;
         let owners = self.owners.borrow().clone();
-        let mut asked: Vec<&Arc<Node>> = Vec::new();
-        for node in owners.iter().flatten() {
-            if !asked.iter().any(|other| Arc::ptr_eq(other, node)) {
-                asked.push(node);
-                node.ping(by).await?;
+        let mut pinged = HashSet::new();
+        for slot in 0..SLOTS {
+            let node = self.owner(slot, by).await?;
+            if pinged.insert(Arc::as_ptr(&node) as usize) {
+                let key = self.key_of(|slot| {
+                    let owner = owners.get(usize::from(slot)).and_then(Option::as_ref);
+                    owner.is_some_and(|owner| Arc::ptr_eq(owner, &node))
+                });
+                let probe = script::probe(key.as_bytes());
+                self.send(&probe, slot::slot(key.as_bytes()), true, by).await?;
             }
         }
         Ok(())
+    }
+
+    /// A key with the prefix of the limiter, in one of these slots.
+    fn key_of(&self, is_there: impl Fn(u16) -> bool) -> String {
+        let keys = (0_u32..).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+        // A node has one slot at least; so many keys are in all slots.
+        let mut keys = keys.take(usize::from(SLOTS) * 16);
+        keys.find(|key| is_there(slot::slot(key.as_bytes()))).unwrap_or_default()
     }
 
     /// The node that serves `slot`, once that is known.
@@ -146,7 +162,7 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].at(host, port);
-            Node::new(Find::At(target), self.deadline, script::probe(None), &self.background)
+            Node::new(Find::At(target), self.deadline, script::probe_of_node(), &self.background)
         });
         Arc::clone(node)
     }

@@ -4,8 +4,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ pub(super) struct Link {
 
 struct State {
     pulse: Pulse,
-    /// The same socket, to look at without the runtime that drives it.
-    socket: Socket,
+    /// The same socket, to look at without the runtime that drives it. It closes with the driver.
+    socket: Weak<Socket>,
     driver: AbortHandle,
     primary: Option<Primary>,
 }
@@ -55,12 +55,14 @@ impl Link {
         socket: Socket,
         primary: Option<Primary>,
     ) -> Self {
-        let closes = pulse.clone();
+        let (socket, closes) = (Arc::new(socket), pulse.clone());
+        let weak = Arc::downgrade(&socket);
         let driver = tokio::spawn(async move {
             driver.await;
             closes.0.closed.store(true, Ordering::Relaxed);
+            drop(socket);
         });
-        let driver = driver.abort_handle();
+        let (driver, socket) = (driver.abort_handle(), weak);
         Self { connection, state: Arc::new(State { pulse, socket, driver, primary }) }
     }
 
@@ -81,20 +83,30 @@ impl Link {
 
     /// Whether the server has not closed the connection, as far as this machine knows.
     pub(super) async fn is_open(&self) -> bool {
-        let State { pulse, socket, .. } = &*self.state;
-        if pulse.is_idle() && has_something_to_read(socket) {
+        let State { pulse, .. } = &*self.state;
+        if pulse.is_idle() && self.has_something_to_read() {
             // On an idle link, that is the end, which may stand behind a farewell of TLS.
             for _ in 0..READS {
                 tokio::task::yield_now().await;
             }
-            return !pulse.is_closed() && !has_something_to_read(socket);
+            return !pulse.is_closed() && !self.has_something_to_read();
         }
         !pulse.is_closed()
     }
 
-    /// Whether something was sent longer ago than `most`, and nothing has come since.
+    /// Whether something was sent longer ago than `most`, and nothing has come since; also nothing that this
+    /// runtime has not read yet.
     pub(super) fn is_silent(&self, most: Duration) -> bool {
-        self.state.pulse.silent_for() > most
+        self.state.pulse.silent_for() > most && !self.has_something_to_read()
+    }
+
+    /// Reads nothing: the driver does. The end of a stream can be read, too.
+    fn has_something_to_read(&self) -> bool {
+        let Some(socket) = self.state.socket.upgrade() else { return true };
+        match socket.peek(&mut [MaybeUninit::uninit()]) {
+            Ok(_) => true,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 
     /// The name that the Sentinels had for the server when this was connected.
@@ -104,14 +116,6 @@ impl Link {
 
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
-    }
-}
-
-/// Reads nothing: what there is stays for the driver. The end of a stream can be read, too.
-fn has_something_to_read(socket: &Socket) -> bool {
-    match socket.peek(&mut [MaybeUninit::uninit()]) {
-        Ok(_) => true,
-        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     }
 }
 

@@ -82,7 +82,7 @@ impl Redis {
         let Settings { url, certificates, prefix, deadline, max_in_flight, clock, background } =
             settings;
         prefix::check(prefix)?;
-        let probe = script::probe(Some(format!("{prefix}:probe").as_bytes()));
+        let probe = script::probe(format!("{prefix}:probe").as_bytes());
         let one = |find| Topology::One(Node::new(find, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
             Address::Server(target) => one(Find::At(target)),
@@ -90,7 +90,7 @@ impl Redis {
                 one(Find::Primary(Sentinels::new(sentinels, service, primary)))
             }
             Address::Cluster { seeds } => {
-                Topology::Cluster(Cluster::new(seeds, deadline, Arc::clone(&background)))
+                Topology::Cluster(Cluster::new(seeds, prefix, deadline, Arc::clone(&background)))
             }
         };
         let (queues, in_flight) = (Queues::default(), AtomicUsize::new(0));
@@ -215,7 +215,7 @@ struct Charged {
 
 impl Charged {
     /// Gives back in the background: the time of the caller may be over, and the caller may leave. The
-    /// receiver is told the end.
+    /// receiver completes when all is given back.
     fn give_back(&mut self) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         let (charges, servers) = (mem::take(&mut self.charges), Arc::clone(&self.servers));
@@ -360,7 +360,9 @@ impl Servers {
             let answer = self.decide(Op::Decide, &group, by).await;
             if !answer.as_ref().is_ok_and(|(verdict, _)| verdict.decision.allowed) {
                 // As far as there is time: the caller is answered when nothing is charged any more.
-                let _ = timeout_at(by, charged.give_back()).await;
+                if !charged.charges.is_empty() {
+                    let _ = timeout_at(by, charged.give_back()).await;
+                }
                 return answer.map(|(verdict, _)| verdict);
             }
             let (verdict, clock) = answer?;

@@ -142,17 +142,24 @@ impl Node {
                 Ok(value)
             }
             Err(Lost::Sent(error)) => {
+                // An error is a reply as well.
+                if !error.is_unrecoverable_error() && socket.breaker.answered() {
+                    self.setbacks.store(0, Ordering::Relaxed);
+                }
                 self.look_for_replica(&store_error(&error, &[]));
                 Err(Failure::Redis(error))
             }
             Err(Lost::Unsent(error)) => {
-                self.trip(&socket, &store_error(&error, &[]));
+                // Another call may have connected meanwhile.
+                if socket.link().is_none() {
+                    self.trip(&socket, &store_error(&error, &[]));
+                }
                 Err(Failure::Redis(error))
             }
         }
     }
 
-    /// Whether the server would decide now.
+    /// Whether the server, which is not a node of a cluster, would decide now.
     pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
         self.send(&self.probe, false, by).await.map(drop)
     }
@@ -198,12 +205,13 @@ impl Node {
         }
         report::breaker(&self.name, Some(cause));
         if !self.probing.swap(true, Ordering::SeqCst) {
-            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self)));
+            let running = Running::new(self, |node| &node.probing);
+            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), running));
         }
     }
 
     /// Probes the server until all breakers are closed.
-    async fn probe_until_closed(node: Weak<Self>) {
+    async fn probe_until_closed(node: Weak<Self>, running: Running) {
         loop {
             let setbacks = match node.upgrade() {
                 Some(node) => node.setbacks.fetch_add(1, Ordering::Relaxed),
@@ -220,9 +228,9 @@ impl Node {
                 report::breaker(&node.name, None);
             }
             if node.open().is_empty() {
-                node.probing.store(false, Ordering::SeqCst);
+                running.end();
                 // One may have opened in between, and relied on this.
-                if node.open().is_empty() || node.probing.swap(true, Ordering::SeqCst) {
+                if node.open().is_empty() || !running.begin() {
                     return;
                 }
             }
@@ -241,7 +249,7 @@ impl Node {
         let probe = async {
             let link = timeout(3 * CONNECT, self.link(&socket)).await.ok()?.ok()?;
             let reply = timeout(self.deadline, link.send(&self.probe, false)).await.ok()?;
-            // Any other reply is one: what is wrong with it is told to callers.
+            // Any other reply will do: callers get the errors of the server.
             let is_answer = |error: &RedisError| {
                 !error.is_unrecoverable_error() && !is_replica(&store_error(error, &[]))
             };
@@ -286,7 +294,8 @@ impl Node {
                 tokio::spawn(warn_of_eviction(node.name.clone(), link.clone()));
             }
             if link.primary().is_some() && !node.watching.swap(true, Ordering::SeqCst) {
-                node.background.spawn(Self::watch(Arc::downgrade(&node)));
+                let running = Running::new(&node, |node| &node.watching);
+                node.background.spawn(Self::watch(Arc::downgrade(&node), running));
             }
             Ok(link)
         });
@@ -296,7 +305,7 @@ impl Node {
     }
 
     /// Gives up links when another server becomes the primary.
-    async fn watch(node: Weak<Self>) {
+    async fn watch(node: Weak<Self>, _running: Running) {
         loop {
             sleep(ASK_AGAIN).await;
             let Some(node) = node.upgrade() else { return };
@@ -311,6 +320,44 @@ impl Node {
                 }
             }
         }
+    }
+}
+
+/// A job of the background thread that a flag of the node says is running. The flag falls with the job, also
+/// if that is lost before it ends.
+struct Running {
+    node: Weak<Node>,
+    flag: fn(&Node) -> &AtomicBool,
+    /// The flag is this job's.
+    is_own: AtomicBool,
+}
+
+impl Running {
+    /// The flag was raised already.
+    fn new(node: &Arc<Node>, flag: fn(&Node) -> &AtomicBool) -> Self {
+        Self { node: Arc::downgrade(node), flag, is_own: AtomicBool::new(true) }
+    }
+
+    fn end(&self) {
+        if self.is_own.swap(false, Ordering::SeqCst)
+            && let Some(node) = self.node.upgrade()
+        {
+            (self.flag)(&node).store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Raises the flag again, unless another job has.
+    fn begin(&self) -> bool {
+        let Some(node) = self.node.upgrade() else { return false };
+        let is_own = !(self.flag)(&node).swap(true, Ordering::SeqCst);
+        self.is_own.store(is_own, Ordering::SeqCst);
+        is_own
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

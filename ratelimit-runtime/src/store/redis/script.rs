@@ -26,7 +26,7 @@ local op, given, clock, cost, moment, from = struct.unpack('>I1I1I7I4I7', arg)
 /// What one that decides several calls is told of all of them.
 const SHARED: &str = "local op, given, clock, from = struct.unpack('>I1I1I7', ARGV[1])\n";
 
-/// The long ways of `lua/sliding.lua`, and the line of it that they stand for.
+/// The slow paths of `lua/sliding.lua`, and the line there that they replace.
 const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
 const SEGMENTS_HERE: &str = "  -- lua/segments.lua stands here.\n";
 
@@ -119,14 +119,20 @@ fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) ->
     command
 }
 
-/// Asks whether a server would decide: one that replicates another refuses to write a key. In a cluster
-/// there is no key that each node has.
-pub(super) fn probe(key: Option<&[u8]>) -> Cmd {
+/// Asks whether a server would decide: one that replicates another, or has no memory left, refuses to write
+/// a key.
+pub(super) fn probe(key: &[u8]) -> Cmd {
+    const WRITE: &str =
+        "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
     let mut command = redis::cmd("EVAL");
-    match key {
-        Some(key) => command.arg("return redis.call('DEL', KEYS[1])").arg(1).arg(key),
-        None => command.arg("return 1").arg(0),
-    };
+    command.arg(WRITE).arg(1).arg(key);
+    command
+}
+
+/// Asks whether a node of a cluster runs scripts, whatever slots it serves.
+pub(super) fn probe_of_node() -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg("return 1").arg(0);
     command
 }
 
