@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::entry::{Rest, Target};
 use self::flight::Flight;
@@ -151,6 +151,8 @@ enum Turn {
     Failed(StoreError),
     /// It was asked about alone.
     Asked(Finding),
+    /// There was no answer within the deadline.
+    Late,
 }
 
 impl Wanted {
@@ -160,15 +162,15 @@ impl Wanted {
             return self.limiter.ask(Op::Decide, limit, key, self.cost).await;
         }
         let deadline = self.limiter.deadline();
-        let error = match timeout(deadline, self.decided()).await {
-            Ok(Turn::Spent(decision)) => return Ok(Verdict::new(limit, decision)),
-            Ok(Turn::Refused(answer)) => {
+        let error = match self.decided(Instant::now() + deadline).await {
+            Turn::Spent(decision) => return Ok(Verdict::new(limit, decision)),
+            Turn::Refused(answer) => {
                 let decision = Decision::new(limit.capacity(), answer);
                 return Err(Rejection::limited(limit, decision));
             }
-            Ok(Turn::Asked(finding)) => return finding,
-            Ok(Turn::Failed(error)) => error,
-            Err(_) => StoreError::Timeout { deadline },
+            Turn::Asked(finding) => return finding,
+            Turn::Failed(error) => error,
+            Turn::Late => StoreError::Timeout { deadline },
         };
         let place = self.limiter.local().place(limit, key);
         let answer = self.limiter.fall_back(place, Op::Decide, limit, self.cost, error);
@@ -177,7 +179,7 @@ impl Wanted {
 
     /// Waits for a request of this call or of another. Sends one for this call alone where that would take
     /// too long, or the key is not leased.
-    async fn decided(&self) -> Turn {
+    async fn decided(&self, by: Instant) -> Turn {
         let Self { limiter, place, target, cost } = self;
         // A flight that ends with its runtime leaves those of other runtimes to ask again.
         for _ in 0..2 {
@@ -192,22 +194,25 @@ impl Wanted {
                     (answer, arrival)
                 }
             };
+            // One timer at a time: most calls have their answer within the first.
             let mut landed = timeout(limiter.deadline() / PATIENCE, &mut answer).await;
             if landed.is_err() {
                 if limiter.leases().is_left_behind(*place, arrival) {
                     break;
                 }
-                landed = Ok(answer.await);
+                landed = timeout_at(by, answer).await;
             }
             match landed {
                 Ok(Ok(Landed::Units(permit))) => return Turn::Spent(permit.spend()),
                 Ok(Ok(Landed::Refused(answer))) => return Turn::Refused(answer),
                 Ok(Ok(Landed::Failed(error))) => return Turn::Failed(error),
                 Ok(Ok(Landed::Nothing)) => break,
-                Ok(Err(_)) | Err(_) => {}
+                Ok(Err(_)) => {}
+                Err(_) => return Turn::Late,
             }
         }
-        Turn::Asked(limiter.ask(Op::Decide, &target.limit, &target.key, *cost).await)
+        let asked = limiter.ask(Op::Decide, &target.limit, &target.key, *cost);
+        timeout_at(by, asked).await.map_or(Turn::Late, Turn::Asked)
     }
 }
 

@@ -100,7 +100,7 @@ impl Servers {
         }
         let id = (Handle::current().id(), self.slot(&asked.key));
         let mut answer = self.queue(id, asked, by);
-        let mut soon = Instant::now() + self.deadline / PATIENCE;
+        let mut soon = by - self.deadline / PATIENCE * (PATIENCE - 1);
         loop {
             match timeout_at(soon.min(by), &mut answer).await {
                 Ok(Ok(answer)) => return answer,

@@ -57,7 +57,6 @@ async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisEr
 
 async fn tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
     let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream).try_clone()?;
     Ok((stream, socket))
 }

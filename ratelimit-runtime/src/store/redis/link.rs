@@ -27,12 +27,10 @@ const READS: usize = 3;
 
 /// A connection of one runtime. Clones are of one connection, which closes with the last of them.
 #[derive(Clone)]
-pub(super) struct Link {
-    connection: MultiplexedConnection,
-    state: Arc<State>,
-}
+pub(super) struct Link(Arc<State>);
 
 struct State {
+    connection: MultiplexedConnection,
     pulse: Pulse,
     /// The same socket, to look at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
@@ -63,13 +61,13 @@ impl Link {
             drop(socket);
         });
         let (driver, socket) = (driver.abort_handle(), weak);
-        Self { connection, state: Arc::new(State { pulse, socket, driver, primary }) }
+        Self(Arc::new(State { connection, pulse, socket, driver, primary }))
     }
 
     /// Sends one command. After `asking`, a node of a cluster answers for a slot that it is about to take
     /// over.
     pub(super) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let mut connection = self.connection.clone();
+        let mut connection = self.0.connection.clone();
         let reply = if asking {
             let mut both = redis::pipe();
             both.cmd("ASKING").add_command(command.clone());
@@ -83,7 +81,7 @@ impl Link {
 
     /// Whether the server has not closed the connection, as far as this machine knows.
     pub(super) async fn is_open(&self) -> bool {
-        let State { pulse, .. } = &*self.state;
+        let State { pulse, .. } = &*self.0;
         if pulse.is_idle() && self.has_something_to_read() {
             // On an idle link, that is the end, which may stand behind a farewell of TLS.
             for _ in 0..READS {
@@ -97,12 +95,12 @@ impl Link {
     /// Whether something was sent longer ago than `most`, and nothing has come since; also nothing that this
     /// runtime has not read yet.
     pub(super) fn is_silent(&self, most: Duration) -> bool {
-        self.state.pulse.silent_for() > most && !self.has_something_to_read()
+        self.0.pulse.silent_for() > most && !self.has_something_to_read()
     }
 
     /// Reads nothing: the driver does. The end of a stream can be read, too.
     fn has_something_to_read(&self) -> bool {
-        let Some(socket) = self.state.socket.upgrade() else { return true };
+        let Some(socket) = self.0.socket.upgrade() else { return true };
         match socket.peek(&mut [MaybeUninit::uninit()]) {
             Ok(_) => true,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
@@ -111,11 +109,11 @@ impl Link {
 
     /// The name that the Sentinels had for the server when this was connected.
     pub(super) fn primary(&self) -> Option<&Primary> {
-        self.state.primary.as_ref()
+        self.0.primary.as_ref()
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.state, &other.state)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
