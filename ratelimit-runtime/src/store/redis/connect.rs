@@ -57,6 +57,8 @@ async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisEr
 
 async fn tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
     let stream = TcpStream::connect((host, port)).await?;
+    // Or a command would wait until the server has acknowledged the one before, which takes a round trip.
+    stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream).try_clone()?;
     Ok((stream, socket))
 }
