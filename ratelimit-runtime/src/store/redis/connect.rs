@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::address::Target;
 use super::link::{Link, Pulse, Watched};
@@ -21,6 +21,11 @@ use super::sentinel::Primary;
 /// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
 /// runs into its deadline, the attempt goes on, and a later one finds the connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(1);
+
+/// Logging in takes a round trip. Where that is longer, a command does not wait until the server has
+/// acknowledged the one before. Where it is shorter, the wait is short, and commands share packets
+/// (`cargo bench --bench all -- redis`).
+const NEAR: Duration = Duration::from_millis(1);
 
 /// Connects, logs in, and drives the connection in a task of this runtime. `primary` is what the
 /// Sentinels call the server, if they were asked.
@@ -57,8 +62,6 @@ async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisEr
 
 async fn tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
     let stream = TcpStream::connect((host, port)).await?;
-    // Or a command would wait until the server has acknowledged the one before, which takes a round trip.
-    stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream).try_clone()?;
     Ok((stream, socket))
 }
@@ -73,7 +76,12 @@ async fn log_in(
     let stream = Watched::new(stream, pulse.clone());
     // The deadline of a decision covers its reply; no second one here.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let began = Instant::now();
     let (connection, driver) =
         MultiplexedConnection::new_with_config(target.login(), stream, config).await?;
+    if began.elapsed() > NEAR {
+        // A Unix socket has no such option, and needs none.
+        let _ = socket.set_tcp_nodelay(true);
+    }
     Ok(Link::new(connection, driver, pulse, socket, primary))
 }
