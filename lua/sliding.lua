@@ -119,7 +119,7 @@ elseif cost > 0 and op == REFUND and state ~= '' then
   used = math.max(used - cost, 0)
   cut()
 elseif cost > 0 and op == RETURN and state ~= '' and moment + period > now then
-  -- The oldest go first: those that are left leave no earlier than those that stay in truth.
+  -- The oldest go first: the units that are left leave no earlier than those really used.
   advance(math.min(cost, used))
 end
 if allowed and cost > 0 and op ~= PEEK and (slots > 0 or state ~= '') then

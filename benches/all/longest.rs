@@ -79,7 +79,7 @@ fn limit(threshold: u32) -> Limit {
     Limit::sliding("longest", threshold, PERIOD)
 }
 
-/// An entry of `SLOWLOG`: its number, when, microseconds, the command, and of which client.
+/// An entry of `SLOWLOG`: number, time, microseconds, command, and client.
 type Slow = (u64, u64, f64, Vec<Vec<u8>>, String, String);
 
 /// The key of the log in Redis.

@@ -120,7 +120,7 @@ async fn what_cannot_be_decided_is_told_without_its_key() {
     let foreign = events_of(async {
         assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
     });
-    // Which limit it is about is told, and what to do.
+    // The log names the limit, and says what to do.
     let error = "error=the Redis key `ratelimit:sliding:1h:events{…}` does not hold the state of a \
                  rate limit: delete it, or set another `key_prefix`";
     assert_eq!(foreign.await, [format!("DEBUG not decided limit=\"events\" {error}")]);

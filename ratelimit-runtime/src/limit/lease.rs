@@ -120,7 +120,7 @@ impl Limit {
             reserved: self.reserve() as u32,
             lease: 0,
             identity: identity(self.algorithm, period_us, self.align, self.name),
-            // That of the bucket that others share; windows use none.
+            // Processes that do not lease count the same bucket at this rate; windows use none.
             rate: self.rate,
             grain: Grain::new(self.threshold, period_us),
             ..*self

@@ -1,4 +1,4 @@
-//! Moments of buckets, booked ahead for calls that wait and given back by those that leave.
+//! Books moments of buckets ahead for waiting calls, and gives back the moments of calls that leave.
 
 use super::RateLimiter;
 use crate::algorithm::BucketOp;

@@ -180,8 +180,8 @@ impl Page {
         }
     }
 
-    /// Shortens the page so that `used` units are left, taking the oldest away: those that are left leave
-    /// no earlier than those that stay in truth.
+    /// Removes the oldest units until `used` are left. These leave the window no earlier than the units that
+    /// were really used.
     fn advance(&mut self, used: u64) {
         let total = self.entries.back().map_or(self.base, |last| last.total);
         let base = total - used;

@@ -1,5 +1,5 @@
-//! How a sliding log is reset: the state first, then the segments of a long one. Their keys are those that
-//! `lua/sliding.lua` makes.
+//! Resets a sliding log: removes the state first, then the segments of a long log. `lua/sliding.lua` makes
+//! the keys of the segments.
 
 use redis::Cmd;
 use tokio::time::Instant;

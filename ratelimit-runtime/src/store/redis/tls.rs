@@ -61,7 +61,7 @@ fn with_client(
     config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)
 }
 
-/// The certificates of a PEM file, of which there must be one.
+/// The certificates of a PEM file; at least one.
 fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> {
     let chain: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
