@@ -105,7 +105,7 @@ fn call(url: &str, limit: Limit) -> u32 {
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
-                let limiter = limiter.clone();
+                let (limiter, limit) = (limiter.clone(), limit.clone());
                 tokio::spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..CALLS {

@@ -30,8 +30,8 @@ fn bad_values_are_told_what_to_write() {
     assert!(new(1, Duration::from_micros(1)).is_ok());
 
     let bucket = Limit::token_bucket("limits", 1, YEAR);
-    refused(bucket.try_burst(0), "at least 1");
-    refused(bucket.try_burst(101), "lower `burst` or `period`");
+    refused(bucket.clone().try_burst(0), "at least 1");
+    refused(bucket.clone().try_burst(101), "lower `burst` or `period`");
     assert_eq!(bucket.try_burst(100).expect("100 years").capacity(), 100);
     refused(Limit::sliding("limits", 1, second).try_burst(2), "with token_bucket or leaky_bucket");
 
@@ -53,8 +53,8 @@ fn a_lease_is_within_its_limit() {
     assert!(sliding(Duration::from_millis(100)).try_lease(100).is_ok());
     // 1.01 tokens refill in 600 ms.
     let bucket = Limit::token_bucket("limits", 101, minute).burst(10);
-    assert!(bucket.try_lease(8).is_ok());
-    refused(bucket.try_lease(9), "at most what can be admitted");
+    assert!(bucket.clone().try_lease(8).is_ok());
+    refused(bucket.clone().try_lease(9), "at most what can be admitted");
     refused(bucket.lease(8).try_burst(9), "at most what can be admitted");
     refused(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
 }

@@ -96,11 +96,11 @@ async fn twelve_days_of_traffic() {
             let count = chance.count(day);
             let limit = limit(ALGORITHMS[count.0]);
             let (model, admitted) =
-                counts.entry(count).or_insert_with(|| (Model::new(limit, None), [0; 3]));
+                counts.entry(count).or_insert_with(|| (Model::new(&limit, None), [0; 3]));
             // Up to the capacity at once, over and over.
             for _ in 0..=chance.below(3) {
                 let cost = 1 + chance.below(limit.capacity().min(3));
-                let expected = model.check(limit, clock.now().as_micros() as u64, cost).allowed;
+                let expected = model.check(&limit, clock.now().as_micros() as u64, cost).allowed;
                 let here = decision(embedded.check(&limit, count, cost).await).allowed;
                 let there = decision(redis.check(&limit, count, cost).await).allowed;
                 for (total, allowed) in admitted.iter_mut().zip([expected, here, there]) {
@@ -124,7 +124,7 @@ async fn twelve_days_of_traffic() {
         most[count.0] = most[count.0].max(*expected);
         // Hours after the last call a key is as new, whoever still remembers it.
         let clock = clock.now().as_micros() as u64;
-        assert_eq!(model.peek(limit, clock, 1).remaining, limit.capacity());
+        assert_eq!(model.peek(&limit, clock, 1).remaining, limit.capacity());
         for store in [&embedded, &redis] {
             let seen = store.peek(&limit, count, 1).await.expect("a decision");
             assert_eq!((seen.remaining, seen.reset_after), (limit.capacity(), Duration::ZERO));
@@ -172,11 +172,11 @@ async fn twelve_days_of_pressure() {
         let (here, there) = (start(), start());
         let stores = [(embedded(&here), here), (redis(&server, &there), there)];
         for (limiter, clock) in stores {
-            let (mut model, mut expected, mut admitted) = (Model::new(limit, None), 0, 0);
+            let (mut model, mut expected, mut admitted) = (Model::new(&limit, None), 0, 0);
             let end = clock.now() + DAY * DAYS;
             while clock.now() <= end {
                 let time = clock.now().as_micros() as u64;
-                expected += u32::from(model.check(limit, time, 1).allowed);
+                expected += u32::from(model.check(&limit, time, 1).allowed);
                 let decided = decision(limiter.check(&limit, "key", 1).await);
                 admitted += u32::from(decided.allowed);
                 assert_ne!(decided.allowed, decided.retry_after > Duration::ZERO, "{decided:?}");

@@ -98,7 +98,7 @@ impl Log {
     fn new() -> Self {
         let (server, clock) = (Server::start(), VirtualClock::new());
         let virtual_clock = Clock::Virtual(clock.clone());
-        let limiter = server.builder().clock(virtual_clock).remember_refusals(false).build();
+        let limiter = server.builder().clock(virtual_clock).cache_rejections(false).build();
         let (limiter, start) = (limiter.expect("valid"), clock.now());
         let runtime = Runtime::new().expect("a runtime");
         Self { server, limiter, clock, start, runtime }

@@ -103,7 +103,7 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let server = Server::start();
         // Each refusal is asked for.
-        let limiter = server.builder().remember_refusals(false).build().expect("valid");
+        let limiter = server.builder().cache_rejections(false).build().expect("valid");
         Self { limiter, runtime: Runtime::new().expect("a runtime"), server }
     }
 
@@ -146,7 +146,7 @@ impl Bench {
         self.runtime.block_on(async {
             let tasks: Vec<_> = (0..IN_FLIGHT.min(calls))
                 .map(|task| {
-                    let limiter = self.limiter.clone();
+                    let (limiter, limit) = (self.limiter.clone(), limit.clone());
                     tokio::spawn(async move {
                         for _ in (task..calls).step_by(IN_FLIGHT as usize) {
                             let _ = limiter.check(&limit, "key", 1).await;

@@ -74,7 +74,7 @@ impl Sessions {
             let session = Session {
                 id,
                 stores: &sessions.stores,
-                schedule: Schedule::new(settings.traffic, settings.limits[0]),
+                schedule: Schedule::new(settings.traffic, &settings.limits[0]),
                 settings,
                 start: Instant::now(),
                 told: None,
@@ -216,7 +216,7 @@ impl Session<'_> {
         if settings.traffic != self.settings.traffic
             || settings.limits[0] != self.settings.limits[0]
         {
-            self.schedule = Schedule::new(settings.traffic, settings.limits[0]);
+            self.schedule = Schedule::new(settings.traffic, &settings.limits[0]);
         }
         // Counts of another period, or elsewhere, would be found by nobody.
         let counted = |settings: &Settings| (settings.store, settings.limits[0].period());
@@ -231,7 +231,7 @@ impl Session<'_> {
     async fn forget(&mut self) -> Result<(), Left> {
         self.reset().await;
         self.tally = [Tally::default(); 5];
-        self.schedule = Schedule::new(self.settings.traffic, self.settings.limits[0]);
+        self.schedule = Schedule::new(self.settings.traffic, &self.settings.limits[0]);
         self.told = None;
         self.tell("forgotten", &()).await
     }

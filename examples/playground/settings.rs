@@ -160,11 +160,12 @@ fn limits(
     period: Duration,
     burst: Option<u32>,
 ) -> Result<[Limit; 5], InvalidLimit> {
-    let mut limits = [Limit::new("playground", ALGORITHMS[0], threshold, period)?; 5];
+    let first = Limit::new("playground", ALGORITHMS[0], threshold, period)?;
+    let mut limits = std::array::from_fn(|_| first.clone());
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
         *limit = Limit::new("playground", algorithm, threshold, period)?;
         if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {
-            *limit = limit.try_burst(burst)?;
+            *limit = limit.clone().try_burst(burst)?;
         }
     }
     Ok(limits)

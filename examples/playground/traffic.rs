@@ -34,8 +34,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(traffic: Traffic, limit: Limit) -> Self {
-        Self { traffic, limit, due: Instant::now(), calls: 0 }
+    pub(crate) fn new(traffic: Traffic, limit: &Limit) -> Self {
+        Self { traffic, limit: limit.clone(), due: Instant::now(), calls: 0 }
     }
 
     /// Returns when a call is due. Dropped before, it changes nothing.

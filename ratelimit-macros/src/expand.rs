@@ -107,7 +107,7 @@ impl Expansion<'_> {
                 charge.key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
             let cost =
                 charge.cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
-            quote_spanned!(hygienic()=> #rt::__private::Charge::new(#limit, &#key, #cost))
+            quote_spanned!(hygienic()=> #rt::__private::Charge::unsync(#limit, &#key, #cost))
         });
         let (key, cost) = (self.key(default.key.as_ref()), cost(default.cost.as_ref()));
         // What several limits share is evaluated once. A `match` keeps the temporaries of the key

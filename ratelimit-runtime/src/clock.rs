@@ -1,30 +1,33 @@
 //! What time it is: microseconds since the epoch.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use once_cell::sync::Lazy;
 use tokio::sync::Notify;
 
-/// Whose time a limiter decides by.
+/// The clock by which a limiter decides.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The store's own: the server's in Redis, so that the clocks of the clients do not matter; in
-    /// the embedded store the wall clock at the start of the process, carried on by the monotonic
-    /// one, so that a step of the wall clock does not matter.
+    /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not
+    /// matter. The embedded store takes the wall clock at the start of the process and advances it by the
+    /// monotonic clock, so a step of the wall clock does not matter.
     #[default]
     Store,
-    /// This process's wall clock, sent along with every decision; for hosted Redis services that
-    /// refuse `TIME` in scripts. The clocks of all clients must then agree to well within a period.
+    /// The wall clock of this process, sent with every decision; for hosted Redis services that reject
+    /// `TIME` in scripts. The clocks of all clients must then agree to well within a period.
     Client,
-    /// A clock that stands still until it is told to move; for tests.
+    /// A clock that moves only when the program moves it; for tests.
     Virtual(VirtualClock),
 }
 
 impl Clock {
-    /// The time to send to a store that has a clock of its own; `None` to let it use that.
+    /// Returns the time to send to a store that has its own clock; `None` if the store uses its own.
     #[cfg(feature = "redis")]
     pub(crate) fn sent(&self) -> Option<u64> {
         match self {
@@ -34,8 +37,8 @@ impl Clock {
         }
     }
 
-    /// Returns once [`local`](Self::local) is `at` or later. A virtual clock is waited for until it
-    /// is moved; for the others there must be a runtime, see [`can_sleep`](Self::can_sleep).
+    /// Completes once [`local`](Self::local) is `at` or later. Any clock but a virtual one needs a runtime; see
+    /// [`can_sleep`](Self::can_sleep).
     pub(crate) async fn sleep_until(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
@@ -45,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// The time that no step of the wall clock changes.
+    /// Returns the time by a clock that no step of the wall clock changes.
     #[inline]
     pub(crate) fn steady(&self) -> u64 {
         match self {
@@ -54,7 +57,7 @@ impl Clock {
         }
     }
 
-    /// Returns once [`steady`](Self::steady) is `at` or later; in a runtime.
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime.
     pub(crate) async fn sleep_to(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
@@ -68,7 +71,7 @@ impl Clock {
         matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()
     }
 
-    /// The time of a store that has no clock of its own.
+    /// Returns the time for the embedded store.
     #[inline]
     pub(crate) fn local(&self) -> u64 {
         match self {
@@ -79,7 +82,7 @@ impl Clock {
     }
 }
 
-/// A clock that stands still until it is told to move. Clones share one time.
+/// A clock that moves only when the program moves it. Clones share one time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -99,40 +102,40 @@ impl Clock {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct VirtualClock(Arc<Time>);
+pub struct VirtualClock(Arc<VirtualTime>);
 
 #[derive(Debug)]
-struct Time {
+struct VirtualTime {
     now: AtomicU64,
     moved: Notify,
 }
 
 impl VirtualClock {
-    /// A clock at the present time.
+    /// Creates a clock at the present time.
     #[must_use]
     pub fn new() -> Self {
         Self::at(Duration::from_micros(wall()))
     }
 
-    /// A clock at `since_epoch` after 1970-01-01 00:00 UTC.
+    /// Creates a clock at `since_epoch` after 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn at(since_epoch: Duration) -> Self {
         let now = AtomicU64::new(micros(since_epoch));
-        Self(Arc::new(Time { now, moved: Notify::new() }))
+        Self(Arc::new(VirtualTime { now, moved: Notify::new() }))
     }
 
-    /// Moves the clock forward, and wakes who waits for the time it reaches.
+    /// Moves the clock forward and wakes the calls that wait for the new time.
     pub fn advance(&self, by: Duration) {
         self.set(self.now().saturating_add(by));
     }
 
-    /// Sets the clock, backwards if need be.
+    /// Sets the clock, also backwards.
     pub fn set(&self, since_epoch: Duration) {
         self.0.now.store(micros(since_epoch), Ordering::SeqCst);
         self.0.moved.notify_waiters();
     }
 
-    /// The time since 1970-01-01 00:00 UTC.
+    /// Returns the time since 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_micros(self.now_us())
@@ -159,28 +162,43 @@ impl Default for VirtualClock {
     }
 }
 
+/// Returns the result of `work` if it completes before `end`.
+pub(crate) async fn before<T>(
+    end: impl Future<Output = ()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut end, mut work) = (pin!(end), pin!(work));
+    poll_fn(|context| {
+        if let Poll::Ready(result) = work.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        end.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
 fn wall() -> u64 {
     // A clock before 1970 counts as 1970: there is no earlier time to fall back to.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
 }
 
-/// The wall clock at the start, carried on by the cycle counter of the processor where that is as good
-/// as a clock, and by the monotonic clock elsewhere.
+/// Returns the wall clock at the first call, advanced by the cycle counter of the processor where that is as
+/// good as a clock, and by the monotonic clock elsewhere.
 #[inline]
 fn steady() -> u64 {
-    static START: Lazy<Start> = Lazy::new(|| {
+    static START: Lazy<ClockStart> = Lazy::new(|| {
         let clock = quanta::Clock::new();
         let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
         let tick = ((nanos << FINE) / 1_000) >> 40;
-        Start { wall: wall(), raw: clock.raw(), tick: tick as u64, clock }
+        ClockStart { wall: wall(), raw: clock.raw(), tick: tick as u64, clock }
     });
-    let Start { wall, raw, tick, clock } = &*START;
+    let ClockStart { wall, raw, tick, clock } = &*START;
     let ticks = clock.raw().saturating_sub(*raw);
     wall + ((u128::from(ticks) * u128::from(*tick)) >> FINE) as u64
 }
 
-/// When the process looked at the clocks first.
-struct Start {
+/// The clocks at the first call.
+struct ClockStart {
     wall: u64,
     raw: u64,
     /// The length of a tick of the counter, in microseconds × 2⁵².
@@ -190,8 +208,8 @@ struct Start {
 
 const FINE: u32 = 52;
 
-/// Microseconds, at most those of the year 2112: what is added to a time then still is exact in the
-/// `f64`s of the scripts.
+/// Returns microseconds, at most those of the year 2112, so that sums with them stay exact in the `f64` of
+/// scripts.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

@@ -122,43 +122,33 @@ pub mod guide {
 }
 
 mod algorithm;
+mod backend;
 mod background;
-mod builder;
 mod check;
 mod clock;
-mod decision;
-mod error;
-mod ever;
-mod global;
 mod key;
 mod lease;
 mod limit;
 mod limiter;
-mod part;
-mod question;
-mod refusals;
-mod rejection;
+mod reply;
 mod report;
-mod site;
+mod sticky;
 mod store;
 mod waiting;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub mod web;
 
 #[doc(hidden)]
-#[path = "private.rs"]
+#[path = "expansion/mod.rs"]
 pub mod __private;
 
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::builder::Builder;
-pub use crate::check::{Answer, Check};
+pub use crate::check::{Check, Part};
 pub use crate::clock::{Clock, VirtualClock};
-pub use crate::decision::{Decision, Source};
-pub use crate::error::{BuildError, StoreError};
-pub use crate::global::{SetGlobalError, current, set_global};
 pub use crate::key::{Key, KeyWriter};
-pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, OnError, Quota, Scope};
-pub use crate::limiter::RateLimiter;
-pub use crate::part::Part;
-pub use crate::rejection::{FromRejection, Rejection};
+pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};
+pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, set_global};
+pub use crate::reply::{
+    Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
+};

@@ -17,9 +17,9 @@ async fn one_key(user: &str) -> Result<String, Rejection> {
 #[rate_limit(
     limit(period = "1m", threshold = 2, key = "{user}", name = "login.user"),
     limit(period = "1m", threshold = 3, key = address, name = "login.address"),
-    on_limited = |rejection| Err(rejection.name()),
+    on_limited = |rejection| Err(rejection.name().to_owned()),
 )]
-async fn login(user: String, address: [u8; 4]) -> Result<(String, [u8; 4]), &'static str> {
+async fn login(user: String, address: [u8; 4]) -> Result<(String, [u8; 4]), String> {
     Ok((user, address))
 }
 
@@ -68,9 +68,9 @@ async fn run(clock: &VirtualClock) {
     let login = async |user: &str| login(user.to_owned(), [127, 0, 0, 1]).await;
     assert!(login("ann").await.is_ok());
     assert!(login("ann").await.is_ok());
-    assert_eq!(login("ann").await, Err("login.user"));
+    assert_eq!(login("ann").await, Err("login.user".to_owned()));
     assert_eq!(login("bob").await.unwrap(), ("bob".to_owned(), [127, 0, 0, 1]));
-    assert_eq!(login("bob").await, Err("login.address"));
+    assert_eq!(login("bob").await, Err("login.address".to_owned()));
 
     let upload = async |size| upload("shop".to_owned(), size).await;
     assert_eq!(upload(50).await.unwrap(), "shop");

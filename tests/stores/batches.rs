@@ -10,8 +10,8 @@ use support::server::Server;
 use crate::{Timed, decision};
 
 /// Asks all at once, and gives the answers in their order.
-async fn at_once(limiter: &RateLimiter, limit: Limit, calls: &[(String, u32)]) -> Vec<Decision> {
-    let check = |(key, cost): &(String, u32)| tokio::spawn(limiter.check(&limit, key, *cost));
+async fn at_once(limiter: &RateLimiter, limit: &Limit, calls: &[(String, u32)]) -> Vec<Decision> {
+    let check = |(key, cost): &(String, u32)| tokio::spawn(limiter.check(limit, key, *cost));
     let tasks: Vec<_> = calls.iter().map(check).collect();
     let mut answers = Vec::new();
     for task in tasks {
@@ -38,7 +38,7 @@ async fn equal_calls_are_answered_as_if_one_came_after_the_other() {
                 let cost = limit.capacity().min(cost);
                 let calls = vec![(key.clone(), cost); 120];
                 let before = server.script_calls();
-                let mut got = at_once(&redis.limiter, limit, &calls).await;
+                let mut got = at_once(&redis.limiter, &limit, &calls).await;
                 assert!(server.script_calls() - before < 40, "they were not put together");
                 let mut expected = Vec::new();
                 for (key, cost) in &calls {
@@ -73,7 +73,7 @@ async fn each_call_of_a_mixture_gets_its_own_answer() {
         }
         let call = |number: u32| (format!("key {}", number * number % 40), 1 + number % 3);
         let calls: Vec<_> = (0..600).map(call).collect();
-        let answers = at_once(&timed.limiter, limit, &calls).await;
+        let answers = at_once(&timed.limiter, &limit, &calls).await;
         for key in 0..40 {
             let key = format!("key {key}");
             let of_key = calls.iter().zip(&answers).filter(|((other, _), _)| *other == key);

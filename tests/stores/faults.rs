@@ -96,7 +96,7 @@ fn flushes_of_the_scripts_during_calls_charge_nothing_twice() {
 #[tokio::test]
 async fn a_deleted_key_starts_anew() {
     let server = Server::start();
-    let limiter = server.builder().remember_refusals(false).build().expect("valid");
+    let limiter = server.builder().cache_rejections(false).build().expect("valid");
     let mut connection = server.connection();
     let week = Duration::from_secs(7 * 86_400);
     for algorithm in [Algorithm::Sliding, Algorithm::Fixed, Algorithm::TokenBucket] {

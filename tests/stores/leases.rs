@@ -103,7 +103,7 @@ async fn several_limiters_use_all_of_it_and_no_more() {
         let limiters: Vec<_> = (0..4).map(|_| limiter(&server, &clock)).collect();
         let tasks: Vec<_> = (0..64)
             .map(|task| {
-                let limiter = limiters[task % 4].clone();
+                let (limiter, limit) = (limiters[task % 4].clone(), limit.clone());
                 tokio::spawn(async move { spend(&limiter, &limit, 50).await })
             })
             .collect();
@@ -384,7 +384,7 @@ async fn calls_keep_their_deadline_when_the_server_is_far_away() {
     let times = async |calls: usize, pause| {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..calls {
-            let limiter = limiter.clone();
+            let (limiter, limit) = (limiter.clone(), limit.clone());
             tasks.spawn(async move {
                 let start = std::time::Instant::now();
                 let answer = limiter.check(&limit, "key", 1).await;
@@ -395,7 +395,7 @@ async fn calls_keep_their_deadline_when_the_server_is_far_away() {
         tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
     };
     // The server learns the scripts, which takes a second round trip.
-    while times(20, Duration::ZERO).await.is_err() {}
+    while times.clone()(20, Duration::ZERO).await.is_err() {}
     let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
     let longest = times.iter().max().expect("some calls");
     assert!(*longest <= deadline, "{longest:?}");

@@ -36,7 +36,7 @@ enum Ask {
 impl Both {
     fn on(server: &Server) -> Self {
         let clock = VirtualClock::new();
-        let redis = server.builder().remember_refusals(false).clock(Clock::Virtual(clock.clone()));
+        let redis = server.builder().cache_rejections(false).clock(Clock::Virtual(clock.clone()));
         let embedded = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
         let (redis, embedded) = (redis.build().expect("valid"), embedded.build().expect("valid"));
         Self { redis, embedded, clock }
@@ -182,11 +182,11 @@ async fn stores_agree_with_the_model_on_long_logs() {
     let both = Both::on(&server);
     let mut connection = server.connection();
     let limits = [9_500, 9_000, 4_100, 100, 20_000].map(limit);
-    let mut model = Model::new(limits[0], None);
+    let mut model = Model::new(&limits[0], None);
     for index in 0..2 * SEGMENT + 700 {
         let cost = 1 + index / 63 % 2 * (index % 2);
         let clock = both.clock.now().as_micros() as u64;
-        model.charge(limits[4], clock, cost);
+        model.charge(&limits[4], clock, cost);
         assert!(both.agree(&limits[4], Ask::Check(cost)).await.allowed);
         both.clock.advance(HOUR / 10_000);
     }
@@ -209,11 +209,11 @@ async fn stores_agree_with_the_model_on_long_logs() {
         let got = both.agree(limit, ask).await;
         let clock = both.clock.now().as_micros() as u64;
         let expected = match ask {
-            Ask::Check(cost) => model.check(*limit, clock, cost),
-            Ask::Peek(cost) => model.peek(*limit, clock, cost),
-            Ask::Refund(cost) => model.refund(*limit, clock, cost),
+            Ask::Check(cost) => model.check(limit, clock, cost),
+            Ask::Peek(cost) => model.peek(limit, clock, cost),
+            Ask::Refund(cost) => model.refund(limit, clock, cost),
             Ask::Return(cost, ago) => {
-                model.give_back(*limit, clock, cost, clock - ago.as_micros() as u64)
+                model.give_back(limit, clock, cost, clock - ago.as_micros() as u64)
             }
         };
         let got = Expected {

@@ -125,8 +125,8 @@ async fn play(
 ) -> Result<Spending, TestCaseError> {
     let limiter: &RateLimiter = &timed.limiter;
     let mut spending = Spending { held: Vec::new(), spent: Vec::new() };
-    let mut model = Model::new(limits[0], None);
-    let (mut limit, mut retry) = (limits[0], None);
+    let mut model = Model::new(&limits[0], None);
+    let (mut limit, mut retry) = (limits[0].clone(), None);
     for (index, step) in steps.iter().enumerate() {
         let now = timed.clock.now().as_micros() as u64;
         let (lease, term) = leased(&limit);
@@ -138,7 +138,7 @@ async fn play(
                 continue;
             }
             Step::Change(index) => {
-                limit = limits[index];
+                limit = limits[index].clone();
                 retry = None;
                 continue;
             }
@@ -154,7 +154,7 @@ async fn play(
                     spending.spent.push((now, cost));
                 }
                 retry = (!redis.allowed).then_some((cost, redis.retry_after, false));
-                (model.check(limit, now, cost), redis)
+                (model.check(&limit, now, cost), redis)
             }
             Step::Lease { cost } => {
                 let redis = decision(limiter.check(&lease, name, cost).await);
@@ -162,18 +162,18 @@ async fn play(
                     spending.held.push((now, cost));
                 }
                 retry = (!redis.allowed).then_some((cost, redis.retry_after, true));
-                (model.lease(limit, now, cost, kept, term), redis)
+                (model.lease(&limit, now, cost, kept, term), redis)
             }
             Step::Retry { early } => {
                 let Some((cost, wait, leases)) = retry.take() else { continue };
                 timed.clock.advance(wait - Duration::from_micros(early.into()));
-                let limit = if leases { lease } else { limit };
-                let redis = limiter.peek(&limit, name, cost).await.expect("answers");
+                let limit = if leases { &lease } else { &limit };
+                let redis = limiter.peek(limit, name, cost).await.expect("answers");
                 prop_assert_eq!(redis.allowed, !early, "step {}: the wait is not tight", index);
                 continue;
             }
             Step::Peek { cost } => (
-                model.peek(limit, now, cost.min(limit.capacity())),
+                model.peek(&limit, now, cost.min(limit.capacity())),
                 limiter.peek(&limit, name, cost.min(limit.capacity())).await.expect("answers"),
             ),
             Step::Return { cost } => {
@@ -182,12 +182,12 @@ async fn play(
                 *units -= cost;
                 retry = None;
                 let redis = return_units(limiter, &limit, name, cost, *at).await;
-                (model.give_back(limit, now, cost, *at), redis.expect("answers"))
+                (model.give_back(&limit, now, cost, *at), redis.expect("answers"))
             }
             Step::Refund { cost } => {
                 retry = None;
                 let redis = limiter.refund(&limit, name, cost).await.expect("answers");
-                (model.refund(limit, now, cost), redis)
+                (model.refund(&limit, now, cost), redis)
             }
         };
         prop_assert_eq!(model, expected(redis), "step {}: {:?} at {}", index, step, now);

@@ -70,7 +70,7 @@ enum Step {
 }
 
 /// A limit, and the offset from UTC in minutes at which its windows begin.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Aligned {
     limit: Limit,
     align: Option<i64>,
@@ -212,7 +212,7 @@ impl Parity {
                 trace
                     .limits
                     .iter()
-                    .map(|it| (it.align, Model::new(it.limit, it.align)))
+                    .map(|it| (it.align, Model::new(&it.limit, it.align)))
                     .collect();
                 KEYS
             ],
@@ -225,7 +225,7 @@ impl Parity {
 
     /// Runs the trace and counts its decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let Aligned { mut limit, mut align } = trace.limits[0];
+        let Aligned { mut limit, mut align } = trace.limits[0].clone();
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -254,7 +254,7 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Change(index) => {
-                    Aligned { limit, align } = trace.limits[index];
+                    Aligned { limit, align } = trace.limits[index].clone();
                     retry = None;
                 }
                 Step::Reset { key } => {
@@ -285,7 +285,7 @@ impl Parity {
                 }
                 Step::Peek { key, cost } => {
                     let name = &self.names[key].clone();
-                    let model = self.model(key, align).peek(limit, clock, cost);
+                    let model = self.model(key, align).peek(&limit, clock, cost);
                     let store = decision(self.embedded[key].peek(&limit, name, cost).await);
                     let redis = decision(self.redis.peek(&limit, name, cost).await);
                     compare(index, step, model, store, redis)?;
@@ -293,7 +293,7 @@ impl Parity {
                 }
                 Step::Refund { key, cost } => {
                     let name = &self.names[key].clone();
-                    let model = self.model(key, align).refund(limit, clock, cost);
+                    let model = self.model(key, align).refund(&limit, clock, cost);
                     let store = self.embedded[key].refund(&limit, name, cost).await;
                     let redis = self.redis.refund(&limit, name, cost).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
@@ -304,7 +304,7 @@ impl Parity {
                     let name = &self.names[key].clone();
                     let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
                     let at = clock.saturating_sub(ago);
-                    let model = self.model(key, align).give_back(limit, clock, cost, at);
+                    let model = self.model(key, align).give_back(&limit, clock, cost, at);
                     let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
                     let redis = return_units(&self.redis, &limit, name, cost, at).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
@@ -334,7 +334,7 @@ impl Parity {
         cost: u32,
     ) -> (Expected, Decision, Decision) {
         let clock = self.clock.now().as_micros() as u64;
-        let model = self.model(key, align).check(*limit, clock, cost);
+        let model = self.model(key, align).check(limit, clock, cost);
         let name = &self.names[key].clone();
         (
             model,
@@ -358,7 +358,7 @@ impl Parity {
         let calls: Vec<_> =
             (0..count).map(|_| tokio::spawn(self.redis.check(limit, name, cost))).collect();
         for call in calls {
-            models.push(self.model(key, align).check(*limit, clock, cost));
+            models.push(self.model(key, align).check(limit, clock, cost));
             store.push(decision(self.embedded[key].check(limit, name, cost).await));
             redis.push(decision(call.await.expect("no panic")));
         }

@@ -94,7 +94,7 @@ async fn only_what_must_be_refused_is() {
         assert_eq!((answer.allowed, answer.source), (false, Source::Redis));
     }
 
-    let forgetful = server.builder().remember_refusals(false).build().expect("valid");
+    let forgetful = server.builder().cache_rejections(false).build().expect("valid");
     for _ in 0..5 {
         assert_eq!(source(&forgetful, &LIMIT, "forgetful").await.1, Source::Redis);
     }

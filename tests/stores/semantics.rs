@@ -199,7 +199,7 @@ crate::on_both_stores! {
 
     async fn what_is_given_back_to_a_bucket_under_a_lowered_burst_changes_nothing(timed: Timed) {
         for limit in buckets() {
-            let (full, lowered) = (limit.burst(10), limit.burst(3));
+            let (full, lowered) = (limit.clone().burst(10), limit.clone().burst(3));
             let at = timed.micros();
             assert!(timed.allows(&full, 10).await);
             let before = timed.peek(&lowered).await;
@@ -218,7 +218,7 @@ crate::on_both_stores! {
             let limit = limit.burst(10);
             let at = timed.micros();
             assert!(timed.allows(&limit, 10).await);
-            let waiting = limit.wait(Duration::from_secs(60));
+            let waiting = limit.clone().wait(Duration::from_secs(60));
             let waiting = tokio::spawn(timed.limiter.check(&waiting, "key", 1));
             // It has reserved the next token, so that another call gets the one after that.
             let before = loop {
@@ -265,7 +265,11 @@ crate::on_both_stores! {
 
     async fn another_align_is_another_count(timed: Timed) {
         let daily = limit(Algorithm::Fixed, 10, DAY);
-        let aligns = [daily, daily.align(Align::UTC), daily.align(Align::offset_minutes(480))];
+        let aligns = [
+            daily.clone(),
+            daily.clone().align(Align::UTC),
+            daily.align(Align::offset_minutes(480)),
+        ];
         let mut admitted = [0; 3];
         for _ in 0..100 {
             for (limit, admitted) in aligns.iter().zip(&mut admitted) {

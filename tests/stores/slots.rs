@@ -293,9 +293,9 @@ fn traces_keep_the_rate() {
             let two = format!("{key}, by two");
             let (_, both) = run(Fleet::redis(&server, 2).await, burst, &steps, &two).await;
             for fleet in [&fleet, &both] {
-                let mut model = Model::new(limit(burst), None);
+                let mut model = Model::new(&limit(burst), None);
                 for (number, at, cost) in &fleet.admitted {
-                    let model = model.check(limit(burst), *at, *cost);
+                    let model = model.check(&limit(burst), *at, *cost);
                     prop_assert!(model.allowed, "{} at {} is one too many", number, at);
                 }
             }

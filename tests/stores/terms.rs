@@ -77,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
 async fn play(limit: &Limit, steps: &[Step], way: Way) -> Vec<Spent> {
     let timed = Timed::embedded();
     let (stricter, term) = leased(limit);
-    let counted = if way == Way::Unstretched { *limit } else { stricter };
+    let counted = if way == Way::Unstretched { limit.clone() } else { stricter };
     let mut holders: Vec<Vec<Held>> = (0..HOLDERS).map(|_| Vec::new()).collect();
     let mut spent = Vec::new();
     for step in steps {

@@ -60,6 +60,7 @@ async fn waiters_are_admitted_in_their_order() {
             let mut tasks = JoinSet::new();
             for number in 0..40 {
                 let (limiter, order) = (timed.limiter.clone(), Arc::clone(&order));
+                let limit = limit.clone();
                 tasks.spawn(async move {
                     limiter.check(&limit, "key", 1).await.expect("in time");
                     order.lock().expect("no panic").push(number);
@@ -130,8 +131,9 @@ async fn deadlines_are_kept_by(algorithm: Algorithm) {
         let wait = Duration::from_millis(number * 7_919 % 30_000);
         let (limiter, ends, clock) =
             (timed.limiter.clone(), Arc::clone(&ends), timed.clock.clone());
+        let limit = limit.clone().wait(wait);
         tasks.spawn(async move {
-            let admitted = limiter.check(&limit.wait(wait), "key", 1).await.is_ok();
+            let admitted = limiter.check(&limit, "key", 1).await.is_ok();
             ends.lock().expect("no panic").push((number, admitted, clock.now() - start));
             assert!(clock.now() - start <= wait.max(Duration::from_millis(1)), "{number}");
         });
@@ -148,10 +150,10 @@ async fn deadlines_are_kept_by(algorithm: Algorithm) {
     let admitted: Vec<_> = ends.iter().filter(|(_, admitted, _)| *admitted).collect();
     assert!(admitted.is_sorted_by_key(|(number, ..)| *number), "{algorithm}: {admitted:?}");
     assert!(admitted.len() > 50, "{algorithm}: {}", admitted.len());
-    let mut model = Model::new(limit, None);
+    let mut model = Model::new(&limit, None);
     for (number, _, at) in admitted {
         let at = (start + *at).as_micros() as u64;
-        assert!(model.check(limit, at, 1).allowed, "{algorithm}: {number} is one too many");
+        assert!(model.check(&limit, at, 1).allowed, "{algorithm}: {number} is one too many");
     }
 }
 

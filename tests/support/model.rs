@@ -52,18 +52,18 @@ struct Leased {
 impl Model {
     /// An unused key.
     #[must_use]
-    pub fn new(limit: Limit, align: Option<i64>) -> Self {
+    pub fn new(limit: &Limit, align: Option<i64>) -> Self {
         let state = match limit.algorithm() {
             Algorithm::Sliding => State::Sliding(Vec::new()),
             Algorithm::Fixed => State::Fixed(0, 0),
             Algorithm::SlidingCounter => State::SlidingCounter(0, 0, 0),
             _ => State::Bucket(0, 0, 1, Leased::default()),
         };
-        Self { limit, align, state }
+        Self { limit: limit.clone(), align, state }
     }
 
     /// Admits and charges, or refuses.
-    pub fn check(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
+    pub fn check(&mut self, limit: &Limit, clock: u64, cost: u32) -> Expected {
         let before = self.peek(limit, clock, cost);
         if !before.allowed || cost == 0 {
             return before;
@@ -83,14 +83,21 @@ impl Model {
     }
 
     /// Charges a bucket for units that may be spent within a `term`, in which `kept` tokens refill.
-    pub fn lease(&mut self, limit: Limit, clock: u64, cost: u32, kept: u32, term: u64) -> Expected {
+    pub fn lease(
+        &mut self,
+        limit: &Limit,
+        clock: u64,
+        cost: u32,
+        kept: u32,
+        term: u64,
+    ) -> Expected {
         let now = self.now(clock);
         let raised = self.raised(limit, now, kept);
         let mut leased = self.clone();
         leased.state = raised.clone();
         let answer = leased.check(limit, clock, cost);
         if answer.allowed && cost > 0 {
-            self.limit = limit;
+            self.limit = limit.clone();
             self.state = leased.state;
             if let State::Bucket(.., leased) = &mut self.state {
                 leased.until = leased.until.max(now + term);
@@ -105,7 +112,7 @@ impl Model {
         // A call that is refused raises nothing: it waits for the level as it drains.
         let wait = |wait| {
             let mut later = self.clone();
-            later.limit = limit;
+            later.limit = limit.clone();
             later.state = later.raised(limit, later.now(clock + wait), kept);
             later.admits(clock + wait, cost)
         };
@@ -115,9 +122,9 @@ impl Model {
     }
 
     /// The state with at least so many tokens taken.
-    fn raised(&self, limit: Limit, now: u64, kept: u32) -> State {
+    fn raised(&self, limit: &Limit, now: u64, kept: u32) -> State {
         let mut model = self.clone();
-        model.limit = limit;
+        model.limit = limit.clone();
         let mut state = model.at(now);
         if let State::Bucket(_, level, ..) = &mut state {
             *level = (*level).max(u128::from(kept) * limit.period().as_micros());
@@ -130,8 +137,8 @@ impl Model {
     /// # Panics
     ///
     /// When the call is not admitted.
-    pub fn charge(&mut self, limit: Limit, clock: u64, cost: u32) {
-        self.limit = limit;
+    pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u32) {
+        self.limit = limit.clone();
         assert!(self.admits(clock, cost), "not admitted");
         let now = self.now(clock);
         self.state = self.at(now);
@@ -141,8 +148,8 @@ impl Model {
     }
 
     /// What `check` would say.
-    pub fn peek(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
-        self.limit = limit;
+    pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u32) -> Expected {
+        self.limit = limit.clone();
         let allowed = self.admits(clock, cost);
         let remaining = last(limit.capacity().into(), |cost| self.admits(clock, cost as u32));
         Expected {
@@ -158,8 +165,8 @@ impl Model {
     }
 
     /// Gives units back, the newest first.
-    pub fn refund(&mut self, limit: Limit, clock: u64, cost: u32) -> Expected {
-        self.limit = limit;
+    pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> Expected {
+        self.limit = limit.clone();
         if cost > 0 {
             self.state = self.at(self.now(clock));
             let period = limit.period().as_micros();
@@ -194,8 +201,8 @@ impl Model {
 
     /// Gives back units that were charged at `at` and never used: the most that can be said not to
     /// count without forgetting anything that does.
-    pub fn give_back(&mut self, limit: Limit, clock: u64, cost: u32, at: u64) -> Expected {
-        self.limit = limit;
+    pub fn give_back(&mut self, limit: &Limit, clock: u64, cost: u32, at: u64) -> Expected {
+        self.limit = limit.clone();
         if cost > 0 {
             let now = self.now(clock);
             let (before, after) = (self.rate_of_state(), u64::from(limit.threshold()));
@@ -250,7 +257,7 @@ impl Model {
 
     /// Forgets the key.
     pub fn reset(&mut self) {
-        self.state = Self::new(self.limit, self.align).state;
+        self.state = Self::new(&self.limit, self.align).state;
     }
 
     /// Time never moves backwards for a key.

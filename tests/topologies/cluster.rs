@@ -28,6 +28,7 @@ async fn keys_are_spread_and_counts_exact() {
         }
         for key in 0..12 {
             for limiter in fleet.clone() {
+                let limit = limit.clone();
                 tasks.spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..20 {
@@ -84,7 +85,7 @@ async fn several_limits_are_all_or_nothing() {
     }
     let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
     let refused = limiter.check_all(&parts).await;
-    assert!(matches!(refused, Err(Rejection::Limited { name: "several.second", .. })));
+    assert_eq!(refused.expect_err("rejected").name(), "several.second");
     // One that the script was not known to.
     assert_eq!(calls(&nodes) - before, 6);
     assert_eq!(remaining(&first, "ann").await, 6);
@@ -96,6 +97,7 @@ async fn several_limits_are_all_or_nothing() {
     let mut tasks = JoinSet::new();
     for _ in 0..40 {
         let limiter = limiter.clone();
+        let (first, second) = (first.clone(), second.clone());
         tasks.spawn(async move {
             let third = Limit::fixed("several.third", 6, HOUR);
             let parts = [
@@ -121,7 +123,7 @@ async fn several_limits_are_all_or_nothing() {
     }
     let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
     let refused = limiter.check_all(&parts).await;
-    assert!(matches!(refused, Err(Rejection::Limited { name: "several.second", .. })));
+    assert_eq!(refused.expect_err("rejected").name(), "several.second");
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
@@ -149,7 +151,7 @@ async fn a_long_log_stays_in_its_slot() {
         let mut tasks = JoinSet::new();
         // Few enough that each call is a record.
         for task in 0..3 {
-            let limiter = limiter.clone();
+            let (limiter, limit) = (limiter.clone(), limit.clone());
             tasks.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..1_700 {
@@ -192,6 +194,7 @@ async fn resharding_is_not_noticed() {
     let mut tasks = JoinSet::new();
     for task in 0..8 {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
+        let (limit, bucket) = (limit.clone(), bucket.clone());
         tasks.spawn(async move {
             let mut admitted = 0_u32;
             while !stop.load(Ordering::Relaxed) {
@@ -267,7 +270,7 @@ async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
     let mut tasks = JoinSet::new();
     for call in 0..300 {
         let limiter = limiter.clone();
-        let limit = if call % 2 == 0 { here } else { there };
+        let limit = if call % 2 == 0 { here.clone() } else { there.clone() };
         tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
     }
     let answers = tasks.join_all().await;
@@ -280,7 +283,7 @@ async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_is_not_rejected_from_the_cache() {
     let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).remember_refusals(true).build().expect("valid");
+    let limiter = denying(&nodes.url()).cache_rejections(true).build().expect("valid");
     let (first, second) = (Limit::sliding("first", 40, HOUR), Limit::sliding("second", 1, HOUR));
     let (mut given_back, mut rejected_for_nothing) = (0, 0);
     for round in 0..100_u64 {
@@ -289,6 +292,7 @@ async fn what_is_given_back_is_not_rejected_from_the_cache() {
         let mut tasks = JoinSet::new();
         for call in 0..8 {
             let limiter = limiter.clone();
+            let (first, second) = (first.clone(), second.clone());
             tasks.spawn(async move {
                 if call < 4 {
                     let parts = [Part::new(&first, &a, 10), Part::new(&second, &b, 1)];

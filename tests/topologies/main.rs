@@ -13,7 +13,7 @@ fn denying(url: &str) -> Builder {
     let deadline = Duration::from_secs(5);
     let builder = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
     // Each call is to be asked about.
-    builder.remember_refusals(false)
+    builder.cache_rejections(false)
 }
 
 /// Whether the call is admitted; errors are not expected.

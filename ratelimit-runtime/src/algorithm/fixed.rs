@@ -1,7 +1,7 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
 use super::{Op, Outcome, State};
-use crate::limit::Limit;
+use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
 #[derive(Clone, Debug, Default)]
@@ -13,13 +13,13 @@ pub(crate) struct Window {
 
 impl State for Window {
     #[inline(always)]
-    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
-        let (threshold, period) = (limit.threshold(), limit.period_us());
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let (threshold, period) = (terms.threshold(), terms.period_us());
         let now = clock.max(self.start);
 
-        // Aligned, a window begins at the boundary; else where its first admitted call came. A
-        // boundary before the epoch counts as the epoch.
-        let (open, start, end) = if let Some(shift) = limit.shift_us() {
+        // An aligned window starts at the boundary, any other with its first admitted call. A boundary before
+        // the epoch counts as the epoch.
+        let (open, start, end) = if let Some(shift) = terms.shift_us() {
             let elapsed = (now + shift) % period;
             let boundary = now.saturating_sub(elapsed);
             (self.start >= boundary, boundary, now + period - elapsed)
@@ -37,7 +37,7 @@ impl State for Window {
         if cost > 0 && allowed && op != Op::Peek {
             count = match op {
                 Op::Refund => count.saturating_sub(cost),
-                // Only what this window has counted.
+                // Units that another window has counted are not in this count.
                 Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
                 Op::Return { .. } => count,
                 Op::Decide | Op::Peek => count + cost,

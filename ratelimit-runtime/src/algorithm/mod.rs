@@ -1,14 +1,14 @@
 //! The five algorithms as plain values and integer arithmetic: no clock, no lock, no I/O.
 //!
-//! Each file is the twin of the script of its name in `lua/`: the same state, the same arithmetic
-//! in the same order, so that both stores decide alike.
+//! Each file is the twin of the script of its name in `lua/`: the same state and the same arithmetic in
+//! the same order, so that both stores decide alike.
 //!
-//! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch,
-//! and products are kept below 2⁵³ by the way a [`Limit`] is built.
+//! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch, and
+//! `limit/` keeps products below 2⁵³.
 
 #![allow(
     clippy::inline_always,
-    reason = "what a function returns through memory is read back slower than it was computed"
+    reason = "a result that is returned through memory is read back slower than it was computed"
 )]
 
 pub(crate) mod bucket;
@@ -16,36 +16,36 @@ pub(crate) mod fixed;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
-use crate::limit::Limit;
+use crate::limit::Terms;
 
-/// What a store is asked about one key.
+/// An operation on one count, for every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// Admit and charge, or refuse and change nothing.
+    /// Admits and charges the call, or rejects it and changes nothing.
     Decide,
-    /// Say what `Decide` would, and change nothing.
+    /// Returns what `Decide` would, and changes nothing.
     Peek,
-    /// Give units back, the newest first; never above capacity. A bucket takes nothing back while its level
-    /// is above its capacity: neither by this nor by `Return`.
+    /// Gives units back, the newest first, never above the capacity. Has no effect on a bucket whose level
+    /// is above its capacity.
     Refund,
-    /// Give back units that were charged at the moment `at` and never used. What that admits is never
-    /// more than if they had not been charged, however late it comes.
+    /// Gives back units that were charged at the moment `at` and never used. However late it comes, the
+    /// count then admits no more than if the units had not been charged. Has no effect on a bucket whose
+    /// level is above its capacity.
     Return { at: u64 },
 }
 
-/// What a store is asked about one key of a bucket, and of nothing else: a window does not know when it
-/// will admit.
+/// An operation on the count of a bucket: only a bucket knows when it will admit a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketOp {
-    /// Admit and charge, if need be for a moment ahead that is at most `wait` microseconds away: the
-    /// caller's slot, which `retry_us` then tells. Or refuse.
-    Book { wait: u64 },
-    /// Give back what was booked for the moment `slot`, if nothing was booked behind it.
-    Unbook { slot: u64 },
+    /// Admits and charges the call for now or for a moment at most `wait` microseconds ahead, or rejects
+    /// it. `retry_us` of the outcome is the time until that moment.
+    Reserve { wait: u64 },
+    /// Cancels the reservation of the moment `moment`, unless a later one exists.
+    Cancel { moment: u64 },
 }
 
 impl Op {
-    /// Whether this gives units back rather than asking for them.
+    /// Returns whether this operation gives units back.
     pub(crate) fn gives_back(self) -> bool {
         match self {
             Self::Decide | Self::Peek => false,
@@ -54,52 +54,68 @@ impl Op {
     }
 }
 
-/// The answer to an [`Op`]. Waits are counted from `clock`, and rounded up.
+/// The outcome of an operation. Waits are counted from `clock` and rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// The time of the call, by the clock of the store.
     pub(crate) clock: u64,
     pub(crate) allowed: bool,
-    /// What is left: after the charge of an admitted call, as it stands otherwise.
+    /// The units that are left: after the charge of an admitted call, as they stand otherwise.
     pub(crate) remaining: u32,
-    /// The smallest wait after which the same call is admitted if nothing else comes; of a call that
-    /// was booked ahead, how long until its slot.
+    /// The smallest wait after which the same call is admitted if no other call comes; for a reservation,
+    /// the time until its moment.
     pub(crate) retry_us: u64,
-    /// How long until the key is as if it had never been used.
+    /// The time until the count is as if the key had never been used.
     pub(crate) reset_us: u64,
 }
 
-/// The state of one key under one limit; by default that of a key that was never used.
-pub(crate) trait State: Default {
-    /// Answers `op` at `clock`.
-    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome;
+impl Outcome {
+    /// The outcome of a call that is admitted because no store could decide.
+    pub(crate) const UNDECIDED: Self =
+        Self { clock: 0, allowed: true, remaining: 0, retry_us: 0, reset_us: 0 };
+}
 
-    /// When this will be as if the key had never been used; 0 if it is.
+/// The state of one count. The default is the state of a key that was never used.
+pub(crate) trait State: Default {
+    /// Applies `op` at the time `clock`.
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
+
+    /// Returns when this state will be as if the key had never been used; 0 if it is.
     fn expires(&self) -> u64;
 }
 
-/// Does something with the state that an algorithm keeps, as a type of that name.
-macro_rules! with_state {
-    ($algorithm:expr, $state:ident => $work:expr) => {
-        match $algorithm {
-            $crate::limit::Algorithm::TokenBucket | $crate::limit::Algorithm::LeakyBucket => {
-                type $state = $crate::algorithm::bucket::Bucket;
-                $work
-            }
-            $crate::limit::Algorithm::Sliding => {
-                type $state = $crate::algorithm::sliding::Log;
-                $work
-            }
-            $crate::limit::Algorithm::Fixed => {
-                type $state = $crate::algorithm::fixed::Window;
-                $work
-            }
-            $crate::limit::Algorithm::SlidingCounter => {
-                type $state = $crate::algorithm::sliding_counter::Counts;
-                $work
-            }
+/// The list of states, each with the algorithms that keep it and the name of its tables in the embedded
+/// store. Calls `$callback! { ($args) list }`.
+macro_rules! states {
+    ($callback:ident!($($args:tt)*)) => {
+        $callback! { ($($args)*)
+            logs: $crate::algorithm::sliding::Log = Sliding;
+            windows: $crate::algorithm::fixed::Window = Fixed;
+            counters: $crate::algorithm::sliding_counter::Counters = SlidingCounter;
+            buckets: $crate::algorithm::bucket::Bucket = TokenBucket | LeakyBucket;
         }
     };
 }
 
-pub(crate) use with_state;
+/// Evaluates `$work` with `$state` as the name of the state that an algorithm keeps.
+macro_rules! with_state {
+    ($algorithm:expr, $state:ident => $work:expr) => {
+        $crate::algorithm::states!(match_algorithm!($algorithm, $state => $work))
+    };
+}
+
+macro_rules! match_algorithm {
+    (
+        ($algorithm:expr, $state:ident => $work:expr)
+        $($table:ident: $type:ty = $($variant:ident)|+;)*
+    ) => {
+        match $algorithm {
+            $($($crate::limit::Algorithm::$variant)|+ => {
+                type $state = $type;
+                $work
+            })*
+        }
+    };
+}
+
+pub(crate) use {match_algorithm, states, with_state};

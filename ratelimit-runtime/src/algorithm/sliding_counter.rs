@@ -1,53 +1,26 @@
-//! Sliding counter: the counts of two adjacent windows, the older one weighted by what of it still
-//! overlaps the trailing period. Twin of `lua/sliding_counter.lua`.
+//! Sliding counter: the counts of two adjacent windows, the older one weighted by the part of it that the
+//! trailing period still overlaps. Twin of `lua/sliding_counter.lua`.
 //!
-//! The estimate assumes that the calls of the previous window came evenly. Cloudflare describes it
-//! in "How we built rate limiting capable of scaling to millions of domains" (2017), where 0.003 %
-//! of 400 million requests were decided wrongly.
+//! The estimate assumes that the calls of the previous window came evenly. Cloudflare describes it in "How
+//! we built rate limiting capable of scaling to millions of domains" (2017) and reports that it decided
+//! 0.003 % of 400 million requests wrongly.
 
 use super::{Op, Outcome, State};
-use crate::limit::Limit;
+use crate::limit::Terms;
 
-/// How fine the overlap is counted.
-///
-/// `grain` is one microsecond, or as many as keep `threshold × span` within 2⁵²; a coarser one
-/// weighs the previous window by less than a grain too much, never too little.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Grain {
-    pub(crate) grain: u64,
-    /// The period in grains, rounded up.
-    pub(crate) span: u64,
-}
-
-impl Grain {
-    pub(crate) const fn new(threshold: u32, period_us: u64) -> Self {
-        let product = threshold as u128 * period_us as u128;
-        // The span is rounded up by less than one, that is `threshold` of the product.
-        let room = (1u128 << 52) - threshold as u128;
-        let grain = product.div_ceil(room) as u64;
-        Self { grain, span: period_us.div_ceil(grain) }
-    }
-
-    /// How far into a window a `count` weighs no more than `room`, capped at the whole `period`.
-    fn until(self, count: u32, room: u32, period: u64) -> u64 {
-        let fits = u64::from(room) * self.span / u64::from(count);
-        (self.grain * (self.span - fits.min(self.span))).min(period)
-    }
-}
-
-/// The counts of the window that began at `start` and of the one before it.
+/// The counts of the window that started at `start` and of the window before it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct Counters {
     start: u64,
     previous: u32,
     current: u32,
     expires: u64,
 }
 
-impl State for Counts {
+impl State for Counters {
     #[inline(always)]
-    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
-        let (threshold, period, scale) = (limit.threshold(), limit.period_us(), limit.grain);
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
         let now = clock.max(self.start);
         let lag = now - clock;
         let elapsed = now % period;
@@ -71,9 +44,9 @@ impl State for Counts {
         if !allowed {
             retry = lag
                 + match taken {
-                    // Within this window, as the previous one fades.
+                    // Within this window, as the weight of the previous one falls.
                     Some(taken) => scale.until(previous, threshold - taken, period) - elapsed,
-                    // In the next window, as this one fades.
+                    // In the next window, as the weight of this one falls.
                     None => period - elapsed + scale.until(current, threshold - cost, period),
                 };
         } else if cost > 0 && op != Op::Peek {
@@ -82,7 +55,7 @@ impl State for Counts {
                     previous = previous.saturating_sub(cost.saturating_sub(current));
                     current = current.saturating_sub(cost);
                 }
-                // To the window that has counted it.
+                // The window that has counted the units gives them back.
                 Op::Return { at } if at >= start => current = current.saturating_sub(cost),
                 Op::Return { at } if at + period >= start => {
                     previous = previous.saturating_sub(cost);

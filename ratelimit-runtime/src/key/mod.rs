@@ -4,6 +4,7 @@
 
 mod fingerprint;
 mod format;
+mod id;
 mod writer;
 
 use std::borrow::Cow;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 pub(crate) use self::fingerprint::Secret;
 pub use self::format::{Format, Piece};
+pub(crate) use self::id::KeyId;
 pub use self::writer::KeyWriter;
-pub(crate) use self::writer::Written;
 
 /// What a limit counts separately: a user, an address, a tenant, or a tuple of these.
 ///

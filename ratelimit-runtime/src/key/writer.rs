@@ -19,16 +19,18 @@ use std::fmt;
 
 use super::Key;
 use super::fingerprint::{Secret, Text};
-use crate::limit::{Align, Limit};
+use crate::limit::{Align, Terms};
 
 /// The text of no key.
 const NOTHING: u8 = b'%';
 
-/// A key as its text, which outlives what it was made of.
+/// A key that outlives the request of a middleware: its text.
+#[cfg(any(test, feature = "tower", feature = "actix"))]
 #[derive(Clone)]
-pub(crate) struct Written(Box<[u8]>);
+pub(crate) struct OwnedKey(Box<[u8]>);
 
-impl Key for Written {
+#[cfg(any(test, feature = "tower", feature = "actix"))]
+impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
         // The text of no value: every `%` of one is escaped.
         if *self.0 == [NOTHING] {
@@ -59,6 +61,7 @@ pub struct KeyWriter<'a> {
 
 /// Where the text goes.
 enum Sink<'a> {
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     Text(&'a mut Vec<u8>),
     Hash(Text<'a>),
 }
@@ -73,16 +76,18 @@ enum Tag {
 }
 
 impl KeyWriter<'_> {
-    /// Adds what `write` writes to a text.
+    /// Appends what `write` writes to a text.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     pub(crate) fn append(text: &mut Vec<u8>, write: impl FnOnce(&mut KeyWriter<'_>)) {
         write(&mut KeyWriter { tag: Tag::None, sink: Sink::Text(text) });
     }
 
-    /// The text of `key`, to be written again.
-    pub(crate) fn written(key: &dyn Key) -> Written {
+    /// Returns the text of `key`.
+    #[cfg(any(test, feature = "tower", feature = "actix"))]
+    pub(crate) fn owned(key: &dyn Key) -> OwnedKey {
         let mut text = Vec::new();
         KeyWriter::append(&mut text, |out| key.write(out));
-        Written(text.into())
+        OwnedKey(text.into())
     }
 
     /// The fingerprint of `key` under a secret: that of its text.
@@ -96,23 +101,22 @@ impl KeyWriter<'_> {
         }
     }
 
-    /// Writes what a count belongs to: the algorithm, the period and the align it is counted by, the name
-    /// of the limit, the key. Counts of two periods or of two aligns cannot be one: a window that has
-    /// ended for one of them still counts for the other.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have it"))]
-    pub(crate) fn identity(&mut self, limit: &Limit, key: &dyn Key) {
-        self.raw(limit.algorithm().as_str().as_bytes());
+    /// Writes the name of a count: algorithm, period, align, the name of the limit, the key. Two periods or
+    /// two aligns cannot share a count: a window that has ended for one of them still counts for the other.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
+    pub(crate) fn count(&mut self, terms: &Terms, key: &dyn Key) {
+        self.raw(terms.algorithm().as_str().as_bytes());
         self.separator();
-        let (count, unit) = limit.period_in_units();
+        let (count, unit) = terms.period().in_units();
         self.raw(itoa::Buffer::new().format(count).as_bytes());
         self.raw(unit.as_bytes());
-        if let Some(Align { offset_minutes }) = limit.aligned() {
+        if let Some(Align { offset_minutes }) = terms.align() {
             let sign = if offset_minutes < 0 { '-' } else { '+' };
             let (hours, minutes) = (offset_minutes.abs() / 60, offset_minutes.abs() % 60);
             self.display(format_args!("{sign}{hours:02}{minutes:02}"));
         }
         self.separator();
-        self.text(limit.name());
+        self.text(terms.name().as_str());
         self.tag = Tag::Due;
         key.write(self);
         // No key at all has done without a tag.
@@ -255,9 +259,10 @@ const fn escape(byte: u8) -> Option<&'static [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Limit;
 
     fn bytes(key: &dyn Key) -> Vec<u8> {
-        KeyWriter::written(key).0.into()
+        KeyWriter::owned(key).0.into()
     }
 
     fn text(key: &dyn Key) -> String {
@@ -265,29 +270,29 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_names_algorithm_limit_and_key() {
+    fn the_name_of_a_count_has_algorithm_period_limit_and_key() {
         const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
         let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| out.identity(&LIMIT, &("a", 7)));
+        KeyWriter::append(&mut text, |out| out.count(LIMIT.terms(), &("a", 7)));
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
         // A key of no text is one, and no key is none.
         for (key, expected) in [(&"" as &dyn Key, "a{(}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
-            KeyWriter::append(&mut text, |out| out.identity(&limit, key));
+            KeyWriter::append(&mut text, |out| out.count(limit.terms(), key));
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
 
             // Kept for later, it is the same.
             let mut again = Vec::new();
-            KeyWriter::append(&mut again, |out| out.identity(&limit, &KeyWriter::written(key)));
+            KeyWriter::append(&mut again, |out| out.count(limit.terms(), &KeyWriter::owned(key)));
             assert_eq!(again, text);
         }
 
         // A name cannot look like another name with a key.
         let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
-        KeyWriter::append(&mut forged, |out| out.identity(&forged_limit, &"c"));
+        KeyWriter::append(&mut forged, |out| out.count(forged_limit.terms(), &"c"));
         assert_eq!(forged, b"fixed:1500ms:a%7Bb%7D{c}");
     }
 
@@ -366,7 +371,7 @@ mod tests {
             &Format(&format),
         ];
         for (index, key) in keys.iter().enumerate() {
-            assert_eq!(fingerprint(&KeyWriter::written(*key)), fingerprint(*key), "{}", text(*key));
+            assert_eq!(fingerprint(&KeyWriter::owned(*key)), fingerprint(*key), "{}", text(*key));
             for other in &keys[..index] {
                 assert_ne!(fingerprint(*key), fingerprint(*other), "{}", text(*key));
             }

@@ -1,4 +1,4 @@
-//! What is held of one key, and who waits for more of it.
+//! The lease of one count: the units it holds, and the calls that wait for more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,164 +6,186 @@ use std::sync::Arc;
 use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
-use super::Landed;
+use super::LeaseReply;
 use crate::algorithm::Outcome;
-use crate::decision::{Answered, Decision, Source};
-use crate::error::StoreError;
-use crate::key::Written;
-use crate::limit::Limit;
+use crate::limit::Policy;
+use crate::reply::{Source, StoreError};
+use crate::store::{Charge, Reply};
 
-/// What is leased: a key under the limit by which leases are charged.
-pub(super) struct Target {
-    pub(super) limit: Limit,
-    pub(super) key: Written,
-    /// How many units may be held.
-    pub(super) permits: u32,
-    pub(super) term_us: u64,
+/// What is leased, and how.
+pub(super) struct LeaseTarget {
+    /// A charge under the terms of the lease. Its cost is not used.
+    pub(super) charge: Charge,
+    pub(super) policy: Policy,
+    /// The most units that the process may hold.
+    pub(super) max_units: u32,
+    /// For how long after their charge units may be spent, in microseconds.
+    pub(super) lifetime: u64,
 }
 
-pub(super) struct Entry {
-    pub(super) target: Arc<Target>,
-    pub(super) held: Held,
-    pub(super) waiting: VecDeque<Waiter>,
+impl LeaseTarget {
+    /// Returns whether calls under both targets can share a lease: identity and amounts agree.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.charge.terms == other.charge.terms && self.max_units == other.max_units
+    }
+
+    /// Returns the charge of `units` units.
+    pub(super) fn charge_of(&self, units: u32) -> Charge {
+        Charge { cost: units, ..self.charge.clone() }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.charge.terms.capacity()
+    }
+}
+
+pub(super) struct LeaseEntry {
+    pub(super) target: Arc<LeaseTarget>,
+    pub(super) held: HeldUnits,
+    pub(super) waiters: VecDeque<LeaseWaiter>,
     /// How many calls have waited.
     pub(super) arrivals: u64,
-    /// So many of those that wait were there when the store was asked.
-    pub(super) boarded: usize,
-    /// The runtime on which the store is being asked. It may stand still: those of others do not wait.
-    pub(super) flying: Option<Id>,
-    /// The key was reset while the store was asked.
+    /// How many of the waiters the request in flight includes.
+    pub(super) included: usize,
+    /// The runtime of the request in flight. That runtime may stand still, so calls of others do not wait.
+    pub(super) fetching: Option<Id>,
+    /// The count was reset while the request was in flight.
     pub(super) reset: bool,
-    /// Until when nothing is leased, because the store has refused.
+    /// Until when nothing is leased, because the store has rejected a lease.
     pub(super) paused: u64,
-    /// Its end is waited for.
-    pub(super) watched: bool,
+    /// The end of the lease is scheduled.
+    pub(super) scheduled: bool,
 }
 
-/// What is left of a charge.
+/// The units of a charge that are not spent yet.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Held {
+pub(super) struct HeldUnits {
     pub(super) units: u32,
-    /// How many were charged.
-    pub(super) of: u32,
-    /// When, by the clock of the store.
+    /// How many units were charged.
+    pub(super) charged: u32,
+    /// When they were charged, by the clock of the store.
     pub(super) at: u64,
-    /// When they were asked for, and when they must be spent, by the clock of this process.
-    pub(super) sent: u64,
+    /// When they were requested and until when they may be spent, by the clock of this process.
+    pub(super) requested: u64,
     pub(super) until: u64,
-    /// What the store said.
+    /// What the store replied.
     pub(super) remaining: u32,
     pub(super) reset_us: u64,
 }
 
-pub(super) struct Waiter {
+/// A call that waits for a lease.
+pub(super) struct LeaseWaiter {
     pub(super) arrival: u64,
     pub(super) cost: u32,
-    pub(super) answer: oneshot::Sender<Landed>,
+    pub(super) reply_to: oneshot::Sender<LeaseReply>,
 }
 
 /// Units to give back.
-pub(super) struct Rest {
-    pub(super) target: Arc<Target>,
+pub(super) struct UnspentUnits {
+    pub(super) target: Arc<LeaseTarget>,
     pub(super) units: u32,
     pub(super) at: u64,
 }
 
-/// What the store is to be asked for.
-pub(super) struct Ask {
-    pub(super) target: Arc<Target>,
-    pub(super) size: u32,
+/// A lease to request from the store.
+pub(super) struct LeaseRequest {
+    pub(super) target: Arc<LeaseTarget>,
+    pub(super) units: u32,
     /// What was held before.
-    pub(super) rest: Option<Rest>,
+    pub(super) unspent: Option<UnspentUnits>,
 }
 
-/// What a caller gets, once the ledger is free again.
-pub(super) struct Given {
-    pub(super) to: oneshot::Sender<Landed>,
-    pub(super) what: What,
+/// What a waiter receives, once the ledger is unlocked.
+pub(super) struct Delivery {
+    pub(super) to: oneshot::Sender<LeaseReply>,
+    pub(super) content: DeliveryContent,
 }
 
-pub(super) enum What {
-    Units { decision: Decision, units: Rest },
-    Refusal(Answered),
+pub(super) enum DeliveryContent {
+    Units { reply: Reply, units: UnspentUnits },
+    Rejection(Reply),
     Failure(StoreError),
-    Nothing,
+    NotLeased,
 }
 
-impl Entry {
-    pub(super) fn new(target: Arc<Target>) -> Self {
-        let (held, waiting) = (Held::default(), VecDeque::new());
-        let (flying, reset, paused, watched) = (None, false, 0, false);
-        Self { target, held, waiting, arrivals: 0, boarded: 0, flying, reset, paused, watched }
+impl LeaseEntry {
+    pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
+        let (held, waiters) = (HeldUnits::default(), VecDeque::new());
+        let (fetching, reset, paused, scheduled) = (None, false, 0, false);
+        Self { target, held, waiters, arrivals: 0, included: 0, fetching, reset, paused, scheduled }
     }
 
-    pub(super) fn take(&mut self, cost: u32, now: u64) -> Option<Decision> {
+    /// Spends `cost` units, if that many can be spent.
+    pub(super) fn take(&mut self, cost: u32, now: u64) -> Option<Reply> {
         if cost > self.held.spendable(now) {
             return None;
         }
         self.held.units -= cost;
-        Some(self.decision(now, Source::Lease))
+        Some(self.reply(now, Source::Lease))
     }
 
-    /// What is said of a unit that was spent.
-    pub(super) fn decision(&self, now: u64, source: Source) -> Decision {
-        let Held { units, at: clock, sent, remaining, reset_us, .. } = self.held;
-        let capacity = self.target.limit.capacity();
+    /// Returns the reply to a call that has spent units.
+    pub(super) fn reply(&self, now: u64, source: Source) -> Reply {
+        let HeldUnits { units, at: clock, requested, remaining, reset_us, .. } = self.held;
         let outcome = Outcome {
             clock,
             allowed: true,
-            remaining: remaining.saturating_add(units).min(capacity),
+            remaining: remaining.saturating_add(units).min(self.target.capacity()),
             retry_us: 0,
-            reset_us: reset_us.saturating_sub(now.saturating_sub(sent)),
+            reset_us: reset_us.saturating_sub(now.saturating_sub(requested)),
         };
-        Decision::new(capacity, Answered { outcome, source })
+        Reply::one(outcome, source)
     }
 
-    pub(super) fn gives(&self, first: Waiter, decision: Decision) -> Given {
-        let (target, units, at) = (Arc::clone(&self.target), first.cost, self.held.at);
-        let units = Rest { target, units, at };
-        Given { to: first.answer, what: What::Units { decision, units } }
+    pub(super) fn deliver(&self, waiter: LeaseWaiter, reply: Reply) -> Delivery {
+        let (target, units, at) = (Arc::clone(&self.target), waiter.cost, self.held.at);
+        let units = UnspentUnits { target, units, at };
+        Delivery { to: waiter.reply_to, content: DeliveryContent::Units { reply, units } }
     }
 
-    pub(super) fn rest(&mut self) -> Option<Rest> {
-        let Held { units, at, .. } = self.held;
+    /// Takes all units that are held.
+    pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
+        let HeldUnits { units, at, .. } = self.held;
         self.held.units = 0;
-        Rest::of(Arc::clone(&self.target), units, at)
+        UnspentUnits::new(Arc::clone(&self.target), units, at)
     }
 
-    /// What to ask for: as much as those that wait need, and twice what was spent of the last.
-    pub(super) fn ask(&mut self, now: u64) -> Option<Ask> {
-        let own = self.waiting.front()?.cost;
-        let Held { units, of, until, .. } = self.held;
-        let spent = of.saturating_sub(units);
-        let is_idle = of == 0 || now >= until && spent < of / 2;
-        let ahead = if is_idle { own } else { spent.saturating_mul(2).min(self.target.permits) };
-        let wanted = self.waiting.iter().filter(|it| it.is_there());
-        let wanted = wanted.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
-        let size = wanted.max(ahead).min(self.target.limit.capacity()).max(own);
-        self.boarded = self.waiting.len();
-        // Only what is asked for from here on can be charged before a reset.
+    /// Prepares the next lease: the units that the waiters need, and at least twice the units that were spent
+    /// of the last lease.
+    pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
+        let first = self.waiters.front()?.cost;
+        let HeldUnits { units, charged, until, .. } = self.held;
+        let spent = charged.saturating_sub(units);
+        let is_idle = charged == 0 || now >= until && spent < charged / 2;
+        let ahead =
+            if is_idle { first } else { spent.saturating_mul(2).min(self.target.max_units) };
+        let needed = self.waiters.iter().filter(|waiter| waiter.is_present());
+        let needed = needed.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
+        let units = needed.max(ahead).min(self.target.capacity()).max(first);
+        self.included = self.waiters.len();
+        // A reset before this moment does not affect the units that are about to be charged.
         self.reset = false;
-        let rest = self.rest();
-        self.held = Held { until, ..Held::default() };
-        Some(Ask { target: Arc::clone(&self.target), size, rest })
+        let unspent = self.take_unspent();
+        self.held = HeldUnits { until, ..HeldUnits::default() };
+        Some(LeaseRequest { target: Arc::clone(&self.target), units, unspent })
     }
 }
 
-impl Held {
+impl HeldUnits {
     pub(super) fn spendable(&self, now: u64) -> u32 {
-        if (self.sent..self.until).contains(&now) { self.units } else { 0 }
+        if (self.requested..self.until).contains(&now) { self.units } else { 0 }
     }
 }
 
-impl Rest {
-    pub(super) fn of(target: Arc<Target>, units: u32, at: u64) -> Option<Self> {
+impl UnspentUnits {
+    /// Returns `None` for 0 units.
+    pub(super) fn new(target: Arc<LeaseTarget>, units: u32, at: u64) -> Option<Self> {
         (units > 0).then_some(Self { target, units, at })
     }
 }
 
-impl Waiter {
-    pub(super) fn is_there(&self) -> bool {
-        !self.answer.is_closed()
+impl LeaseWaiter {
+    pub(super) fn is_present(&self) -> bool {
+        !self.reply_to.is_closed()
     }
 }

@@ -1,6 +1,7 @@
-//! The leases of a limiter, key by key, and when to look at them again: bounded in the number of keys.
+//! The ledger of leases: the lease of each count, and when each lease ends. The number of counts is bounded.
 //!
-//! Nothing here asks anybody. Under a lock it is only said who gets what; it is handed out without.
+//! The ledger sends no requests. Under a lock it decides what each waiter receives; the caller delivers it
+//! after the lock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -9,317 +10,352 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use super::Landed;
-use super::entry::{Ask, Entry, Given, Held, Rest, Target, Waiter, What};
+use super::LeaseReply;
+use super::entry::{
+    Delivery, DeliveryContent, HeldUnits, LeaseEntry, LeaseRequest, LeaseTarget, LeaseWaiter,
+    UnspentUnits,
+};
 use crate::algorithm::Outcome;
-use crate::decision::{Answered, Decision, Source};
-use crate::error::StoreError;
+use crate::key::KeyId;
 use crate::limit::Algorithm;
+use crate::reply::{Source, StoreError};
+use crate::store::Reply;
 
-/// Enough that threads rarely meet; a power of two.
+/// Enough shards that threads rarely wait for one; a power of two.
 const SHARDS: usize = 64;
 
-/// How many keys of a shard are held at most. Of others, nothing is leased.
-const KEYS: usize = 1024;
+/// The most counts of a shard. Beyond that, nothing is leased.
+const MAX_ENTRIES: usize = 1024;
 
-/// The leases of a limiter.
-pub(crate) struct Leases {
-    shards: Box<[Mutex<HashMap<u128, Entry>>]>,
-    ends: Mutex<Ends>,
-    /// There is an earlier end to wait for, or nobody to wait for it.
-    pub(super) changed: Notify,
+pub(super) struct LeaseLedger {
+    shards: Box<[Mutex<HashMap<KeyId, LeaseEntry>>]>,
+    ends: Mutex<LeaseEnds>,
+    /// Notified when there is an earlier end, or when the watch must stop.
+    pub(super) changed: Arc<Notify>,
 }
 
-/// When to look at a key again.
+/// When to look at each lease again.
 #[derive(Default)]
-struct Ends {
-    queue: BinaryHeap<Reverse<(u64, u128)>>,
-    watched: bool,
+struct LeaseEnds {
+    queue: BinaryHeap<Reverse<(u64, KeyId)>>,
+    is_watched: bool,
 }
 
-pub(super) enum Joined {
-    Spent(Decision),
-    /// The answer will come; from a flight that the caller starts, if it is the first.
-    Waits {
-        answer: oneshot::Receiver<Landed>,
-        /// Names the call.
+/// What a call finds in the ledger.
+pub(super) enum LedgerEntry {
+    Spent(Reply),
+    /// The reply will come; from a [`LeaseFetch`](super::fetch::LeaseFetch) that the caller spawns, if it is
+    /// the first.
+    Waiting {
+        reply: oneshot::Receiver<LeaseReply>,
+        /// Identifies the call.
         arrival: u64,
         is_first: bool,
     },
-    /// This key cannot be leased now.
-    Not,
+    /// This count cannot be leased now.
+    NotLeased,
 }
 
-impl Default for Leases {
+impl Default for LeaseLedger {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             ends: Mutex::default(),
-            changed: Notify::new(),
+            changed: Arc::default(),
         }
     }
 }
 
-impl Leases {
-    /// Spends `cost` units that are held here, if nobody waits for them.
+impl LeaseLedger {
+    /// Spends `cost` units if they are held and no call waits for them. Returns the reply and the capacity.
     #[inline]
-    pub(super) fn spend(&self, place: u128, cost: u32, now: u64) -> Option<Decision> {
-        let mut shard = self.shard(place);
-        let entry = shard.get_mut(&place).filter(|entry| entry.waiting.is_empty())?;
-        entry.take(cost, now)
+    pub(super) fn spend(&self, key_id: KeyId, cost: u32, now: u64) -> Option<(Reply, u32)> {
+        let mut shard = self.shard(key_id);
+        let entry = shard.get_mut(&key_id).filter(|entry| entry.waiters.is_empty())?;
+        Some((entry.take(cost, now)?, entry.target.charge.terms.capacity()))
     }
 
-    /// How many units could be spent.
-    pub(super) fn held(&self, place: u128, now: u64) -> u32 {
-        let shard = self.shard(place);
-        shard.get(&place).map_or(0, |entry| entry.held.spendable(now))
+    /// Returns how many units could be spent.
+    pub(super) fn spendable(&self, key_id: KeyId, now: u64) -> u32 {
+        let shard = self.shard(key_id);
+        shard.get(&key_id).map_or(0, |entry| entry.held.spendable(now))
     }
 
-    /// Spends what is held, or waits for more.
-    pub(super) fn join(&self, place: u128, target: &Arc<Target>, cost: u32, now: u64) -> Joined {
-        let mut shard = self.shard(place);
-        if shard.len() >= KEYS && !shard.contains_key(&place) {
-            return Joined::Not;
+    /// Spends units that are held, or waits for more.
+    pub(super) fn enter(
+        &self,
+        key_id: KeyId,
+        target: &Arc<LeaseTarget>,
+        cost: u32,
+        now: u64,
+    ) -> LedgerEntry {
+        let mut shard = self.shard(key_id);
+        if shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id) {
+            return LedgerEntry::NotLeased;
         }
-        let entry = shard.entry(place).or_insert_with(|| Entry::new(Arc::clone(target)));
+        let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         let runtime = Handle::current().id();
-        if now < entry.paused || entry.flying.is_some_and(|flying| flying != runtime) {
-            return Joined::Not;
+        if now < entry.paused || entry.fetching.is_some_and(|flying| flying != runtime) {
+            return LedgerEntry::NotLeased;
         }
-        if entry.target.limit != target.limit || entry.target.permits != target.permits {
-            if entry.flying.is_some() {
-                return Joined::Not;
+        if !entry.target.is_same(target) {
+            if entry.fetching.is_some() {
+                return LedgerEntry::NotLeased;
             }
             entry.target = Arc::clone(target);
         }
-        if entry.waiting.is_empty()
-            && let Some(decision) = entry.take(cost, now)
+        if entry.waiters.is_empty()
+            && let Some(reply) = entry.take(cost, now)
         {
-            return Joined::Spent(decision);
+            return LedgerEntry::Spent(reply);
         }
-        let (sender, answer) = oneshot::channel();
+        let (reply_to, reply) = oneshot::channel();
         entry.arrivals += 1;
         let arrival = entry.arrivals;
-        entry.waiting.push_back(Waiter { arrival, cost, answer: sender });
-        let is_first = entry.flying.replace(runtime).is_none();
-        Joined::Waits { answer, arrival, is_first }
+        entry.waiters.push_back(LeaseWaiter { arrival, cost, reply_to });
+        let is_first = entry.fetching.replace(runtime).is_none();
+        LedgerEntry::Waiting { reply, arrival, is_first }
     }
 
-    /// Whether a call still waits, and the request that is under way does not include it.
-    pub(super) fn is_left_behind(&self, place: u128, arrival: u64) -> bool {
-        let shard = self.shard(place);
-        let Some(entry) = shard.get(&place) else { return false };
-        entry.waiting.iter().skip(entry.boarded).any(|waiter| waiter.arrival == arrival)
+    /// Returns whether a call still waits and the request in flight does not include it.
+    pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
+        let shard = self.shard(key_id);
+        let Some(entry) = shard.get(&key_id) else { return false };
+        entry.waiters.iter().skip(entry.included).any(|waiter| waiter.arrival == arrival)
     }
 
-    /// Serves those that wait from what is held; says what to ask for the next of them, or ends the
-    /// flight when there is none.
-    pub(super) fn board(&self, place: u128, now: u64) -> (Vec<Given>, Option<Ask>) {
-        let mut given = Vec::new();
-        let mut shard = self.shard(place);
-        let Some(entry) = shard.get_mut(&place) else { return (given, None) };
-        while let Some(first) = entry.waiting.front() {
-            let is_gone = first.answer.is_closed();
+    /// Serves waiters from the units that are held. Returns the next lease to request; `None` if no call
+    /// waits, which ends the fetch.
+    pub(super) fn next_request(
+        &self,
+        key_id: KeyId,
+        now: u64,
+    ) -> (Vec<Delivery>, Option<LeaseRequest>) {
+        let mut deliveries = Vec::new();
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return (deliveries, None) };
+        while let Some(first) = entry.waiters.front() {
+            let is_gone = !first.is_present();
             let cost = first.cost;
-            let decision = if is_gone { None } else { entry.take(cost, now) };
-            if decision.is_none() && !is_gone {
+            let reply = if is_gone { None } else { entry.take(cost, now) };
+            if reply.is_none() && !is_gone {
                 break;
             }
-            let first = entry.waiting.pop_front();
-            if let (Some(first), Some(decision)) = (first, decision) {
-                given.push(entry.gives(first, decision));
+            let first = entry.waiters.pop_front();
+            if let (Some(first), Some(reply)) = (first, reply) {
+                deliveries.push(entry.deliver(first, reply));
             }
         }
-        let ask = entry.ask(now);
-        if ask.is_none() {
-            entry.flying = None;
-            // What was never held is not watched.
-            if !entry.watched {
-                shard.remove(&place);
+        let request = entry.request(now);
+        if request.is_none() {
+            entry.fetching = None;
+            // The watch removes the others.
+            if !entry.scheduled {
+                shard.remove(&key_id);
             }
         }
-        (given, ask)
+        (deliveries, request)
     }
 
-    /// The store has charged `size` units: those that waited for them get theirs, and the rest is
-    /// held. Gives as well what cannot be held.
+    /// Records that the store has charged `units` units: serves the waiters that the request included, and
+    /// holds the rest. Also returns the units that cannot be held.
     pub(super) fn charged(
         &self,
-        place: u128,
-        size: u32,
-        sent: u64,
+        key_id: KeyId,
+        units: u32,
+        requested: u64,
         now: u64,
         outcome: Outcome,
-    ) -> (Vec<Given>, Option<Rest>) {
-        let mut given = Vec::new();
-        let mut shard = self.shard(place);
-        let Some(entry) = shard.get_mut(&place) else { return (given, None) };
+    ) -> (Vec<Delivery>, Option<UnspentUnits>) {
+        let mut deliveries = Vec::new();
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return (deliveries, None) };
         let target = Arc::clone(&entry.target);
-        let lasts = match target.limit.algorithm() {
-            Algorithm::Fixed => target.term_us.min(outcome.reset_us),
-            _ => target.term_us,
+        let lasts = match target.charge.terms.algorithm() {
+            Algorithm::Fixed => target.lifetime.min(outcome.reset_us),
+            Algorithm::Sliding
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => target.lifetime,
         };
-        entry.held = Held {
-            units: size,
-            of: size,
+        entry.held = HeldUnits {
+            units,
+            charged: units,
             at: outcome.clock,
-            sent,
+            requested,
             // The clock of the store may run a little faster.
-            until: sent + lasts - lasts.div_ceil(1_000),
+            until: requested + lasts - lasts.div_ceil(1_000),
             remaining: outcome.remaining,
             reset_us: outcome.reset_us,
         };
-        // The store has decided these calls while they waited, however long its answer took.
+        // The store has decided these calls, however long its reply took.
         let mut source = Source::Redis;
-        for _ in 0..std::mem::take(&mut entry.boarded) {
-            let Some(cost) = entry.waiting.front().map(|first| first.cost) else { break };
+        for _ in 0..std::mem::take(&mut entry.included) {
+            let Some(cost) = entry.waiters.front().map(|first| first.cost) else { break };
             if cost > entry.held.units {
                 break;
             }
-            let Some(first) = entry.waiting.pop_front().filter(Waiter::is_there) else { continue };
+            let Some(first) = entry.waiters.pop_front().filter(LeaseWaiter::is_present) else {
+                continue;
+            };
             entry.held.units -= cost;
-            given.push(entry.gives(first, entry.decision(now, source)));
+            deliveries.push(entry.deliver(first, entry.reply(now, source)));
             source = Source::Lease;
         }
-        let keeps = if now < entry.held.until { target.permits } else { 0 };
-        let mut units = entry.held.units.saturating_sub(keeps);
-        entry.held.units -= units;
+        let kept = if now < entry.held.until { target.max_units } else { 0 };
+        let mut excess = entry.held.units.saturating_sub(kept);
+        entry.held.units -= excess;
         let end = entry.held.until;
         if std::mem::take(&mut entry.reset) {
-            // What is left counts nowhere any more.
-            (units, entry.held) = (0, Held { until: end, ..Held::default() });
+            // The count of these units is gone.
+            (excess, entry.held) = (0, HeldUnits { until: end, ..HeldUnits::default() });
         }
-        let was_watched = std::mem::replace(&mut entry.watched, true);
+        let was_scheduled = std::mem::replace(&mut entry.scheduled, true);
         drop(shard);
-        self.watch(place, end, was_watched);
-        (given, Rest::of(target, units, outcome.clock))
+        self.schedule(key_id, end, was_scheduled);
+        (deliveries, UnspentUnits::new(target, excess, outcome.clock))
     }
 
-    fn watch(&self, place: u128, end: u64, was_watched: bool) {
-        if !was_watched {
-            self.ends().queue.push(Reverse((end, place)));
+    fn schedule(&self, key_id: KeyId, end: u64, was_scheduled: bool) {
+        if !was_scheduled {
+            self.ends().queue.push(Reverse((end, key_id)));
             self.changed.notify_one();
         }
     }
 
-    /// The store has refused so many units, which is the answer to who wanted as many. The flight is
-    /// over, and nothing is leased for a term.
-    pub(super) fn refused(&self, place: u128, size: u32, now: u64, answer: Answered) -> Vec<Given> {
-        let mut shard = self.shard(place);
-        let Some(entry) = shard.get_mut(&place) else { return Vec::new() };
-        (entry.flying, entry.reset) = (None, false);
-        entry.paused = now + entry.target.term_us;
-        let boarded = std::mem::take(&mut entry.boarded);
-        let waiting: Vec<_> = entry.waiting.drain(..).enumerate().collect();
-        let (end, was_watched) = (entry.paused, std::mem::replace(&mut entry.watched, true));
+    /// Records that the store has rejected a lease of `units` units, which is also the reply to a waiter of
+    /// that cost. Ends the fetch; nothing is leased for the lifetime of a lease.
+    pub(super) fn rejected(
+        &self,
+        key_id: KeyId,
+        units: u32,
+        now: u64,
+        rejection: &Reply,
+    ) -> Vec<Delivery> {
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return Vec::new() };
+        (entry.fetching, entry.reset) = (None, false);
+        entry.paused = now + entry.target.lifetime;
+        let included = std::mem::take(&mut entry.included);
+        let waiting: Vec<_> = entry.waiters.drain(..).enumerate().collect();
+        let (end, was_scheduled) = (entry.paused, std::mem::replace(&mut entry.scheduled, true));
         drop(shard);
-        self.watch(place, end, was_watched);
-        let told = |(index, waiter): (usize, Waiter)| {
-            let is_answer = index < boarded && waiter.cost == size;
-            let what = if is_answer { What::Refusal(answer) } else { What::Nothing };
-            Given { to: waiter.answer, what }
+        self.schedule(key_id, end, was_scheduled);
+        let delivery = |(index, waiter): (usize, LeaseWaiter)| {
+            let is_reply = index < included && waiter.cost == units;
+            let content = if is_reply {
+                DeliveryContent::Rejection(rejection.clone())
+            } else {
+                DeliveryContent::NotLeased
+            };
+            Delivery { to: waiter.reply_to, content }
         };
-        waiting.into_iter().map(told).collect()
+        waiting.into_iter().map(delivery).collect()
     }
 
-    /// The store does not decide.
-    pub(super) fn failed(&self, place: u128, error: &StoreError) -> Vec<Given> {
-        let mut shard = self.shard(place);
-        let Some(entry) = shard.get_mut(&place) else { return Vec::new() };
-        let failed = |it: Waiter| Given { to: it.answer, what: What::Failure(error.clone()) };
-        entry.waiting.drain(..).map(failed).collect()
+    /// Records that the store has failed.
+    pub(super) fn failed(&self, key_id: KeyId, error: &StoreError) -> Vec<Delivery> {
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return Vec::new() };
+        let failed = |waiter: LeaseWaiter| Delivery {
+            to: waiter.reply_to,
+            content: DeliveryContent::Failure(error.clone()),
+        };
+        entry.waiters.drain(..).map(failed).collect()
     }
 
-    /// The flight has ended before its time: who waits is told by the end of the channel.
-    pub(super) fn abandoned(&self, place: u128) {
-        let mut shard = self.shard(place);
-        let Some(entry) = shard.get_mut(&place) else { return };
-        entry.flying = None;
-        let waiting = std::mem::take(&mut entry.waiting);
-        if !entry.watched {
-            shard.remove(&place);
+    /// Records that the fetch has ended with its runtime. The waiters observe the closed channel.
+    pub(super) fn abandon(&self, key_id: KeyId) {
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return };
+        entry.fetching = None;
+        let waiting = std::mem::take(&mut entry.waiters);
+        if !entry.scheduled {
+            shard.remove(&key_id);
         }
         drop(shard);
         drop(waiting);
     }
 
-    /// Units that were handed out come back; those of another charge have to be given back.
-    pub(super) fn put_back(&self, place: u128, units: u32, at: u64) -> bool {
-        let mut shard = self.shard(place);
-        let entry = shard.get_mut(&place).filter(|entry| entry.held.at == at && at > 0);
+    /// Takes back units that a waiter did not take. Returns false if they are of another charge than the units
+    /// held now, and must be deliveries back to the store.
+    pub(super) fn put_back(&self, key_id: KeyId, unspent: &UnspentUnits) -> bool {
+        let UnspentUnits { units, at, .. } = *unspent;
+        let mut shard = self.shard(key_id);
+        let entry = shard.get_mut(&key_id).filter(|entry| entry.held.at == at && at > 0);
         entry.map(|entry| entry.held.units += units).is_some()
     }
 
-    /// The key starts anew: what is held of it counts nowhere any more.
-    pub(crate) fn forget(&self, place: u128) {
-        if let Some(entry) = self.shard(place).get_mut(&place) {
+    /// Discards the units of a count that was reset.
+    pub(super) fn discard(&self, key_id: KeyId) {
+        if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
             let until = entry.held.until;
-            entry.held = Held { until, ..Held::default() };
-            (entry.reset, entry.paused) = (entry.flying.is_some(), 0);
+            entry.held = HeldUnits { until, ..HeldUnits::default() };
+            (entry.reset, entry.paused) = (entry.fetching.is_some(), 0);
         }
     }
 
-    /// Takes everything that is held.
-    pub(super) fn take_all(&self) -> Vec<Rest> {
-        let shards = self.shards.iter().map(|shard| lock(shard));
-        shards
-            .flat_map(|mut shard| shard.values_mut().filter_map(Entry::rest).collect::<Vec<_>>())
-            .collect()
+    /// Takes all units that are held.
+    pub(super) fn take_all(&self) -> Vec<UnspentUnits> {
+        let take = |shard: &Mutex<HashMap<KeyId, LeaseEntry>>| {
+            let mut shard = lock(shard);
+            shard.values_mut().filter_map(LeaseEntry::take_unspent).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(take).collect()
     }
 
-    /// Takes what is held beyond its term, and forgets the keys that nobody uses.
-    pub(super) fn take_expired(&self, now: u64) -> Vec<Rest> {
-        let mut rests = Vec::new();
-        while let Some(place) = self.next_due(now) {
-            let mut shard = self.shard(place);
-            let Some(entry) = shard.get_mut(&place) else { continue };
+    /// Takes the units whose lease has ended, and removes the counts that no call uses.
+    pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
+        let mut expired = Vec::new();
+        while let Some(key_id) = self.next_due(now) {
+            let mut shard = self.shard(key_id);
+            let Some(entry) = shard.get_mut(&key_id) else { continue };
             let end = entry.held.until.max(entry.paused);
-            if end > now || entry.flying.is_some() {
-                // Looked at again when it may be over.
-                let again = end.max(now + entry.target.term_us);
+            if end > now || entry.fetching.is_some() {
+                let again = end.max(now + entry.target.lifetime);
                 drop(shard);
-                self.ends().queue.push(Reverse((again, place)));
+                self.ends().queue.push(Reverse((again, key_id)));
             } else {
-                rests.extend(entry.rest());
-                shard.remove(&place);
+                expired.extend(entry.take_unspent());
+                shard.remove(&key_id);
             }
         }
-        rests
+        expired
     }
 
-    fn next_due(&self, now: u64) -> Option<u128> {
+    fn next_due(&self, now: u64) -> Option<KeyId> {
         let mut ends = self.ends();
         let Reverse((end, _)) = ends.queue.peek()?;
         if *end > now {
             return None;
         }
-        ends.queue.pop().map(|Reverse((_, place))| place)
+        ends.queue.pop().map(|Reverse((_, key_id))| key_id)
     }
 
-    /// Whether somebody has to begin to wait for ends.
+    /// Returns whether the caller must start to watch for ends.
     pub(super) fn starts_watch(&self) -> bool {
         let mut ends = self.ends();
-        !ends.queue.is_empty() && !std::mem::replace(&mut ends.watched, true)
+        !ends.queue.is_empty() && !std::mem::replace(&mut ends.is_watched, true)
     }
 
-    /// When to look again; never, and nobody watches, when nothing is held.
+    /// Returns the next end; `None` if nothing is held, which ends the watch.
     pub(super) fn next_end(&self) -> Option<u64> {
         let mut ends = self.ends();
         let end = ends.queue.peek().map(|Reverse((end, _))| *end);
-        ends.watched = end.is_some();
+        ends.is_watched = end.is_some();
         end
     }
 
-    pub(super) fn ends_watch(&self) {
-        self.ends().watched = false;
+    pub(super) fn end_watch(&self) {
+        self.ends().is_watched = false;
     }
 
-    fn ends(&self) -> MutexGuard<'_, Ends> {
+    fn ends(&self) -> MutexGuard<'_, LeaseEnds> {
         lock(&self.ends)
     }
 
-    fn shard(&self, place: u128) -> MutexGuard<'_, HashMap<u128, Entry>> {
-        lock(&self.shards[(place >> 122) as usize % SHARDS])
+    fn shard(&self, key_id: KeyId) -> MutexGuard<'_, HashMap<KeyId, LeaseEntry>> {
+        lock(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
     }
 }
 

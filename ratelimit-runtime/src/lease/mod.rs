@@ -1,332 +1,261 @@
-//! Leases: units of a limit that are charged in advance, in one question to Redis, and spent in this
-//! process.
+//! Leases: units that one request to Redis charges in advance, and that calls spend in this process.
 //!
-//! Why that never is too much: a unit is spent at most a term after it was charged, measured from when
-//! it was asked for, and so what is spent in any period was charged in a period and a term. The store
-//! counts leases by a limit that is stricter by that (see [`Limit::leased`]): over a period longer by
-//! the term; into a bucket that is smaller by what refills in it. A permit of a fixed window never
-//! outlives it.
+//! Why a lease never admits too much: a unit is spent at most one lifetime after it was charged, measured
+//! from the request. So the units spent in any period were charged within a period and a lifetime. The store
+//! counts leases under terms that are stricter by that (see [`Terms::leased`](crate::limit::Terms::leased)):
+//! over a period longer by the lifetime, or into a bucket smaller by what refills in it. The units of a fixed
+//! window never outlive it.
 //!
-//! What is not spent goes back by [`Op::Return`]: in any order and however late, the store counts no
-//! less than what was spent and is held.
+//! Unspent units go back by [`Op::Return`]. In any order and however late, the store then counts no less than
+//! what was spent and what is held.
 //!
-//! Calls take from what is held of their key. When that is not enough, one of them asks for all, and
-//! those that come meanwhile wait. When it is refused, there is nothing to lease: for a term, each call
-//! asks for itself, as it would without a lease.
+//! A call takes units that its process holds. If they do not suffice, a task requests more for all calls that
+//! wait. If the store rejects the lease, there is nothing to lease: for one lifetime, each call sends its own
+//! request.
 
 mod entry;
-mod flight;
+mod fetch;
 mod ledger;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::entry::{Rest, Target};
-use self::flight::Flight;
-use self::ledger::Joined;
-pub(crate) use self::ledger::Leases;
+use self::entry::{LeaseTarget, UnspentUnits};
+use self::fetch::{DeliveredUnits, LeaseFetch};
+use self::ledger::{LeaseLedger, LedgerEntry};
 use crate::algorithm::Op;
-use crate::background::Background;
-use crate::check::{Answer, Check};
-use crate::decision::{Answered, Decision, Verdict};
-use crate::error::StoreError;
-use crate::key::{Key, KeyWriter};
+use crate::backend::Backend;
+use crate::clock::before;
+use crate::key::KeyId;
 use crate::limit::Limit;
-use crate::limiter::RateLimiter;
-use crate::question::{Finding, Question};
-use crate::rejection::Rejection;
-use crate::report::Report;
-use crate::store::Store;
-use crate::waiting::before;
+use crate::reply::{Decision, StoreError};
+use crate::store::{Charge, Reply, Request};
 
-/// A call waits for a request that is under way for this part of its deadline, and then sends its own.
+/// A call waits for the request in flight for this fraction of its deadline, and then sends its own.
 const PATIENCE: u32 = 16;
 
-/// So many keys are given back at a time.
-const TOGETHER: usize = 64;
+/// How many give-backs are in flight at a time.
+const CONCURRENT_RETURNS: usize = 64;
 
-/// What a caller who waited is told.
-enum Landed {
-    Units(Permit),
-    Refused(Answered),
+/// The leases of a limiter.
+pub(crate) struct Leases {
+    backend: Arc<Backend>,
+    ledger: LeaseLedger,
+}
+
+/// What a waiter receives.
+enum LeaseReply {
+    Units(DeliveredUnits),
+    Rejected(Reply),
     Failed(StoreError),
-    /// There is nothing to lease: let it ask for itself.
-    Nothing,
+    /// The count is not leased: the call sends its own request.
+    NotLeased,
 }
 
-/// Units that were handed out; they come back if nobody takes them.
-struct Permit {
-    limiter: RateLimiter,
-    place: u128,
-    decision: Decision,
-    units: Option<Rest>,
-}
-
-impl Permit {
-    fn spend(mut self) -> Decision {
-        self.units = None;
-        self.decision
+impl Leases {
+    pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
+        Arc::new(Self { backend, ledger: LeaseLedger::default() })
     }
-}
 
-/// Checks a call under a limit that may be leased.
-#[inline]
-pub(crate) fn check(
-    limiter: &RateLimiter,
-    report: Report,
-    limit: &Limit,
-    key: &dyn Key,
-    cost: u32,
-) -> Check {
-    let local = limiter.local();
-    let place = local.place(limit, key);
-    if cost > 0
-        && let Some(decision) = limiter.leases().spend(place, cost, local.clock().steady())
-    {
-        return Check::admitted(report, limit, decision);
-    }
-    let leased = limit.leased();
-    let report = report.about(&leased, cost, || local.place(&leased, key));
-    let question = question(limiter, place, limit, &leased, key, cost);
-    Check::new(report, &leased, question)
-}
-
-fn question(
-    limiter: &RateLimiter,
-    place: u128,
-    limit: &Limit,
-    leased: &Limit,
-    key: &dyn Key,
-    cost: u32,
-) -> Question {
-    if cost == 0 || cost > leased.capacity() {
-        return limiter.ask(Op::Decide, leased, key, cost);
-    }
-    let counted_at = limiter.local().place(leased, key);
-    if let Some(answered) = limiter.refused_before(leased, counted_at, cost) {
-        return Question::refused(leased, answered);
-    }
-    let target = Target {
-        limit: *leased,
-        key: KeyWriter::written(key),
-        permits: limit.permits(),
-        term_us: limit.term_us(),
-    };
-    let wanted = Wanted { limiter: limiter.clone(), place, target: Arc::new(target), cost };
-    Question::waits(wanted.admitted())
-}
-
-/// Says what a check would: what is held counts as left.
-pub(crate) fn peek(limiter: &RateLimiter, limit: &Limit, key: &dyn Key, cost: u32) -> Question {
-    let place = limiter.local().place(limit, key);
-    let question = limiter.ask(Op::Peek, &limit.leased(), key, cost);
-    let limiter = limiter.clone();
-    Question::waits(async move {
-        let mut verdict = question.await?;
-        let held = limiter.leases().held(place, limiter.local().clock().steady());
-        let decision = &mut verdict.decision;
-        decision.remaining = decision.remaining.saturating_add(held).min(decision.limit);
-        if held >= cost {
-            (decision.allowed, decision.retry_after) = (true, Duration::ZERO);
+    /// Spends units that this process holds. `key_id` is the count under the terms of the limit itself.
+    #[inline]
+    pub(crate) fn spend(&self, key_id: KeyId, cost: u32) -> Option<Decision> {
+        if cost == 0 {
+            return None;
         }
-        Ok(verdict)
-    })
-}
+        let (reply, capacity) = self.ledger.spend(key_id, cost, self.backend.clock().steady())?;
+        Some(Decision::new(capacity, &reply.first(), reply.source))
+    }
 
-/// A call for which not enough is held.
-struct Wanted {
-    limiter: RateLimiter,
-    place: u128,
-    target: Arc<Target>,
-    cost: u32,
-}
+    /// Returns how many units this process could spend.
+    pub(crate) fn spendable(&self, key_id: KeyId) -> u32 {
+        self.ledger.spendable(key_id, self.backend.clock().steady())
+    }
 
-/// What became of a call that waited.
-enum Turn {
-    Spent(Decision),
-    Refused(Answered),
-    Failed(StoreError),
-    /// It was asked about alone.
-    Asked(Finding),
-    /// There was no answer within the deadline.
-    Late,
-}
-
-impl Wanted {
-    async fn admitted(self) -> Finding {
-        let Target { limit, key, .. } = &*self.target;
-        if Handle::try_current().is_err() {
-            return self.limiter.ask(Op::Decide, limit, key, self.cost).await;
-        }
-        let deadline = self.limiter.deadline();
-        let error = match self.decided(Instant::now() + deadline).await {
-            Turn::Spent(decision) => return Ok(Verdict::new(limit, decision)),
-            Turn::Refused(answer) => {
-                let decision = Decision::new(limit.capacity(), answer);
-                return Err(Rejection::limited(limit, decision));
-            }
-            Turn::Asked(finding) => return finding,
-            Turn::Failed(error) => error,
-            Turn::Late => StoreError::Timeout { deadline },
+    /// Prepares a call for which this process does not hold enough. `charge` is under the terms of the lease.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        limit: &Limit,
+        key_id: KeyId,
+        charge: Charge,
+    ) -> LeasedCall {
+        let target = LeaseTarget {
+            policy: limit.policy(),
+            max_units: limit.lease_units(),
+            lifetime: limit.terms().lease_us(),
+            charge,
         };
-        let place = self.limiter.local().place(limit, key);
-        let answer = self.limiter.fall_back(place, Op::Decide, limit, self.cost, error);
-        Question::new(Op::Decide, limit, Answer::ready(answer)).await
+        LeasedCall { leases: Arc::clone(self), key_id, target: Arc::new(target) }
     }
 
-    /// Waits for a request of this call or of another. Sends one for this call alone where that would take
-    /// too long, or the key is not leased.
-    async fn decided(&self, by: Instant) -> Turn {
-        let Self { limiter, place, target, cost } = self;
-        // A flight that ends with its runtime leaves those of other runtimes to ask again.
+    /// Discards the units of a count that is reset.
+    pub(crate) fn discard(&self, key_id: KeyId) {
+        self.ledger.discard(key_id);
+    }
+
+    /// Gives back all units that this process holds.
+    pub(crate) async fn return_all(&self) -> Result<(), StoreError> {
+        if Handle::try_current().is_err() {
+            return Err(StoreError::NoRuntime);
+        }
+        return_all(&self.backend, self.ledger.take_all()).await
+    }
+
+    fn return_in_background(&self, unspent: UnspentUnits) {
+        let backend = Arc::clone(&self.backend);
+        self.backend.background().spawn(async move {
+            // Units that are lost on the way leave the window by themselves.
+            let _ = return_one(&backend, unspent).await;
+        });
+    }
+
+    /// Gives back the units of each lease that ends, while any are held.
+    fn watch(self: &Arc<Self>) {
+        if !self.ledger.starts_watch() {
+            return;
+        }
+        let watch = LeaseWatch(Arc::downgrade(self));
+        let clock = self.backend.clock().clone();
+        self.backend.background().spawn(async move {
+            while let Some((leases, end)) = watch.next_end() {
+                let changed = Arc::clone(&leases.ledger.changed);
+                drop(leases);
+                before(clock.sleep_to(end), changed.notified()).await;
+                let Some(leases) = watch.0.upgrade() else { return };
+                let expired = leases.ledger.take_expired(clock.steady());
+                // Units that are lost sit unused until they leave the window by themselves.
+                let _ = return_all(&leases.backend, expired).await;
+            }
+        });
+    }
+}
+
+/// Returns the units of all leases once the limiter is gone.
+impl Drop for Leases {
+    fn drop(&mut self) {
+        let unspent = self.ledger.take_all();
+        self.ledger.changed.notify_one();
+        if !unspent.is_empty() {
+            let backend = Arc::clone(&self.backend);
+            self.backend.background().spawn(async move {
+                let _ = return_all(&backend, unspent).await;
+            });
+        }
+    }
+}
+
+async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), StoreError> {
+    let UnspentUnits { target, units, at } = unspent;
+    let request = Request::give_back(Op::Return { at }, target.charge_of(units));
+    backend.give_back(target.policy, backend.source(), request).await.map(drop)
+}
+
+/// Gives back units of several counts. Returns the first error.
+async fn return_all(backend: &Arc<Backend>, unspent: Vec<UnspentUnits>) -> Result<(), StoreError> {
+    let mut lanes: Vec<Vec<_>> = Vec::new();
+    lanes.resize_with(CONCURRENT_RETURNS.min(unspent.len()), Vec::new);
+    for (index, units) in unspent.into_iter().enumerate() {
+        lanes[index % CONCURRENT_RETURNS].push(units);
+    }
+    let lane = |units: Vec<UnspentUnits>| {
+        let backend = Arc::clone(backend);
+        async move {
+            let mut result = Ok(());
+            for units in units {
+                let returned = return_one(&backend, units).await;
+                result = result.and(returned);
+            }
+            result
+        }
+    };
+    let lanes: Vec<_> = lanes.into_iter().map(|units| tokio::spawn(lane(units))).collect();
+    let mut result = Ok(());
+    for lane in lanes {
+        // A task fails only if its runtime shuts down.
+        result = result.and(lane.await.unwrap_or(Err(StoreError::NoRuntime)));
+    }
+    result
+}
+
+/// The job that watches for ends. It may also end with the background thread.
+struct LeaseWatch(Weak<Leases>);
+
+impl LeaseWatch {
+    fn next_end(&self) -> Option<(Arc<Leases>, u64)> {
+        let leases = self.0.upgrade()?;
+        let end = leases.ledger.next_end()?;
+        Some((leases, end))
+    }
+}
+
+impl Drop for LeaseWatch {
+    fn drop(&mut self) {
+        if let Some(leases) = self.0.upgrade() {
+            leases.ledger.end_watch();
+        }
+    }
+}
+
+/// A call for which this process does not hold enough units.
+pub(crate) struct LeasedCall {
+    leases: Arc<Leases>,
+    key_id: KeyId,
+    target: Arc<LeaseTarget>,
+}
+
+impl LeasedCall {
+    /// Decides the call within one deadline.
+    pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
+        let (backend, policy) = (&self.leases.backend, self.target.policy);
+        let request = Request::decide(self.target.charge.clone());
+        if Handle::try_current().is_err() {
+            return backend.execute(policy, request).await;
+        }
+        let deadline = backend.deadline();
+        let result = self.decide_by(Instant::now() + deadline).await;
+        result.or_else(|error| backend.fall_back(policy, &request, error))
+    }
+
+    /// Waits for the request of this call or of another call. Sends one for this call alone if that would
+    /// take too long, or if the count is not leased.
+    async fn decide_by(&self, by: Instant) -> Result<Reply, StoreError> {
+        let Self { leases, key_id, target } = self;
+        let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
+        let late = || StoreError::Timeout { deadline };
+        // If a fetch ends with its runtime, its waiters of other runtimes try once more.
         for _ in 0..2 {
-            let now = limiter.local().clock().steady();
-            let (mut answer, arrival) = match limiter.leases().join(*place, target, *cost, now) {
-                Joined::Spent(decision) => return Turn::Spent(decision),
-                Joined::Not => break,
-                Joined::Waits { answer, arrival, is_first } => {
+            let now = leases.backend.clock().steady();
+            let (mut reply, arrival) = match leases.ledger.enter(*key_id, target, cost, now) {
+                LedgerEntry::Spent(reply) => return Ok(reply),
+                LedgerEntry::NotLeased => break,
+                LedgerEntry::Waiting { reply, arrival, is_first } => {
                     if is_first {
-                        Flight::take_off(limiter, *place);
+                        LeaseFetch::spawn(leases, *key_id);
                     }
-                    (answer, arrival)
+                    (reply, arrival)
                 }
             };
-            // One timer at a time: most calls have their answer within the first.
-            let mut landed = timeout(limiter.deadline() / PATIENCE, &mut answer).await;
-            if landed.is_err() {
-                if limiter.leases().is_left_behind(*place, arrival) {
+            // One timer at a time: most replies come within the first.
+            let mut received = timeout(deadline / PATIENCE, &mut reply).await;
+            if received.is_err() {
+                if leases.ledger.is_not_included(*key_id, arrival) {
                     break;
                 }
-                landed = timeout_at(by, answer).await;
+                received = timeout_at(by, reply).await;
             }
-            match landed {
-                Ok(Ok(Landed::Units(permit))) => return Turn::Spent(permit.spend()),
-                Ok(Ok(Landed::Refused(answer))) => return Turn::Refused(answer),
-                Ok(Ok(Landed::Failed(error))) => return Turn::Failed(error),
-                Ok(Ok(Landed::Nothing)) => break,
+            match received {
+                Ok(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
+                Ok(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
+                Ok(Ok(LeaseReply::Failed(error))) => return Err(error),
+                Ok(Ok(LeaseReply::NotLeased)) => break,
                 Ok(Err(_)) => {}
-                Err(_) => return Turn::Late,
+                Err(_) => return Err(late()),
             }
         }
-        let asked = limiter.ask(Op::Decide, &target.limit, &target.key, *cost);
-        timeout_at(by, asked).await.map_or(Turn::Late, Turn::Asked)
-    }
-}
-
-impl RateLimiter {
-    /// Gives back the units that were charged in advance and not spent. Call it when a process is about to
-    /// end, once it takes no more calls: other processes can then use the units at once, and not only when
-    /// they have left the window. A limiter that is dropped does the same in the background, if the process
-    /// lasts.
-    ///
-    /// ```
-    /// use ratelimit_runtime::RateLimiter;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = RateLimiter::embedded();
-    /// // serve, and then
-    /// limiter.return_leases().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when the store does not answer; what was not given back then leaves the window by
-    /// itself.
-    pub fn return_leases(&self) -> Answer<()> {
-        let limiter = self.clone();
-        Answer::later(async move {
-            if Handle::try_current().is_err() {
-                return Err(StoreError::NoRuntime);
-            }
-            let rests = limiter.leases().take_all();
-            all(rests.iter().map(|rest| limiter.return_units(rest)).collect()).await
-        })
-    }
-
-    /// Gives back what is left of a charge.
-    fn return_units(&self, Rest { target, units, at }: &Rest) -> Answer<Answered> {
-        let op = Op::Return { at: *at };
-        self.give_back(self.source(), op, &target.limit, &target.key, *units)
-    }
-
-    /// The same in the background.
-    fn spawn_return(&self, rest: &Rest) {
-        let answer = self.return_units(rest);
-        self.background().spawn(async move {
-            // Units that are lost on the way leave the window by themselves.
-            let _ = answer.await;
-        });
-    }
-}
-
-/// The limiter of these leases is gone.
-pub(crate) fn return_to(shared: &dyn Store, leases: &Leases, background: &Background) {
-    let rests = leases.take_all();
-    leases.changed.notify_one();
-    if !rests.is_empty() {
-        let answers = rests.iter().map(|Rest { target, units, at }| {
-            shared.apply(Op::Return { at: *at }, &target.limit, &target.key, *units)
-        });
-        let answers = answers.collect();
-        background.spawn(async move {
-            let _ = all(answers).await;
-        });
-    }
-}
-
-/// Waits for all of them, and gives the first error.
-async fn all(answers: Vec<Answer<Answered>>) -> Result<(), StoreError> {
-    let mut lanes: Vec<Vec<_>> = (0..TOGETHER.min(answers.len())).map(|_| Vec::new()).collect();
-    for (index, answer) in answers.into_iter().enumerate() {
-        lanes[index % TOGETHER].push(answer);
-    }
-    let lane = |answers: Vec<Answer<Answered>>| async {
-        let mut all = Ok(());
-        for answer in answers {
-            let answer = answer.await;
-            all = all.and(answer.map(|_| ()));
-        }
-        all
-    };
-    let lanes: Vec<_> = lanes.into_iter().map(|answers| tokio::spawn(lane(answers))).collect();
-    let mut all = Ok(());
-    for lane in lanes {
-        // Only a runtime that ends lets a task end before its time.
-        all = all.and(lane.await.unwrap_or(Err(StoreError::NoRuntime)));
-    }
-    all
-}
-
-/// Gives back what is idle at the end of its term, as long as anything is held.
-fn watch(limiter: &RateLimiter) {
-    if !limiter.leases().starts_watch() {
-        return;
-    }
-    let watch = Watch(Arc::clone(limiter.leases()));
-    let (clock, weak) = (limiter.local().clock().clone(), limiter.downgrade());
-    limiter.background().spawn(async move {
-        while let Some(end) = watch.0.next_end() {
-            before(clock.sleep_to(end), watch.0.changed.notified()).await;
-            let Some(limiter) = weak() else { return };
-            let rests = watch.0.take_expired(clock.steady());
-            let answers = rests.iter().map(|rest| limiter.return_units(rest)).collect();
-            // What is lost stands idle until it leaves the window by itself.
-            let _ = all(answers).await;
-        }
-    });
-}
-
-/// The watch may end before its time, with the background thread.
-struct Watch(Arc<Leases>);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.ends_watch();
+        let request = Request::decide(target.charge.clone());
+        let result = timeout_at(by, leases.backend.try_execute(target.policy, request)).await;
+        result.unwrap_or_else(|_| Err(late()))
     }
 }

@@ -1,15 +1,77 @@
-//! The identity of a limit as a number: limits with one identity share their counts.
+//! The identity of a limit: what makes two calls share a count.
 
-use super::{Algorithm, Align};
+use super::{Algorithm, Name, Period};
 
-/// Hashes algorithm, period, align and name by 128-bit FNV-1a; no client chooses these values. One bit
-/// stays 0, so that no fingerprint in the embedded store equals the mark of a free slot.
-pub(super) const fn identity(
-    algorithm: Algorithm,
-    period_us: u64,
-    align: Option<Align>,
-    name: &str,
-) -> u128 {
+/// Name, algorithm, period and align. Calls that agree on these and on the key share a count.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(super) name: Name,
+    pub(super) algorithm: Algorithm,
+    pub(super) period: Period,
+    pub(super) align: Option<Align>,
+    /// A hash of all of these.
+    hash: u128,
+}
+
+impl Identity {
+    pub(super) const fn new(
+        name: Name,
+        algorithm: Algorithm,
+        period: Period,
+        align: Option<Align>,
+    ) -> Self {
+        let hash = hash(algorithm, period, align, name.as_str());
+        Self { name, algorithm, period, align, hash }
+    }
+
+    /// Changes the align.
+    pub(super) const fn set_align(&mut self, align: Align) {
+        self.align = Some(align);
+        self.hash = hash(self.algorithm, self.period, self.align, self.name.as_str());
+    }
+
+    /// Returns this identity with another period.
+    pub(super) fn with_period(&self, period: Period) -> Self {
+        Self::new(self.name.clone(), self.algorithm, period, self.align)
+    }
+
+    /// Returns the identity as a number. [`KeyId`](crate::key::KeyId) combines it with a key.
+    #[inline]
+    pub(crate) const fn hash(&self) -> u128 {
+        self.hash
+    }
+}
+
+/// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) start: at calendar boundaries of
+/// one UTC offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Align {
+    pub(crate) offset_minutes: i32,
+}
+
+impl Align {
+    /// Windows start at calendar boundaries of UTC.
+    pub const UTC: Self = Self::offset_minutes(0);
+
+    /// Windows start at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
+    ///
+    /// # Panics
+    ///
+    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn offset_minutes(minutes: i32) -> Self {
+        assert!(
+            minutes >= -14 * 60 && minutes <= 14 * 60,
+            "the offset of `align` must lie between -14:00 and +14:00"
+        );
+        Self { offset_minutes: minutes }
+    }
+}
+
+/// Hashes an identity by 128-bit FNV-1a; no client chooses these values. Bit 63 stays 0, so that no
+/// fingerprint in the embedded store equals the mark of a free slot.
+const fn hash(algorithm: Algorithm, period: Period, align: Option<Align>, name: &str) -> u128 {
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
     let (mut hash, name) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, name.as_bytes());
     let align = match align {
@@ -17,7 +79,7 @@ pub(super) const fn identity(
         // Offsets are at least -14:00.
         Some(Align { offset_minutes }) => (offset_minutes + 14 * 60 + 1) as u128,
     };
-    let head = align << 72 | (period_us as u128) << 8 | algorithm as u128;
+    let head = align << 72 | (period.micros() as u128) << 8 | algorithm as u128;
     let (mut byte, mut index) = (0, 0);
     while byte < 16 {
         hash = (hash ^ (head >> (8 * byte) & 0xff)).wrapping_mul(PRIME);

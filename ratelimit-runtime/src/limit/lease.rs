@@ -1,71 +1,70 @@
-//! What of a limit is paid for in advance, and by how much stricter that makes it; `lease.rs` says why.
+//! Leasing as a part of a limit: which leases are possible, and by how much stricter a leased limit is
+//! counted. `lease/` explains why.
 
-use super::{Algorithm, Grain, InvalidLimit, Limit, identity};
+use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale};
 
-/// The shortest period whose permits are kept for long enough to be of use.
+/// Below this period a lease would end too soon to be of use.
 const SHORTEST_US: u64 = 100_000;
 
-/// A permit is kept for this part of the period.
-const PART: u64 = 100;
+/// A lease lasts for this fraction of the period,
+const FRACTION: u64 = 100;
 
-/// And for a second at most.
+/// and at most this long.
 const LONGEST_US: u64 = 1_000_000;
 
 impl Limit {
-    /// Pays up to `permits` units of a busy key in advance, in one question to Redis, and lets calls
-    /// spend them in this process: most calls then take less than a microsecond, and Redis is asked once
-    /// for many.
+    /// Leases up to `units` of a busy key: one request to Redis charges them in advance, and calls spend
+    /// them in this process. Most calls then take less than a microsecond.
     ///
-    /// Never more is admitted for it, by however many processes. What it costs:
+    /// The limit still holds exactly, for any number of processes. The price:
     ///
-    /// - Up to `permits` units of each process may stand idle while another is refused, for a hundredth
-    ///   of the period, and for a second at most. Then, or by
-    ///   [`return_leases`](crate::RateLimiter::return_leases), or when the limiter is dropped, they are
-    ///   given back; those of a process that was killed leave the window by themselves. How many are asked
-    ///   for follows demand: a key that is rarely used has none in advance.
-    /// - As a unit may be spent a little later than it was charged, the limit is counted a little more
-    ///   strictly: over a `period` that is longer by a hundredth, and by a second at most, or with a
-    ///   `burst` that is smaller by what refills in that time; also for processes that share the bucket and
-    ///   do not lease, while leased units may be spent. The windows of [`fixed`](Self::fixed) are as
-    ///   they were, for a permit never outlives its window.
-    /// - Such a period is another period: leasing, or not leasing any more, starts new counts, but for
-    ///   `fixed` and the buckets.
+    /// - Up to `units` units of each process can sit unused while another process rejects calls, for a
+    ///   hundredth of the period, at most for a second. Then the process returns them; so do
+    ///   [`return_leases`](crate::RateLimiter::return_leases) and dropping the limiter. The units of a
+    ///   process that was killed leave the window by themselves. The size of a lease follows demand: for a
+    ///   key that is rarely used, nothing is leased.
+    /// - A unit can be spent a little later than it was charged, so the limit is counted a little more
+    ///   strictly: over a `period` that is longer by a hundredth, at most by a second, or with a `burst`
+    ///   that is smaller by what refills in that time. This holds as well for processes that share the
+    ///   bucket and do not lease, as long as leased units can be spent. The windows of
+    ///   [`fixed`](Self::fixed) do not change, because a lease never outlives its window.
+    /// - For `sliding` and `sliding_counter`, the longer period is another period: counts start anew when a
+    ///   limit starts or stops leasing.
     ///
-    /// On the embedded store, and with [`Scope::Process`](crate::Scope::Process), there is no way to
-    /// save, and this changes nothing; nor does it where calls [`wait`](Self::wait). Several limits in one
-    /// decision are always asked about.
+    /// Leasing changes nothing on the embedded store, with [`Scope::Process`](crate::Scope::Process), for
+    /// calls that [`wait`](Self::wait), and for several limits in one decision.
     ///
     /// # Errors
     ///
-    /// On 0 permits; on more than the limit admits at once, less what a bucket refills meanwhile; on a
+    /// On 0 units; on more than the limit admits at once, less what a bucket refills in the meantime; on a
     /// period below 100 milliseconds.
-    pub const fn try_lease(mut self, permits: u32) -> Result<Self, InvalidLimit> {
-        if permits == 0 {
+    pub const fn try_lease(mut self, units: u32) -> Result<Self, InvalidLimit> {
+        if units == 0 {
             return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));
         }
-        if self.period_us < SHORTEST_US {
+        if self.terms.period_us() < SHORTEST_US {
             return Err(InvalidLimit(
                 "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
                  least 100 ms",
             ));
         }
-        if self.burst as u64 <= self.reserve() {
+        if self.capacity() as u64 <= self.terms.lease_reserve() {
             return Err(InvalidLimit(
                 "with `lease`, `burst` must be more than refills in a hundredth of the period, a \
                  second at most, and that is at least 1: raise `burst`",
             ));
         }
-        if permits > self.leased_capacity() {
+        if units > self.terms.lease_capacity() {
             return Err(InvalidLimit(
                 "`lease` must be at most what can be admitted at once: the threshold, or the burst of \
                  a bucket less what refills in a hundredth of the period, a second at most",
             ));
         }
-        self.lease = permits;
+        self.policy.lease = units;
         Ok(self)
     }
 
-    /// Pays up to `permits` units of a busy key in advance, in one question to Redis; see
+    /// Leases up to `units` of a busy key in advance, with one request to Redis; see
     /// [`try_lease`](Self::try_lease).
     ///
     /// ```
@@ -77,68 +76,62 @@ impl Limit {
     ///
     /// # Panics
     ///
-    /// On values that `try_lease` refuses; in a `const` that is a compile error.
+    /// On values that `try_lease` rejects; in a `const` that is a compile error.
     #[must_use]
     #[track_caller]
-    pub const fn lease(self, permits: u32) -> Self {
-        match self.try_lease(permits) {
+    pub const fn lease(self, units: u32) -> Self {
+        match self.try_lease(units) {
             Ok(limit) => limit,
             Err(invalid) => panic!("{}", invalid.0),
         }
     }
 
-    /// How many units may be leased; 0 when every call is asked about.
+    /// Returns this limit under the terms of its leases, for tests.
+    pub(crate) fn counted_as_lease(&self) -> Self {
+        Self { terms: self.terms.leased(), policy: Policy { lease: 0, ..self.policy } }
+    }
+
+    /// Returns how many units a process may lease; 0 if none.
     #[inline]
-    pub(crate) const fn permits(&self) -> u32 {
-        self.lease
+    pub(crate) const fn lease_units(&self) -> u32 {
+        self.policy.lease
+    }
+}
+
+impl Terms {
+    /// Returns for how long after its charge a leased unit may be spent, in microseconds.
+    pub(crate) const fn lease_us(&self) -> u64 {
+        let fraction = self.period_us() / FRACTION;
+        if fraction < LONGEST_US { fraction } else { LONGEST_US }
     }
 
-    /// For how long after its charge a unit may be spent, in microseconds.
-    pub(crate) const fn term_us(&self) -> u64 {
-        let term = self.period_us / PART;
-        if term < LONGEST_US { term } else { LONGEST_US }
-    }
-
-    /// The most that can be admitted at once by what is left for leases.
-    pub(crate) const fn leased_capacity(&self) -> u32 {
-        self.burst - self.reserve() as u32
-    }
-
-    /// The limit by which leases are charged: what it admits may be spent a term later, and still is
-    /// within this one.
+    /// Returns the terms under which leases of a limit with these terms are charged. What they admit may be
+    /// spent up to [`lease_us`](Self::lease_us) later, and is then still within these terms.
     pub(crate) fn leased(&self) -> Self {
-        let stretch_us = match self.algorithm {
-            Algorithm::Sliding | Algorithm::SlidingCounter => self.term_us(),
-            _ => 0,
+        let stretch_us = match self.algorithm() {
+            Algorithm::Sliding | Algorithm::SlidingCounter => self.lease_us(),
+            Algorithm::Fixed | Algorithm::TokenBucket | Algorithm::LeakyBucket => 0,
         };
-        let period_us = self.period_us + stretch_us;
-        let burst = self.leased_capacity();
-        Self {
-            period_us,
-            stretch_us,
-            burst,
-            reserved: self.reserve() as u32,
-            lease: 0,
-            identity: identity(self.algorithm, period_us, self.align, self.name),
-            // Processes that do not lease count the same bucket at this rate; windows use none.
-            rate: self.rate,
-            grain: Grain::new(self.threshold, period_us),
-            ..*self
-        }
+        let period = self.period().plus(stretch_us);
+        let amounts = Amounts {
+            capacity: self.lease_capacity(),
+            reserved: self.lease_reserve() as u32,
+            scale: WindowScale::new(self.threshold(), period.micros()),
+            // The rate stays: processes that do not lease count the same bucket at this rate.
+            ..self.amounts
+        };
+        Self { identity: self.identity.with_period(period), amounts }
     }
 
-    /// The tokens that a bucket keeps for as long as leased units may be spent; 0 unless this is
-    /// [`leased`](Self::leased).
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "scripts are told"))]
-    pub(crate) const fn reserved(&self) -> u32 {
-        self.reserved
+    const fn lease_capacity(&self) -> u32 {
+        self.capacity() - self.lease_reserve() as u32
     }
 
-    /// What a bucket refills in a term, rounded up.
-    const fn reserve(&self) -> u64 {
-        if !self.algorithm.is_bucket() {
+    /// Returns what a bucket refills during a lease, rounded up; 0 for a window.
+    const fn lease_reserve(&self) -> u64 {
+        if !self.algorithm().is_bucket() {
             return 0;
         }
-        (self.threshold as u64 * self.term_us()).div_ceil(self.period_us)
+        (self.threshold() as u64 * self.lease_us()).div_ceil(self.period_us())
     }
 }

@@ -1,34 +1,37 @@
-//! What a limit admits in which time: the part of it that clients are told.
+//! What a limit admits in which time: the part of it that clients receive.
 
 use std::time::Duration;
 
-use super::Limit;
+use super::{Limit, Period};
 
-/// So much per period: what a client is told of a limit, whatever its algorithm.
+/// A threshold per period: what a client is told about a limit, whatever its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     threshold: u32,
-    period_us: u64,
+    period: Period,
 }
 
 impl Quota {
-    /// The cost admitted per period.
+    pub(super) const NONE: Self = Self { threshold: 0, period: Period::ZERO };
+
+    /// Returns the cost admitted per period.
     #[must_use]
     pub const fn threshold(self) -> u32 {
         self.threshold
     }
 
-    /// The length of the window, or the time in which a bucket gains `threshold` tokens.
+    /// Returns the length of the window, or the time in which a bucket gains `threshold` tokens.
     #[must_use]
     pub const fn period(self) -> Duration {
-        Duration::from_micros(self.period_us)
+        self.period.duration()
     }
 }
 
 impl Limit {
-    /// What this limit admits in which time.
+    /// Returns what this limit admits in which time.
     #[must_use]
+    #[inline]
     pub const fn quota(&self) -> Quota {
-        Quota { threshold: self.threshold, period_us: self.period_us - self.stretch_us }
+        Quota { threshold: self.terms.amounts.threshold, period: self.terms.identity.period }
     }
 }

@@ -1,95 +1,87 @@
-//! The words of a limit.
+//! What a store knows of a limit: its identity and its amounts.
 
-use std::fmt;
+use super::{Algorithm, Align, Amounts, Identity, Name, Period, Rate, WindowScale};
 
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// The exact log of the calls admitted in the last period.
-    Sliding,
-    /// A count that starts anew with each window.
-    Fixed,
-    /// Two counts and an estimate: the sliding window at the memory of a fixed one.
-    SlidingCounter,
-    /// Tokens that refill continuously, up to a burst.
-    TokenBucket,
-    /// Calls spaced evenly; a token bucket whose burst is 1 unless said otherwise.
-    LeakyBucket,
+/// Identity and amounts. Two calls with equal terms and one key can be batched, share a lease, wait in one
+/// line, and be rejected by one cached rejection. No policy is in here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Terms {
+    pub(super) identity: Identity,
+    pub(super) amounts: Amounts,
 }
 
-impl Algorithm {
-    /// The word for this algorithm in the attribute and in Redis keys.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Sliding => "sliding",
-            Self::Fixed => "fixed",
-            Self::SlidingCounter => "sliding_counter",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
+impl Terms {
+    #[inline]
+    pub(crate) const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
+    pub(crate) const fn name(&self) -> &Name {
+        &self.identity.name
+    }
+
+    #[inline]
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        self.identity.algorithm
+    }
+
+    #[inline]
+    pub(crate) const fn period(&self) -> Period {
+        self.identity.period
+    }
+
+    #[inline]
+    pub(crate) const fn period_us(&self) -> u64 {
+        self.identity.period.micros()
+    }
+
+    #[inline]
+    pub(crate) const fn threshold(&self) -> u32 {
+        self.amounts.threshold
+    }
+
+    /// Returns the most that is admitted at once.
+    #[inline]
+    pub(crate) const fn capacity(&self) -> u32 {
+        self.amounts.capacity
+    }
+
+    #[inline]
+    pub(crate) const fn rate(&self) -> Rate {
+        self.amounts.rate
+    }
+
+    #[inline]
+    pub(crate) const fn scale(&self) -> WindowScale {
+        self.amounts.scale
+    }
+
+    /// Returns the tokens that a bucket keeps while leased units can be spent; 0 unless these are the terms
+    /// of a [lease](super::Limit::lease_terms).
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
+    pub(crate) const fn reserved(&self) -> u32 {
+        self.amounts.reserved
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
+    pub(crate) const fn align(&self) -> Option<Align> {
+        self.identity.align
+    }
+
+    /// Returns how far calendar boundaries lie before multiples of the period since the epoch, in
+    /// microseconds below the period; `None` when windows start with their first call.
+    #[inline]
+    pub(crate) const fn shift_us(&self) -> Option<u64> {
+        match self.identity.align {
+            None => None,
+            Some(Align { offset_minutes }) => Some(self.identity.period.shift_us(offset_minutes)),
         }
     }
 
-    pub(crate) const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    /// Returns these terms with what one of `instances` processes may admit by itself.
+    pub(crate) fn share(&self, instances: u32) -> Self {
+        let amounts = self.amounts.share(instances, self.identity.period);
+        Self { identity: self.identity.clone(), amounts }
     }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) begin: at calendar boundaries of one UTC offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Align {
-    pub(crate) offset_minutes: i32,
-}
-
-impl Align {
-    /// Windows begin at calendar boundaries of UTC.
-    pub const UTC: Self = Self::offset_minutes(0);
-
-    /// Windows begin at calendar boundaries of local time `minutes` ahead of UTC: `480` is `+08:00`.
-    ///
-    /// # Panics
-    ///
-    /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
-    #[must_use]
-    #[track_caller]
-    pub const fn offset_minutes(minutes: i32) -> Self {
-        assert!(
-            minutes >= -14 * 60 && minutes <= 14 * 60,
-            "the offset of `align` must lie between -14:00 and +14:00"
-        );
-        Self { offset_minutes: minutes }
-    }
-}
-
-/// Who counts together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Scope {
-    /// All who use the same store.
-    #[default]
-    Global,
-    /// This process by itself, whatever store is configured.
-    Process,
-}
-
-/// What becomes of a call when Redis cannot decide: because it is away, too slow, or in error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnError {
-    /// This process decides by the same limit, on counts of its own. A fleet of `n` processes may
-    /// then admit up to `n` times the limit, unless each is told to keep to its share:
-    /// [`Builder::instances`](crate::Builder::instances).
-    #[default]
-    Local,
-    /// The call is admitted.
-    Allow,
-    /// The call is refused as [`Rejection::Unavailable`](crate::Rejection::Unavailable).
-    Deny,
 }

@@ -1,18 +1,17 @@
-//! What is counted and measured, for whatever recorder the application has installed.
+//! Metrics, for the recorder that the application has installed.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicIsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use ::metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
 use once_cell::sync::Lazy;
 
-use super::name_of;
-use crate::decision::{Source, Verdict};
-use crate::question::Finding;
-use crate::rejection::Rejection;
+use super::source_name;
+use crate::limit::{LimitLabel, Name};
+use crate::reply::{Decision, Rejection, Source};
 
 const DECISIONS: &str = "ratelimit_decisions_total";
 const DURATION: &str = "ratelimit_decision_duration_seconds";
@@ -22,7 +21,7 @@ const BREAKER: &str = "ratelimit_breaker_open";
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
 
-/// Says what the metrics are. That is repeated by each limiter: the recorder may be a new one.
+/// Describes the metrics. Each limiter repeats it, because the recorder may be a new one.
 pub(crate) fn describe() {
     with_recorder(|recorder| {
         let checks = "Calls checked against a rate limit, by what became of them and who decided";
@@ -37,21 +36,21 @@ pub(crate) fn describe() {
     });
 }
 
-/// When a check began.
-pub(crate) struct Began(Instant);
+/// When a check started.
+pub(crate) struct Started(Instant);
 
-impl Began {
+impl Started {
     #[inline]
     pub(crate) fn now() -> Self {
         Self(Instant::now())
     }
 }
 
-/// A check has ended.
-pub(super) fn ended(began: &Began, finding: &Finding, shadow: bool) {
-    let took = began.0.elapsed();
-    let (limit, outcome, source) = what_became(finding, shadow);
-    let series = Series::of(limit);
+/// Records a check that has ended.
+pub(super) fn record(started: &Started, label: &LimitLabel, result: &Result<Decision, Rejection>) {
+    let took = started.0.elapsed();
+    let (outcome, source) = MetricOutcome::of(result, label.shadow);
+    let series = LimitSeries::of(&label.name);
     let counter = &series.decisions[outcome as usize][column(source)];
     let histogram = &series.durations[column(source)];
     with_recorder(|recorder| {
@@ -60,26 +59,9 @@ pub(super) fn ended(began: &Began, finding: &Finding, shadow: bool) {
     });
 }
 
-/// The limit that spoke, what became of the call, and who decided.
-fn what_became(finding: &Finding, shadow: bool) -> (&'static str, Outcome, Option<Source>) {
-    let either = |seen, hidden| if shadow { hidden } else { seen };
-    match finding {
-        Ok(Verdict { name, decision, .. }) => {
-            (name, either(Outcome::Allowed, Outcome::ShadowAllowed), Some(decision.source))
-        }
-        Err(Rejection::Limited { name, decision, .. }) => {
-            (name, either(Outcome::Limited, Outcome::ShadowLimited), Some(decision.source))
-        }
-        Err(Rejection::CostExceedsCapacity { name, .. }) => {
-            (name, either(Outcome::CostExceedsCapacity, Outcome::ShadowLimited), None)
-        }
-        Err(Rejection::Unavailable { name, .. }) => (name, Outcome::Unavailable, None),
-    }
-}
-
-/// What became of a call.
+/// The values of the label `outcome`.
 #[derive(Clone, Copy)]
-enum Outcome {
+enum MetricOutcome {
     Allowed,
     Limited,
     CostExceedsCapacity,
@@ -88,7 +70,7 @@ enum Outcome {
     ShadowLimited,
 }
 
-impl Outcome {
+impl MetricOutcome {
     /// In the order of the variants.
     const NAMES: [&str; 6] = [
         "allowed",
@@ -98,9 +80,24 @@ impl Outcome {
         "shadow_allowed",
         "shadow_limited",
     ];
+
+    /// Returns the outcome of a check, and where the decision was made.
+    fn of(result: &Result<Decision, Rejection>, shadow: bool) -> (Self, Option<Source>) {
+        let either = |plain, shadowed| if shadow { shadowed } else { plain };
+        match result {
+            Ok(decision) => (either(Self::Allowed, Self::ShadowAllowed), Some(decision.source)),
+            Err(Rejection::Limited { decision, .. }) => {
+                (either(Self::Limited, Self::ShadowLimited), Some(decision.source))
+            }
+            Err(Rejection::CostExceedsCapacity { .. }) => {
+                (either(Self::CostExceedsCapacity, Self::ShadowLimited), None)
+            }
+            Err(Rejection::Unavailable { .. }) => (Self::Unavailable, None),
+        }
+    }
 }
 
-/// A server is asked no more, or is asked again. There are as many as an operator has.
+/// Records that the breaker of a server opened or closed.
 #[cfg(feature = "redis")]
 pub(super) fn breaker(node: &str, open: bool) {
     let key = Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]);
@@ -108,48 +105,47 @@ pub(super) fn breaker(node: &str, open: bool) {
     with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
 }
 
-/// The number of keys in an embedded store has changed. All stores of the process have one gauge.
+/// Records a change in the number of keys of an embedded store. All stores of the process share a gauge.
 pub(crate) fn keys_changed(by: isize) {
     static KEY: Key = Key::from_static_name(KEYS);
-    static HELD: AtomicIsize = AtomicIsize::new(0);
+    static STORED: AtomicIsize = AtomicIsize::new(0);
     if by == 0 {
         return;
     }
-    let mut held = HELD.fetch_add(by, SeqCst) + by;
+    let mut keys = STORED.fetch_add(by, SeqCst) + by;
     loop {
-        with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(held as f64));
-        // Who has set an older number after a newer one sets it again.
-        let now = HELD.load(SeqCst);
-        if now == held {
+        with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(keys as f64));
+        // A thread that has set an older number after a newer one sets it again.
+        let now = STORED.load(SeqCst);
+        if now == keys {
             return;
         }
-        held = now;
+        keys = now;
     }
 }
 
-/// The names and labels of all that is recorded about a limit; made once, so that a decision
-/// allocates nothing.
-struct Series {
-    decisions: [[Key; SOURCES.len()]; Outcome::NAMES.len()],
+/// The metric keys of a limit. Saves building them at each decision (`tests/allocations.rs`).
+struct LimitSeries {
+    decisions: [[Key; SOURCES.len()]; MetricOutcome::NAMES.len()],
     durations: [Key; SOURCES.len()],
 }
 
-impl Series {
-    /// Those of the limit called `limit`. They are kept as long as the name is, which is forever.
-    fn of(limit: &'static str) -> &'static Self {
-        static ALL: Lazy<RwLock<HashMap<&'static str, &'static Series>>> =
-            Lazy::new(RwLock::default);
-        if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(limit) {
-            return series;
+impl LimitSeries {
+    /// Returns the metric keys of the limit `name`, which are kept as long as the process lives.
+    fn of(name: &Name) -> Arc<Self> {
+        static ALL: Lazy<RwLock<HashMap<Name, Arc<LimitSeries>>>> = Lazy::new(RwLock::default);
+        if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return Arc::clone(series);
         }
         let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
-        all.entry(limit).or_insert_with(|| Box::leak(Box::new(Self::new(limit))))
+        let series = all.entry(name.clone()).or_insert_with(|| Arc::new(Self::new(name)));
+        Arc::clone(series)
     }
 
-    fn new(limit: &'static str) -> Self {
-        let limit = Label::from_static_parts("limit", limit);
+    fn new(name: &Name) -> Self {
+        let limit = Label::new("limit", name.as_str().to_owned());
         let label = Label::from_static_parts;
-        let sources = SOURCES.map(|source| label("source", name_of(source)));
+        let sources = SOURCES.map(|source| label("source", source_name(source)));
         let decision = |outcome| {
             let outcome = label("outcome", outcome);
             let labels = |source: &Label| vec![limit.clone(), outcome.clone(), source.clone()];
@@ -158,7 +154,7 @@ impl Series {
         let duration =
             |source: &Label| Key::from_parts(DURATION, vec![limit.clone(), source.clone()]);
         Self {
-            decisions: Outcome::NAMES.map(decision),
+            decisions: MetricOutcome::NAMES.map(decision),
             durations: sources.each_ref().map(duration),
         }
     }
@@ -173,7 +169,7 @@ const SOURCES: [Option<Source>; 6] = [
     Some(Source::Lease),
 ];
 
-/// The place of `source` among [`SOURCES`].
+/// Returns the index of `source` in [`SOURCES`].
 fn column(source: Option<Source>) -> usize {
     match source {
         None => 0,

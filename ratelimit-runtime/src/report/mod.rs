@@ -1,7 +1,6 @@
-//! What can be seen of a limiter from outside: told of every check that ends, it emits `tracing`
-//! events, and with feature `metrics` it counts and measures. Keys may be personal, and are many, so
-//! no event and no label has one; events of refusals have a hash of it. The part of a Redis key that
-//! names the limit is not personal.
+//! What a limiter reports: `tracing` events, metrics with feature `metrics`, and the log that the responses
+//! of a web request read. Keys may be personal, and there are many, so no event and no label contains one;
+//! events of rejections contain a hash of it. The part of a Redis key that names the limit is not personal.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -14,68 +13,84 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use self::metrics::{Began, describe, keys_changed};
-use self::trace::Trace;
-pub(crate) use self::trace::tells;
-use crate::decision::Source;
-use crate::error::StoreError;
-use crate::limit::Limit;
-use crate::part::Charge;
-use crate::question::Finding;
-use crate::rejection::Rejection;
+pub(crate) use self::metrics::{Started, describe, keys_changed};
+pub(crate) use self::trace::is_traced;
+use self::trace::{KeyHash, KeyTrace};
+use crate::key::KeyId;
+use crate::limit::{Limit, LimitLabel, OnError, Terms};
+use crate::reply::{Decision, Rejection, Source, StoreError};
 
-/// A check that has begun.
+/// The report of a check that is not finished.
 pub(crate) struct Report {
-    began: Began,
-    trace: Trace,
+    started: Started,
+    keys: KeyTrace,
 }
 
 impl Report {
-    pub(crate) fn begin() -> Self {
-        Self::since(Began::now())
+    pub(crate) fn start() -> Self {
+        Self::since(Started::now())
     }
 
-    pub(crate) fn since(began: Began) -> Self {
-        Self { began, trace: Trace::None }
+    pub(crate) fn since(started: Started) -> Self {
+        Self { started, keys: KeyTrace::None }
     }
 
-    /// The check is of the key at a place, which is looked up if an event would tell of it.
-    pub(crate) fn about(mut self, limit: &Limit, cost: u32, place: impl FnOnce() -> u128) -> Self {
-        self.trace = Trace::one(limit, cost, place);
-        self
-    }
-
-    /// The check is of several keys.
-    pub(crate) fn about_all(
+    /// Adds the key of the check, if an event would contain it.
+    pub(crate) fn with_key(
         mut self,
-        parts: &[Charge<'_>],
-        place: impl Fn(&Charge<'_>) -> u128,
+        shadow: bool,
+        terms: &Terms,
+        cost: u32,
+        key_id: impl FnOnce() -> KeyId,
     ) -> Self {
-        self.trace = Trace::several(parts, place);
+        if is_traced(shadow, cost > terms.capacity()) {
+            self.keys = KeyTrace::One(KeyHash::new(terms, key_id()));
+        }
         self
     }
 
-    /// The check has ended; what was found is only made up for those who would hear of it.
+    /// Adds the keys of the check, each with its cost, if an event would contain them.
+    pub(crate) fn with_keys<'a>(
+        mut self,
+        shadow: bool,
+        keys: impl Iterator<Item = (&'a Terms, KeyId, u32)> + Clone,
+    ) -> Self {
+        let is_traced =
+            |(terms, _, cost): (&Terms, _, u32)| is_traced(shadow, cost > terms.capacity());
+        if keys.clone().any(is_traced) {
+            let hash = |(terms, key_id, _): (&Terms, _, _)| {
+                (terms.name().clone(), KeyHash::new(terms, key_id))
+            };
+            self.keys = KeyTrace::Many(keys.map(hash).collect());
+        }
+        self
+    }
+
+    /// Reports the result of the check. The result is built only if something observes it.
     #[inline]
-    pub(crate) fn end_if_heard(self, shadow: bool, finding: impl FnOnce() -> Finding) {
-        if hears() || !matches!(self.trace, Trace::None) {
-            self.end(&finding(), shadow);
+    pub(crate) fn end_if_observed(
+        self,
+        label: impl FnOnce() -> LimitLabel,
+        result: impl FnOnce() -> Result<Decision, Rejection>,
+    ) {
+        if is_observed() || !matches!(self.keys, KeyTrace::None) {
+            self.end(&label(), &result());
         }
     }
 
-    /// The check has ended; `shadow` when the call goes on whatever was found.
-    pub(crate) fn end(self, finding: &Finding, shadow: bool) {
-        if finding.is_err() {
-            emit(finding, shadow, &self.trace);
+    /// Reports the result of the check, as it is before a shadow admits the call.
+    pub(crate) fn end(self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
+        if let Err(rejection) = result {
+            emit(rejection, label.shadow, &self.keys);
         }
-        noted(finding, shadow);
-        metrics::ended(&self.began, finding, shadow);
+        log_for_request(label, result);
+        metrics::record(&self.started, label, result);
     }
 }
 
-/// Whether anything is told of checks that have admitted or refused, whether or not events are.
+/// Returns whether metrics or the log of a request observe checks, also those that no event mentions.
 #[inline]
-pub(crate) fn hears() -> bool {
+pub(crate) fn is_observed() -> bool {
     #[cfg(any(feature = "tower", feature = "actix"))]
     if crate::web::seen::notes() {
         return true;
@@ -83,41 +98,55 @@ pub(crate) fn hears() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// The response that the call is a part of may tell of it. A shadow is for operators, not for clients.
+/// Adds a decision to the log of the request that the call is a part of. Shadows are for operators, not for
+/// clients.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "there are no responses to tell of it")
+    allow(unused_variables, reason = "no web request has a log")
 )]
 #[inline]
-fn noted(finding: &Finding, shadow: bool) {
+fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if !shadow {
-        crate::web::seen::note(finding);
+    if let Ok(decision) | Err(Rejection::Limited { decision, .. }) = result
+        && !label.shadow
+    {
+        crate::web::seen::note(&label.name, label.quota, decision);
     }
 }
 
-/// Limits are asked about together.
+/// Adds a limit that is about to be decided to the log of the request.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "there are no responses to tell of them")
+    allow(unused_variables, reason = "no web request has a log")
 )]
-pub(crate) fn together(parts: &[Charge<'_>]) {
+pub(crate) fn expect(limit: &Limit) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    crate::web::seen::together(parts.iter().map(|part| part.limit));
+    crate::web::seen::together(std::iter::once(limit));
 }
 
-/// A server is asked no more, or is asked again.
+/// Reports that the shared store does not decide.
+pub(crate) fn outage(limit: &str, on_error: OnError, error: &StoreError) {
+    let error = Keyless(error);
+    tracing::warn!(limit, ?on_error, %error, "Redis does not decide");
+}
+
+/// Reports that the shared store decides again.
+pub(crate) fn outage_ended() {
+    tracing::info!("Redis decides again");
+}
+
+/// Reports that the breaker of a server opened or closed.
 #[cfg(feature = "redis")]
 pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     if let Some(cause) = cause {
-        tracing::warn!(node, cause = %Keyless(cause), "Redis is not asked until it answers a probe");
+        tracing::warn!(node, cause = %Keyless(cause), "Redis receives no requests until it answers a probe");
     } else {
         tracing::info!(node, "Redis answers again");
     }
     metrics::breaker(node, cause.is_some());
 }
 
-/// A server may forget counts.
+/// Reports that a server may evict counts.
 #[cfg(feature = "redis")]
 pub(crate) fn may_evict(node: &str, policy: &str) {
     tracing::warn!(
@@ -128,46 +157,45 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
     );
 }
 
-/// Refusals are traffic, and clients decide how many there are: they are seen when looked for.
-fn emit(finding: &Finding, shadow: bool, trace: &Trace) {
-    match finding {
-        Ok(_) => {}
-        Err(Rejection::Limited { name, decision, .. }) if shadow => tracing::info!(
-            limit = name,
-            key = trace.of(name),
+/// Emits the event of a rejection. Clients decide how many there are, so the level is low.
+fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
+    match rejection {
+        Rejection::Limited { name, decision, .. } if shadow => tracing::info!(
+            limit = name.as_str(),
+            key = keys.of(name),
             retry_after = ?decision.retry_after,
-            source = name_of(Some(decision.source)),
-            "would be refused"
+            source = source_name(Some(decision.source)),
+            "would be rejected"
         ),
-        Err(Rejection::Limited { name, decision, .. }) => tracing::debug!(
-            limit = name,
-            key = trace.of(name),
+        Rejection::Limited { name, decision, .. } => tracing::debug!(
+            limit = name.as_str(),
+            key = keys.of(name),
             retry_after = ?decision.retry_after,
-            source = name_of(Some(decision.source)),
-            "refused"
+            source = source_name(Some(decision.source)),
+            "rejected"
         ),
-        Err(Rejection::CostExceedsCapacity { name, cost, capacity }) if shadow => {
-            let key = trace.of(name);
-            tracing::info!(
-                limit = name,
-                key,
-                cost,
-                capacity,
-                "would be refused, however long it waits"
-            );
-        }
-        Err(Rejection::CostExceedsCapacity { name, cost, capacity }) => {
-            let key = trace.of(name);
-            tracing::info!(limit = name, key, cost, capacity, "refused, however long it waits");
-        }
-        Err(Rejection::Unavailable { name, error }) => {
-            tracing::debug!(limit = name, error = %Keyless(error), "not decided");
+        Rejection::CostExceedsCapacity { name, cost, capacity } if shadow => tracing::info!(
+            limit = name.as_str(),
+            key = keys.of(name),
+            cost,
+            capacity,
+            "would be rejected: the cost exceeds the capacity"
+        ),
+        Rejection::CostExceedsCapacity { name, cost, capacity } => tracing::info!(
+            limit = name.as_str(),
+            key = keys.of(name),
+            cost,
+            capacity,
+            "rejected: the cost exceeds the capacity"
+        ),
+        Rejection::Unavailable { name, error } => {
+            tracing::debug!(limit = name.as_str(), error = %Keyless(error), "not decided");
         }
     }
 }
 
-/// The word for who decided.
-fn name_of(source: Option<Source>) -> &'static str {
+/// Returns the label of a source in events and metrics.
+fn source_name(source: Option<Source>) -> &'static str {
     match source {
         Some(Source::Embedded) => "embedded",
         Some(Source::Redis) => "redis",
@@ -178,7 +206,7 @@ fn name_of(source: Option<Source>) -> &'static str {
     }
 }
 
-/// An error without the caller's key that it may be about.
+/// Displays an error without the key of the caller that it may contain.
 pub(crate) struct Keyless<'a>(pub(crate) &'a StoreError);
 
 impl fmt::Display for Keyless<'_> {
@@ -193,7 +221,11 @@ impl fmt::Display for Keyless<'_> {
                 StoreError::ForeignKey { key }.fmt(f)
             }
             StoreError::CircuitOpen { cause } => {
-                write!(f, "Redis is not asked until it answers a probe, after: {}", Keyless(cause))
+                write!(
+                    f,
+                    "Redis receives no requests until it answers a probe; cause: {}",
+                    Keyless(cause)
+                )
             }
             other => other.fmt(f),
         }

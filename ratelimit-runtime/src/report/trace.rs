@@ -1,5 +1,5 @@
-//! What events tell of keys: a hash under a secret of the process, by which refusals of one key are seen
-//! to be of one, and nobody learns the key, not even by guessing.
+//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash,
+//! and nobody can find the key, not even by guessing.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -8,51 +8,38 @@ use once_cell::sync::Lazy;
 use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
-use crate::limit::Limit;
-use crate::part::Charge;
+use crate::key::KeyId;
+use crate::limit::{Name, Terms};
 
-/// The keys of a check.
-pub(super) enum Trace {
-    /// No event would tell of them.
+/// The keys of a check, hashed.
+pub(super) enum KeyTrace {
+    /// No event would contain them.
     None,
     One(KeyHash),
-    Several(Vec<(&'static str, KeyHash)>),
+    Many(Vec<(Name, KeyHash)>),
 }
 
-/// A hash of the place that the embedded store has for a key, under another secret.
+/// A hash of the fingerprint that the embedded store has for a key.
 #[derive(Clone, Copy)]
 pub(super) struct KeyHash(u64);
 
-impl Trace {
-    #[inline]
-    pub(super) fn one(limit: &Limit, cost: u32, place: impl FnOnce() -> u128) -> Self {
-        if tells(limit, cost) { Self::One(KeyHash::new(limit, place())) } else { Self::None }
-    }
-
-    pub(super) fn several(parts: &[Charge<'_>], place: impl Fn(&Charge<'_>) -> u128) -> Self {
-        if !parts.iter().any(|part| tells(part.limit, part.cost)) {
-            return Self::None;
-        }
-        let hash = |part: &Charge<'_>| (part.limit.name(), KeyHash::new(part.limit, place(part)));
-        Self::Several(parts.iter().map(hash).collect())
-    }
-
-    /// The key of the limit called `name`.
-    pub(super) fn of(&self, name: &str) -> Option<DisplayValue<KeyHash>> {
+impl KeyTrace {
+    /// Returns the hash of the key of the limit `name`.
+    pub(super) fn of(&self, name: &Name) -> Option<DisplayValue<KeyHash>> {
         match self {
             Self::None => None,
             Self::One(hash) => Some(display(*hash)),
-            Self::Several(hashes) => {
-                hashes.iter().find(|(known, _)| *known == name).map(|(_, hash)| display(*hash))
+            Self::Many(hashes) => {
+                hashes.iter().find(|(known, _)| known == name).map(|(_, hash)| display(*hash))
             }
         }
     }
 }
 
-/// Whether an event would tell that a call was refused.
+/// Returns whether the event of a rejection is enabled.
 #[inline]
-pub(crate) fn tells(limit: &Limit, cost: u32) -> bool {
-    if limit.is_shadow() || cost > limit.capacity() {
+pub(crate) fn is_traced(shadow: bool, exceeds_capacity: bool) -> bool {
+    if shadow || exceeds_capacity {
         enabled!(target: "ratelimit_runtime::report", Level::INFO)
     } else {
         enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
@@ -60,11 +47,11 @@ pub(crate) fn tells(limit: &Limit, cost: u32) -> bool {
 }
 
 impl KeyHash {
-    /// That of the key at `place`; the same for all limits.
-    fn new(limit: &Limit, place: u128) -> Self {
-        // Places are secret: what is seen of them might be undone.
+    /// Hashes the key of a count; the same for all limits.
+    pub(super) fn new(terms: &Terms, key_id: KeyId) -> Self {
+        // Fingerprints are secret: an event that contained them could reveal the key.
         static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
-        Self(SECRET.hash_one(((place ^ limit.identity) >> 64) as u64))
+        Self(SECRET.hash_one(key_id.fingerprint_part(terms.identity())))
     }
 }
 

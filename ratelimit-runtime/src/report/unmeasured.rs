@@ -1,11 +1,11 @@
-//! Takes the place of `metrics.rs` in builds without that feature, where nothing is recorded and no
-//! clock is read.
+//! The twin of `metrics.rs` in builds without feature `metrics`: it records nothing and reads no clock.
 
-use crate::question::Finding;
+use crate::limit::LimitLabel;
+use crate::reply::{Decision, Rejection};
 
-pub(crate) struct Began;
+pub(crate) struct Started;
 
-impl Began {
+impl Started {
     #[inline]
     pub(crate) fn now() -> Self {
         Self
@@ -14,7 +14,7 @@ impl Began {
 
 pub(crate) fn describe() {}
 
-pub(super) fn ended(_: &Began, _: &Finding, _shadow: bool) {}
+pub(super) fn record(_: &Started, _: &LimitLabel, _: &Result<Decision, Rejection>) {}
 
 pub(crate) fn keys_changed(_by: isize) {}
 

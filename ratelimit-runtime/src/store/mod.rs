@@ -1,53 +1,44 @@
-//! Where state lives. Both stores answer the same questions through one trait, which is sealed by
-//! not being public.
+//! Where counts live: the [`Store`] trait, and the request and the reply of every store.
 
 pub(crate) mod embedded;
+mod one_or_many;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod request;
+#[cfg(not(feature = "redis"))]
+mod unshared;
 
 use std::time::Duration;
 
-use crate::algorithm::{BucketOp, Op};
-use crate::check::Answer;
-use crate::decision::{Answered, Source, Verdict};
+pub(crate) use self::one_or_many::OneOrMany;
+#[cfg(feature = "redis")]
+pub(crate) use self::redis::Redis as SharedStore;
+pub(crate) use self::request::{BucketCharge, Charge, Reply, Request};
+#[cfg(not(feature = "redis"))]
+pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::key::Key;
-use crate::limit::{BucketLimit, Limit};
-use crate::part::Charge;
+use crate::limit::Terms;
+use crate::reply::{Source, StoreError};
 
-/// Called when a store has given back what it had charged for a call that was then refused.
-pub(crate) type OnReturn = Box<dyn FnOnce() + Send + Sync>;
-
-/// A store of counts.
+/// A store of counts. The trait is not public, which seals it.
+///
+/// Its futures have no box of their own: the caller puts the whole way of a check into one.
 pub(crate) trait Store: Send + Sync {
-    /// Answers `op` about `key`, atomically. `cost` is within the capacity of `limit`, but for a
-    /// refund, which may be of any size.
-    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered>;
+    /// Executes a request atomically. A cluster whose nodes hold different keys of it executes it node by
+    /// node, and rolls back if one rejects.
+    fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Books a moment of a bucket for `key`, or gives one back.
-    fn apply_ahead(
-        &self,
-        op: BucketOp,
-        limit: &BucketLimit,
-        key: &dyn Key,
-        cost: u32,
-    ) -> Answer<Answered>;
+    /// Removes the count of `charge`.
+    fn reset(&self, charge: Charge) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Answers all `parts` together, atomically: all admit the call and are charged, or none is. No
-    /// two of them have one count.
-    /// Where the store has to charge one after the other, what it gives back is given back in the
-    /// background; then it calls what `on_return` makes.
-    fn apply_all(&self, parts: &[Charge<'_>], on_return: &dyn Fn() -> OnReturn) -> Answer<Verdict>;
+    /// Succeeds if the store would decide now.
+    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Forgets `key`.
-    fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()>;
-
-    /// Whether the store would decide now.
-    fn ping(&self) -> Answer<()>;
+    /// Returns the name of a count in this store; empty if the store needs no more than the key id.
+    fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
 
     fn source(&self) -> Source;
 
-    /// How long an answer may take.
-    fn deadline(&self) -> Duration {
-        Duration::MAX
-    }
+    /// Returns how long a reply may take.
+    fn deadline(&self) -> Duration;
 }

@@ -1,150 +1,162 @@
-//! A line within this process: only the first in it asks the store; it sleeps as long as it is told
-//! and asks again. The others are asleep until it is their turn. Nothing is charged before it is
-//! admitted, so a waiter that gives up has taken nothing.
+//! Lines of this process. Only the first call in a line sends requests; it sleeps as long as the store
+//! replied, and sends the next. The others sleep until it is their turn. A waiting call is charged only when
+//! it is admitted, so a call that is dropped has taken nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use super::{InFlight, Wanted, before, lock};
-use crate::decision::Decision;
-use crate::limit::{Algorithm, Limit};
-use crate::limiter::RateLimiter;
-use crate::question::Finding;
-use crate::rejection::Rejection;
+use super::{UndoOnDrop, WaitingCall, lock};
+use crate::algorithm::Op;
+use crate::clock::before;
+use crate::key::KeyId;
+use crate::limit::{Algorithm, Terms};
+use crate::reply::StoreError;
+use crate::store::{OneOrMany, Reply, Request};
 
-/// The lines of a limiter, by what is waited for. A line exists while somebody is in it.
+/// The lines of a limiter. A line exists while a call stands in it.
 #[derive(Default)]
 pub(super) struct Lines {
-    lines: Mutex<HashMap<u128, Arc<Line>>>,
+    lines: Mutex<HashMap<KeyId, Arc<Line>>>,
 }
 
 #[derive(Default)]
 struct Line {
-    /// Held by the first; the mutex is fair.
+    /// Held by the first call; the mutex is fair.
     turn: tokio::sync::Mutex<()>,
-    ahead: Mutex<Ahead>,
+    state: Mutex<LineState>,
 }
 
 #[derive(Default)]
-struct Ahead {
+struct LineState {
     waiters: usize,
-    /// What all in the line want together.
+    /// The units that all calls in the line need together.
     units: u64,
-    /// When the first expects to be admitted; nothing when it is not waiting.
+    /// When the first call expects to be admitted; `None` if it does not sleep.
     first: Option<u64>,
 }
 
 /// Waits in line, and then for the store.
-pub(super) async fn admitted(wanted: &Wanted, limit: &Limit, cost: u32, deadline: u64) -> Finding {
-    let clock = wanted.clock();
-    let mut place = Place::join(&wanted.limiter, wanted.place, cost);
-    if place.earliest(limit) > deadline {
-        return refused(wanted, place.earliest(limit), clock.local()).await;
+pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, StoreError> {
+    let clock = call.clock();
+    let mut position = LinePosition::enter(call);
+    if position.earliest() > deadline {
+        return reject(call, position.earliest()).await;
     }
-    let line = Arc::clone(&place.line);
+    let line = Arc::clone(&position.line);
     let Some(_turn) = before(clock.sleep_until(deadline), line.turn.lock()).await else {
-        return refused(wanted, place.earliest(limit), clock.local()).await;
+        return reject(call, position.earliest()).await;
     };
     loop {
-        let asked = clock.local();
+        let sent = clock.local();
         let undo = {
-            let wanted = wanted.clone();
-            async move |answer: Finding| {
-                if let Ok(verdict) = answer {
-                    wanted.refund(verdict.decision.source).await;
+            let call = call.clone();
+            async move |reply: Result<Reply, StoreError>| {
+                if let Ok(reply) = reply
+                    && reply.is_allowed()
+                {
+                    call.refund(reply.source).await;
                 }
             }
         };
-        let answer = InFlight::new(wanted.ask(), undo).await;
-        let Err(Rejection::Limited { decision, .. }) = &answer else { return answer };
-        let retry = decision.retry_after.as_micros() as u64;
-        if asked.saturating_add(retry) > deadline {
-            return answer;
+        let request = Request::Apply(Op::Decide, call.charges.clone());
+        let reply = UndoOnDrop::new(call.clone().execute(request), undo).await?;
+        if reply.is_allowed() {
+            return Ok(reply);
         }
-        // The answer was true somewhere between `asked` and now: asking too early would be in
-        // vain, so it is the later of the two.
+        let retry = reply.outcomes.iter().map(|outcome| outcome.retry_us).max().unwrap_or(0);
+        if sent.saturating_add(retry) > deadline {
+            return Ok(reply);
+        }
+        // The store decided between `sent` and now. A request that comes too early would be in vain, so this
+        // counts from now.
         let at = clock.local().saturating_add(retry).min(deadline);
-        place.expects(at);
+        position.expect_at(at);
         clock.sleep_until(at).await;
     }
 }
 
-/// The rejection of a call that those before it leave no time: the state of its first limit, and
-/// the wait until it would be its turn.
-async fn refused(wanted: &Wanted, earliest: u64, now: u64) -> Finding {
-    let Some((limit, key, cost)) = wanted.parts.first() else { return wanted.ask().await };
-    let peek = wanted.limiter.peek(limit, key, *cost).await?;
-    let turn = Duration::from_micros(earliest.saturating_sub(now));
-    let retry_after = peek.retry_after.max(turn);
-    let decision = Decision { allowed: false, retry_after, ..peek };
-    Err(Rejection::limited(limit, decision))
+/// Rejects a call that the calls ahead leave no time: its counts as they are, and the wait until it would be
+/// its turn.
+async fn reject(call: &WaitingCall, earliest: u64) -> Result<Reply, StoreError> {
+    let turn = earliest.saturating_sub(call.clock().local());
+    let request = Request::Apply(Op::Peek, call.charges.clone());
+    let reply = call.clone().execute(request).await?;
+    let mut outcomes = reply.outcomes.to_vec();
+    if let Some(first) = outcomes.first_mut() {
+        first.allowed = false;
+        first.retry_us = first.retry_us.max(turn);
+    }
+    Ok(Reply { outcomes: OneOrMany::from(outcomes), ..reply })
 }
 
-/// A place in a line, given up on drop.
-struct Place<'a> {
-    lines: &'a Lines,
+/// A position in a line. Dropping it leaves the line.
+struct LinePosition<'a> {
+    call: &'a WaitingCall,
     line: Arc<Line>,
-    at: u128,
     cost: u32,
     is_first: bool,
 }
 
-impl<'a> Place<'a> {
-    fn join(limiter: &'a RateLimiter, at: u128, cost: u32) -> Self {
-        let lines = &limiter.waiters().lines;
-        let mut all = lock(&lines.lines);
-        let line = Arc::clone(all.entry(at).or_default());
-        let mut ahead = lock(&line.ahead);
-        ahead.waiters += 1;
-        ahead.units += u64::from(cost);
-        drop(ahead);
-        // Only now, or the last to leave might not see who comes.
-        drop(all);
-        Self { lines, line, at, cost, is_first: false }
+impl<'a> LinePosition<'a> {
+    fn enter(call: &'a WaitingCall) -> Self {
+        let cost = call.charges.first().map_or(0, |charge| charge.cost);
+        let mut lines = lock(&call.waiting.lines.lines);
+        let line = Arc::clone(lines.entry(call.key_id).or_default());
+        let mut state = lock(&line.state);
+        state.waiters += 1;
+        state.units += u64::from(cost);
+        drop(state);
+        // Unlocked last, so that the last call to leave observes this one.
+        drop(lines);
+        Self { call, line, cost, is_first: false }
     }
 
-    /// This is the first in the line, and expects to be admitted `at`.
-    fn expects(&mut self, at: u64) {
+    /// Records that this call is the first, and expects to be admitted at the time `at`.
+    fn expect_at(&mut self, at: u64) {
         self.is_first = true;
-        lock(&self.line.ahead).first = Some(at);
+        lock(&self.line.state).first = Some(at);
     }
 
-    /// When the last in the line can be admitted at the earliest, by what the first was told; 0 if
-    /// that is not known.
-    fn earliest(&self, limit: &Limit) -> u64 {
-        let ahead = lock(&self.line.ahead);
-        let Some(at) = ahead.first.filter(|_| ahead.waiters > 1) else { return 0 };
-        let (units, threshold) = (ahead.units, u64::from(limit.threshold()));
-        // The first takes the last unit there is when it is admitted, or it would not have waited.
-        let windows = |whole: u64| units.div_ceil(threshold).saturating_sub(whole);
-        let after = match limit.algorithm() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                // It may be another of its limits that the first waits for.
-                let between = u128::from(units.saturating_sub(limit.capacity().into()));
-                let after = between * u128::from(limit.rate.token) / u128::from(limit.rate.drain);
-                u64::try_from(after).unwrap_or(u64::MAX)
-            }
-            Algorithm::Sliding => windows(1).saturating_mul(limit.period_us()),
-            Algorithm::Fixed | Algorithm::SlidingCounter => {
-                windows(2).saturating_mul(limit.period_us())
-            }
-        };
+    /// Returns the earliest time at which the last call in the line can be admitted, as far as the first
+    /// call knows; 0 if it does not.
+    fn earliest(&self) -> u64 {
+        let state = lock(&self.line.state);
+        let Some(at) = state.first.filter(|_| state.waiters > 1) else { return 0 };
+        let after = self.call.charges.first().map_or(0, |charge| after(&charge.terms, state.units));
         at.saturating_add(after)
     }
 }
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut lines = lock(&self.lines.lines);
-        let mut ahead = lock(&self.line.ahead);
-        ahead.waiters -= 1;
-        ahead.units -= u64::from(self.cost);
-        if self.is_first {
-            ahead.first = None;
+/// Returns how long `units` take after the first of them are admitted, at least.
+fn after(terms: &Terms, units: u64) -> u64 {
+    let threshold = u64::from(terms.threshold());
+    // The first call takes the last unit that is free when it is admitted, or it would not have waited.
+    let windows = |whole: u64| {
+        units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
+    };
+    match terms.algorithm() {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            // The first call may wait for another of its limits.
+            let between = u128::from(units.saturating_sub(terms.capacity().into()));
+            let after = between * u128::from(terms.rate().token) / u128::from(terms.rate().drain);
+            u64::try_from(after).unwrap_or(u64::MAX)
         }
-        if ahead.waiters == 0 {
-            lines.remove(&self.at);
+        Algorithm::Sliding => windows(1),
+        Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
+    }
+}
+
+impl Drop for LinePosition<'_> {
+    fn drop(&mut self) {
+        let mut lines = lock(&self.call.waiting.lines.lines);
+        let mut state = lock(&self.line.state);
+        state.waiters -= 1;
+        state.units -= u64::from(self.cost);
+        if self.is_first {
+            state.first = None;
+        }
+        if state.waiters == 0 {
+            lines.remove(&self.call.key_id);
         }
     }
 }

@@ -66,7 +66,7 @@ use super::seen::{self, Seen};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
 /// decide. Behind [`RateLimits`] it is a text or a problem, as the client asks for; else a text with
@@ -81,7 +81,7 @@ impl ResponseError for Rejection {
             return response(self, &seen);
         }
         let mut seen = Seen::default();
-        seen.note(&Err(self.clone()));
+        seen.note_rejection(self);
         let mut response = response(self, &seen);
         tell(response.headers_mut(), &seen, false);
         response

@@ -12,7 +12,7 @@ use super::accept::prefers_json;
 use super::fields;
 use super::refusal::{Asked, Refusal};
 use super::seen::{self, Seen};
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// Answers refused requests in HTTP: with a text, or with a problem in JSON for who asks for it. With
 /// feature `tonic`, a gRPC request is answered as by [`Grpc`].
@@ -98,7 +98,7 @@ impl<B: From<String>> From<Rejection> for Response<B> {
             return answer(&rejection, &seen);
         }
         let mut seen = Seen::default();
-        seen.note(&Err(rejection.clone()));
+        seen.note_rejection(&rejection);
         let mut response = answer(&rejection, &seen);
         tell(response.headers_mut(), &seen, policy(&seen), false);
         response

@@ -52,7 +52,7 @@ use http::request::Parts;
 
 use super::address::{Client, Clients};
 use crate::key::{Key, KeyWriter};
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
 /// decide. Behind a [`RateLimitLayer`] it is a text or a problem, as the client asks for; else a text

@@ -59,7 +59,7 @@ fn list(seen: &Seen, parameters: impl Fn(&mut String, &Entry) -> bool) -> String
             text.push_str(", ");
         }
         let namesakes = seen.entries().take(index).filter(|other| other.name == entry.name);
-        name(&mut text, entry.name, namesakes.count());
+        name(&mut text, entry.name.as_str(), namesakes.count());
         if !parameters(&mut text, entry) {
             text.truncate(before);
         }

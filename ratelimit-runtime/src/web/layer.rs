@@ -23,7 +23,7 @@ use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// Limits requests before they are handled and their bodies are read, and tells clients of all limits
 /// that they met: those of the layer and those of annotated functions that were called while the request

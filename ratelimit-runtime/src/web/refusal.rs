@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fields;
 use super::seen::{Seen, seconds};
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// A refused request, to be answered; what a [body of your own](super::RateLimitLayer::body) is made
 /// of.

@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use super::refusal::Refusal;
 use super::seen::Seen;
-use crate::check::Check;
-use crate::decision::Source;
-use crate::error::StoreError;
-use crate::global;
+use crate::check::{Check, Part};
 use crate::key::{Key, KeyWriter};
 use crate::limit::Limit;
-use crate::limiter::RateLimiter;
-use crate::part::Charge;
+use crate::limiter::{self, RateLimiter};
+use crate::reply::{Source, StoreError};
 
 /// What a middleware does with requests of which it sees `P`.
 pub(crate) struct Rules<P> {
@@ -42,7 +39,8 @@ impl<P> Rules<P> {
         limit: Limit,
         key: impl Fn(&P) -> K + Send + Sync + 'static,
     ) {
-        let agrees = self.limits.first().is_none_or(|(first, _)| limit.agrees_with(first));
+        let agrees =
+            self.limits.first().is_none_or(|(first, _)| limit.policy().agrees_with(first.policy()));
         assert!(
             agrees,
             "the limits of one layer are decided together, and `{}` disagrees about `scope`, \
@@ -84,7 +82,7 @@ impl<P> Rules<P> {
         let (first, _) = self.limits.first()?;
         let begun = match &self.limiter {
             Some(limiter) => self.check_by(limiter, request),
-            None => global::with_current(
+            None => limiter::with_current(
                 |limiter| self.check_by(limiter, request),
                 |error| (Check::undecided(first, StoreError::Configuration(error)), Decides::Here),
             ),
@@ -110,11 +108,11 @@ impl<P> Rules<P> {
         }
         let mut keys = Vec::with_capacity(self.limits.len());
         for (_, key) in &self.limits {
-            key(request, &mut |key| keys.push(KeyWriter::written(key)));
+            key(request, &mut |key| keys.push(KeyWriter::owned(key)));
         }
         let charges = self.limits.iter().zip(&keys);
-        let charges: Vec<_> = charges.map(|((limit, _), key)| Charge::new(limit, key, 1)).collect();
-        limiter.check_charges(&charges)
+        let parts: Vec<_> = charges.map(|((limit, _), key)| Part::new(limit, key, 1)).collect();
+        limiter.check_all(&parts)
     }
 }
 

@@ -8,18 +8,16 @@ use std::time::Duration;
 use tokio::task::futures::TaskLocalFuture;
 
 use super::refusal::Asked;
-use crate::decision::{Decision, Source, Verdict};
-use crate::ever::Ever;
-use crate::limit::{Limit, Quota};
-use crate::question::Finding;
-use crate::rejection::Rejection;
+use crate::limit::{Limit, Name, Quota};
+use crate::reply::{Decision, Rejection, Source};
+use crate::sticky::StickyFlag;
 
 tokio::task_local! {
     static SEEN: RefCell<Seen>;
 }
 
 /// That a request was handled.
-static HANDLES: Ever = Ever::new();
+static HANDLES: StickyFlag = StickyFlag::new();
 
 /// A request being handled, with what was decided about it.
 pub(crate) type Recorded<F> = TaskLocalFuture<RefCell<Seen>, F>;
@@ -36,9 +34,9 @@ pub(crate) struct Seen {
 }
 
 /// A limit as clients are told of it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Entry {
-    pub(crate) name: &'static str,
+    pub(crate) name: Name,
     pub(crate) quota: Quota,
     pub(crate) state: Option<State>,
 }
@@ -62,16 +60,15 @@ impl Seen {
         self.few.iter().flatten().chain(&self.more)
     }
 
-    pub(crate) fn note(&mut self, finding: &Finding) {
-        match finding {
-            Ok(Verdict { name, quota, decision })
-            | Err(Rejection::Limited { name, quota, decision })
-                // Who was admitted because nobody could decide knows nothing of what is left.
-                if !(decision.source == Source::Fallback && decision.reset_after.is_zero()) =>
-            {
-                self.add(Entry { name, quota: *quota, state: Some(State::of(decision)) });
-            }
-            _ => {}
+    pub(crate) fn note(&mut self, name: &Name, quota: Quota, decision: &Decision) {
+        if !(decision.source == Source::Fallback && decision.reset_after.is_zero()) {
+            self.add(Entry { name: name.clone(), quota, state: Some(State::of(decision)) });
+        }
+    }
+
+    pub(crate) fn note_rejection(&mut self, rejection: &Rejection) {
+        if let Rejection::Limited { name, quota, decision } = rejection {
+            self.note(name, *quota, decision);
         }
     }
 
@@ -82,14 +79,18 @@ impl Seen {
     /// How many limits of the name of the one that refused came before it.
     pub(crate) fn namesakes(&self, rejection: &Rejection) -> usize {
         let Rejection::Limited { name, quota, .. } = rejection else { return 0 };
-        let before = self.entries().take_while(|it| it.identity() != (*name, *quota));
+        let before = self.entries().take_while(|it| it.identity() != (name, *quota));
         before.filter(|it| it.name == *name).count()
     }
 
     /// Notes a limit that has yet to speak. A shadow is for operators, not for clients.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() {
-            self.add(Entry { name: limit.name(), quota: limit.quota(), state: None });
+            self.add(Entry {
+                name: limit.terms().name().clone(),
+                quota: limit.quota(),
+                state: None,
+            });
         }
     }
 
@@ -106,7 +107,7 @@ impl Seen {
 
     /// Runs `work`, and notes the checks that end in it.
     pub(crate) fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        HANDLES.done();
+        HANDLES.set();
         SEEN.sync_scope(RefCell::new(mem::take(self)), || {
             let done = work();
             *self = SEEN.with(RefCell::take);
@@ -116,15 +117,15 @@ impl Seen {
 
     /// Handles a request, and notes the checks that end in it.
     pub(crate) fn throughout<F: Future>(self, future: F) -> Recorded<F> {
-        HANDLES.done();
+        HANDLES.set();
         SEEN.scope(RefCell::new(self), future)
     }
 }
 
 impl Entry {
     /// What makes it the same limit.
-    pub(crate) fn identity(&self) -> (&'static str, Quota) {
-        (self.name, self.quota)
+    pub(crate) fn identity(&self) -> (&Name, Quota) {
+        (&self.name, self.quota)
     }
 }
 
@@ -144,19 +145,19 @@ pub(crate) fn seconds(span: Duration) -> u32 {
 /// Whether a request is being handled.
 #[inline]
 pub(crate) fn notes() -> bool {
-    HANDLES.is_done() && SEEN.try_with(|_| ()).is_ok()
+    HANDLES.is_set() && SEEN.try_with(|_| ()).is_ok()
 }
 
 /// A check has ended.
-pub(crate) fn note(finding: &Finding) {
-    let _ = SEEN.try_with(|seen| seen.borrow_mut().note(finding));
+pub(crate) fn note(name: &Name, quota: Quota, decision: &Decision) {
+    let _ = SEEN.try_with(|seen| seen.borrow_mut().note(name, quota, decision));
 }
 
 /// A rejection becomes a response: what is known of the request that it refuses, if one is being
 /// handled, which is then told of it wherever it was decided.
 pub(crate) fn refused(rejection: &Rejection) -> Option<Seen> {
     let noted = |seen: &RefCell<Seen>| {
-        seen.borrow_mut().note(&Err(rejection.clone()));
+        seen.borrow_mut().note_rejection(rejection);
         seen.borrow().clone()
     };
     SEEN.try_with(noted).ok()

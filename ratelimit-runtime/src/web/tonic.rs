@@ -47,7 +47,7 @@ use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::address::sealed::Sent;
-use crate::rejection::Rejection;
+use crate::reply::Rejection;
 
 /// What the table above says.
 impl From<Rejection> for Status {

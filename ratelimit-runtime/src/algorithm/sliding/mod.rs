@@ -1,12 +1,11 @@
-//! Exact sliding window: the log of what was admitted in the trailing period. Twin of
-//! `lua/sliding.lua`.
+//! Exact sliding window: the log of the calls admitted in the trailing period. Twin of `lua/sliding.lua`.
 //!
-//! One entry per admitted call, whatever its cost, holds its time and the running total of its page up to
-//! and including it. What was admitted between two entries is a difference of totals, so every question
-//! is a binary search and a cost of a million is as cheap as a cost of one.
+//! Each admitted call has one entry, whatever its cost: its time, and the running total of its page up to
+//! and including it. The units between two entries are a difference of totals, so every lookup is a binary
+//! search, and a cost of a million takes no longer than a cost of one.
 //!
-//! A log of up to 4,096 entries is one page. A longer one is in [`pages`], so that no call copies or
-//! frees many entries while it holds the lock of the store.
+//! A log of up to 4,096 entries is one page. A longer log is in [`pages`], so that no call copies or frees
+//! many entries while it holds the lock of the store.
 
 mod pages;
 #[cfg(test)]
@@ -14,23 +13,23 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use self::pages::Long;
+use self::pages::LongLog;
 use super::{Op, Outcome, State};
-use crate::limit::Limit;
+use crate::limit::Terms;
 
-/// Entries of a full page; few in the tests of this crate, so that short logs have many pages.
+/// The entries of a full page; few in the unit tests, so that short logs have many pages.
 const PAGE: usize = if cfg!(test) { 8 } else { 4096 };
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LogEntry {
     at: u64,
     total: u64,
 }
 
-/// Entries in a row, oldest first.
+/// Consecutive entries, oldest first.
 #[derive(Clone, Debug, Default)]
 struct Page {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     /// The running total before the first entry.
     base: u64,
 }
@@ -38,38 +37,38 @@ struct Page {
 /// The admitted calls, oldest first.
 #[derive(Clone, Debug)]
 pub(crate) enum Log {
-    Short(Short),
-    /// In a box, which fits into the place of a short log.
-    Long(Box<Long>),
+    Short(ShortLog),
+    /// Boxed, so that it takes no more space than a short log.
+    Long(Box<LongLog>),
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Short {
+pub(crate) struct ShortLog {
     page: Page,
     /// When the last entry leaves the window.
     expires: u64,
 }
 
-/// A log shares one cache line with its place in the table.
+/// A log and its key share one cache line of the table.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Log>() == 48);
 
 impl Default for Log {
     fn default() -> Self {
-        Self::Short(Short::default())
+        Self::Short(ShortLog::default())
     }
 }
 
 impl State for Log {
     #[inline(always)]
-    fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let Self::Short(short) = self else {
-            return self.apply_to_long(op, limit, clock, cost);
+            return self.apply_to_long(op, terms, clock, cost);
         };
-        let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
+        let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
         let units = u64::from(cost);
         let page = &mut short.page;
-        let last = page.entries.back().copied().unwrap_or(Entry { at: 0, total: page.base });
+        let last = page.entries.back().copied().unwrap_or(LogEntry { at: 0, total: page.base });
         let now = clock.max(last.at);
 
         // Entries at `now - period` and before have left the window.
@@ -84,36 +83,43 @@ impl State for Log {
         let allowed = op.gives_back() || units == 0 || used + units <= threshold;
         let mut retry = 0;
         if !allowed {
-            // The call fits once all that is too much has left.
+            // The call fits once all units in excess have left.
             let blocker = page.reached(base + used + units - threshold);
             retry = page.entries[blocker].at + period - clock;
-        } else if units > 0 && op == Op::Decide {
-            page.forget(first, base);
-            if page.entries.len() == PAGE {
-                return self.apply_to_long(op, limit, clock, cost);
-            }
-            page.entries.push_back(Entry { at: now, total: last.total + units });
-            used += units;
-            newest = now;
-            short.expires = newest + period;
-        } else if units > 0 && op == Op::Refund {
-            page.forget(first, base);
-            used = used.saturating_sub(units);
-            if used == 0 {
-                *self = Self::default();
-            } else {
-                newest = page.cut(used);
-                short.expires = newest + period;
-            }
-        } else if let (1.., Op::Return { at }) = (units, op) {
-            page.forget(first, base);
-            if at + period > now {
-                used = used.saturating_sub(units);
-            }
-            if used == 0 {
-                *self = Self::default();
-            } else {
-                page.advance(used);
+        } else if units > 0 {
+            match op {
+                Op::Decide => {
+                    page.forget(first, base);
+                    if page.entries.len() == PAGE {
+                        return self.apply_to_long(op, terms, clock, cost);
+                    }
+                    page.entries.push_back(LogEntry { at: now, total: last.total + units });
+                    used += units;
+                    newest = now;
+                    short.expires = newest + period;
+                }
+                Op::Peek => {}
+                Op::Refund => {
+                    page.forget(first, base);
+                    used = used.saturating_sub(units);
+                    if used == 0 {
+                        *self = Self::default();
+                    } else {
+                        newest = page.cut(used);
+                        short.expires = newest + period;
+                    }
+                }
+                Op::Return { at } => {
+                    page.forget(first, base);
+                    if at + period > now {
+                        used = used.saturating_sub(units);
+                    }
+                    if used == 0 {
+                        *self = Self::default();
+                    } else {
+                        page.advance(used);
+                    }
+                }
             }
         }
 
@@ -135,15 +141,16 @@ impl State for Log {
 }
 
 impl Log {
-    /// Makes a full page a long log, and answers; a long log that has become one page is short again.
+    /// Applies an operation that makes a short log long, or that meets a long one. A long log that has become
+    /// one page is short again.
     #[cold]
     #[inline(never)]
-    fn apply_to_long(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
+    fn apply_to_long(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let mut long = match std::mem::take(self) {
-            Self::Short(short) => Box::new(Long::from(short)),
+            Self::Short(short) => Box::new(LongLog::from(short)),
             Self::Long(long) => long,
         };
-        let outcome = long.apply(op, limit, clock, cost);
+        let outcome = long.apply(op, terms, clock, cost);
         *self = match long.shorten() {
             Some(short) => Self::Short(short),
             None => Self::Long(long),
@@ -153,34 +160,34 @@ impl Log {
 }
 
 impl Page {
-    /// How many entries have left the window.
+    /// Returns how many entries have left the window.
     fn expired(&self, now: u64, period: u64) -> usize {
         self.entries.partition_point(|entry| entry.at + period <= now)
     }
 
-    /// The running total before the entry of an index.
+    /// Returns the running total before the entry `index`.
     #[inline(always)]
     fn base_of(&self, index: usize) -> u64 {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// The entry that reaches a running total.
+    /// Returns the first entry whose running total reaches `total`.
     fn reached(&self, total: u64) -> usize {
         self.entries.partition_point(|entry| entry.total < total)
     }
 
-    /// Forgets the first entries, and counts from `base` on.
+    /// Removes the first `first` entries; the running totals count from `base` on.
     #[inline(always)]
     fn forget(&mut self, first: usize, base: u64) {
         self.entries.drain(..first);
         self.base = base;
-        // A busy hour is not kept in memory for ever.
+        // Frees the memory of a past burst.
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
-    /// Removes the oldest units until `used` are left. These leave the window no earlier than the units that
+    /// Removes the oldest units until `used` are left. Those leave the window no earlier than the units that
     /// were really used.
     fn advance(&mut self, used: u64) {
         let total = self.entries.back().map_or(self.base, |last| last.total);
@@ -188,8 +195,7 @@ impl Page {
         self.forget(self.reached(base + 1), base);
     }
 
-    /// Shortens the page so that `used` units are left, taking the newest away. Returns when the last of
-    /// those left was admitted.
+    /// Removes the newest units until `used` are left. Returns when the last of those was admitted.
     fn cut(&mut self, used: u64) -> u64 {
         let total = self.base + used;
         let last = self.reached(total);

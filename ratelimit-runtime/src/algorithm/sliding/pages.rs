@@ -1,19 +1,20 @@
-//! A long sliding log: pages of 4,096 entries and the newest one, which grows. Twin of `lua/segments.lua`.
+//! A long sliding log: full pages of 4,096 entries, and the newest page, which grows. Twin of
+//! `lua/segments.lua`.
 //!
-//! A page that is full stays where it is, and totals begin anew with each page. So an append copies at
-//! most one page, and to lower an entry is to rewrite the rest of its page.
+//! A full page is not moved, and running totals start at 0 in each page. So an append copies at most one
+//! page, and lowering an entry rewrites at most one page.
 
 use std::collections::VecDeque;
 
-use super::{Entry, PAGE, Page, Short};
+use super::{LogEntry, PAGE, Page, ShortLog};
 use crate::algorithm::{Op, Outcome};
-use crate::limit::Limit;
+use crate::limit::Terms;
 
-/// Pages that one call frees: each takes some microseconds.
+/// How many pages a call frees at most: each takes some microseconds.
 const FREED: usize = 2;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Long {
+pub(crate) struct LongLog {
     /// The oldest first, with their units; none is empty.
     pages: VecDeque<(Page, u64)>,
     /// The units of all pages.
@@ -31,18 +32,18 @@ struct Position {
     before: u64,
 }
 
-impl From<Short> for Long {
-    fn from(short: Short) -> Self {
-        let Short { page, expires } = short;
+impl From<ShortLog> for LongLog {
+    fn from(short: ShortLog) -> Self {
+        let ShortLog { page, expires } = short;
         let used = page.entries.back().map_or(0, |last| last.total - page.base);
         Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new() }
     }
 }
 
-impl Long {
-    /// Answers as a short log does.
-    pub(super) fn apply(&mut self, op: Op, limit: &Limit, clock: u64, cost: u32) -> Outcome {
-        let (threshold, period) = (u64::from(limit.threshold()), limit.period_us());
+impl LongLog {
+    /// Applies an operation as a short log does.
+    pub(super) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
         let cost = u64::from(cost);
         let now = clock.max(self.newest());
         let first = self.expired(now, period);
@@ -53,19 +54,14 @@ impl Long {
         if !allowed {
             let blocker = self.reached(first.before + used + cost - threshold);
             retry = self.pages[blocker.page].0.entries[blocker.entry].at + period - clock;
-        } else if cost > 0 && op == Op::Decide {
+        } else if cost > 0 && op != Op::Peek {
             self.forget(first);
-            self.push(now, cost);
-        } else if cost > 0 && op == Op::Refund {
-            self.forget(first);
-            self.cut(used.saturating_sub(cost));
-        } else if let (1.., Op::Return { at }) = (cost, op) {
-            self.forget(first);
-            if at + period > now {
-                self.advance(cost.min(used));
+            match op {
+                Op::Decide => self.push(now, cost),
+                Op::Refund => self.cut(used.saturating_sub(cost)),
+                Op::Return { at } if at + period > now => self.advance(cost.min(used)),
+                Op::Peek | Op::Return { .. } => {}
             }
-        }
-        if allowed && cost > 0 && op != Op::Peek {
             used = self.used;
             self.expires = if used == 0 { 0 } else { self.newest() + period };
         }
@@ -83,14 +79,14 @@ impl Long {
         self.expires
     }
 
-    /// The same log as a short one, if it is short. Frees some of the pages that are dead.
-    pub(super) fn shorten(&mut self) -> Option<Short> {
+    /// Returns this log as a short one, if one page is left. Frees some dead pages.
+    pub(super) fn shorten(&mut self) -> Option<ShortLog> {
         self.dead.truncate(self.dead.len().saturating_sub(FREED));
         if self.pages.len() > 1 || !self.dead.is_empty() {
             return None;
         }
         let (page, _) = self.pages.pop_front().unwrap_or_default();
-        Some(Short { page, expires: self.expires })
+        Some(ShortLog { page, expires: self.expires })
     }
 
     fn newest(&self) -> u64 {
@@ -98,7 +94,7 @@ impl Long {
         last.map_or(0, |entry| entry.at)
     }
 
-    /// The first entry that is in the window.
+    /// Returns the first entry that is still in the window.
     fn expired(&self, now: u64, period: u64) -> Position {
         let left = |page: &Page| page.entries.back().is_some_and(|last| last.at + period <= now);
         let page = self.pages.partition_point(|(page, _)| left(page));
@@ -110,7 +106,7 @@ impl Long {
         Position { page, entry, before: before + first.base_of(entry) - first.base }
     }
 
-    /// The entry that reaches so many units, counted from the first entry of all.
+    /// Returns the entry at which `units` are reached, counted from the first entry of the log.
     fn reached(&self, units: u64) -> Position {
         let mut before = 0;
         for (index, (page, sum)) in self.pages.iter().enumerate() {
@@ -124,17 +120,17 @@ impl Long {
         Position { page: self.pages.len(), entry: 0, before }
     }
 
-    /// Forgets all entries before a place.
-    fn forget(&mut self, place: Position) {
-        if place.page > 0 {
-            self.dead.extend(self.pages.drain(..place.page));
+    /// Removes all entries before `position`.
+    fn forget(&mut self, position: Position) {
+        if position.page > 0 {
+            self.dead.extend(self.pages.drain(..position.page));
         }
         if let Some((page, units)) = self.pages.front_mut() {
-            let base = page.base_of(place.entry);
+            let base = page.base_of(position.entry);
             *units -= base - page.base;
-            page.forget(place.entry, base);
+            page.forget(position.entry, base);
         }
-        self.used -= place.before;
+        self.used -= position.before;
     }
 
     fn push(&mut self, at: u64, cost: u64) {
@@ -143,12 +139,12 @@ impl Long {
         }
         if let Some((page, units)) = self.pages.back_mut() {
             *units += cost;
-            page.entries.push_back(Entry { at, total: page.base + *units });
+            page.entries.push_back(LogEntry { at, total: page.base + *units });
         }
         self.used += cost;
     }
 
-    /// Shortens the log so that `used` units are left, taking the newest away.
+    /// Removes the newest units until `used` are left.
     fn cut(&mut self, used: u64) {
         let Position { page, before, entry } = self.reached(used);
         let keeps = if used == 0 { 0 } else { page + 1 };
@@ -160,12 +156,12 @@ impl Long {
         self.used = used;
     }
 
-    /// Takes so many units from the oldest entries.
+    /// Removes `gone` units from the oldest entries.
     fn advance(&mut self, gone: u64) {
-        let place = self.reached(gone + 1);
-        self.forget(place);
+        let position = self.reached(gone + 1);
+        self.forget(position);
         if let Some((page, units)) = self.pages.front_mut() {
-            let part = gone - place.before;
+            let part = gone - position.before;
             page.base += part;
             *units -= part;
             self.used -= part;

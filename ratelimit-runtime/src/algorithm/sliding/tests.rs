@@ -103,7 +103,7 @@ proptest! {
                 Step::Return(ago, cost) => (Op::Return { at: clock - ago }, cost),
             };
             let expected = list.apply(op, limit.threshold().into(), clock, cost.into());
-            let got = log.apply(op, limit, clock, cost);
+            let got = log.apply(op, limit.terms(), clock, cost);
             let got = (got.allowed, got.remaining.into(), got.retry_us, got.reset_us);
             prop_assert_eq!(got, expected, "{:?} at {}", op, clock);
             let used = list.0.last().map_or(0, |last| last.0 + PERIOD);

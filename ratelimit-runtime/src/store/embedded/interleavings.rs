@@ -1,66 +1,78 @@
-//! The locks of the embedded store in every order in which threads can take them; a deadlock in any
-//! of them fails a test. See `CONTRIBUTING.md` for how to run these.
+//! Tries every order in which threads can take the locks of the embedded store; a deadlock in any of them
+//! fails a test. `CONTRIBUTING.md` says how to run these tests.
 
 use std::time::Duration;
 
 use loom::sync::Arc;
 use loom::thread::spawn;
 
-use super::{Ask, Embedded, shard_of};
-use crate::algorithm::Op;
+use super::{Embedded, shard_of};
+use crate::algorithm::{Op, Outcome};
 use crate::clock::{Clock, VirtualClock};
-use crate::decision::Source;
+use crate::key::KeyId;
 use crate::limit::Limit;
+use crate::reply::Source;
+use crate::store::{Charge, OneOrMany, Request};
 
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
-/// Three places, each in a shard of its own.
-const A: u128 = 1 << 64;
-const B: u128 = 2 << 64;
-const C: u128 = 3 << 64;
+/// Three counts, each in a shard of its own.
+const A: KeyId = KeyId::from_bits(1 << 64);
+const B: KeyId = KeyId::from_bits(2 << 64);
+const C: KeyId = KeyId::from_bits(3 << 64);
 
-/// One in the shard of `A`.
-const BESIDE_A: u128 = A | 1;
+/// A count in the shard of `A`.
+const BESIDE_A: KeyId = KeyId::from_bits(A.bits() | 1);
 
 fn store() -> Arc<Embedded> {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
     Arc::new(Embedded::new(640, Clock::Virtual(clock)))
 }
 
-/// Charges all of these places at once, or none.
-fn charge_all(store: &Embedded, places: &[u128]) -> bool {
-    let asks: Vec<_> =
-        places.iter().map(|place| Ask { limit: ONCE, place: *place, cost: 1 }).collect();
-    store.apply_all_at(&asks, Source::Embedded).expect("some places").decision.allowed
+fn apply(store: &Embedded, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
+    let charge = |key_id: &KeyId| Charge {
+        terms: ONCE.terms().clone(),
+        key_id: *key_id,
+        count_name: Vec::new(),
+        cost: 1,
+    };
+    let charges: Vec<_> = key_ids.iter().map(charge).collect();
+    let request = Request::Apply(op, OneOrMany::from(charges));
+    store.apply(&request, Source::Embedded).outcomes.to_vec()
 }
 
-fn charge(store: &Embedded, place: u128) -> bool {
-    store.apply_at(place, Op::Decide, &ONCE, 1).allowed
+/// Charges all of these counts at once, or none. Returns whether they admitted the call.
+fn charge_all(store: &Embedded, key_ids: &[KeyId]) -> bool {
+    apply(store, Op::Decide, key_ids).iter().all(|outcome| outcome.allowed)
 }
 
-fn is_charged(store: &Embedded, place: u128) -> bool {
-    store.apply_at(place, Op::Peek, &ONCE, 1).remaining == 0
+fn charge(store: &Embedded, key_id: KeyId) -> bool {
+    charge_all(store, &[key_id])
 }
 
-/// Each wants what the next one wants as well, and names it last.
+fn is_charged(store: &Embedded, key_id: KeyId) -> bool {
+    apply(store, Op::Peek, &[key_id])[0].remaining == 0
+}
+
+/// Each call shares a count with the next one, and names it last.
 #[test]
-fn a_circle_of_calls_does_not_lock_itself_out() {
+fn calls_that_share_counts_in_a_circle_do_not_deadlock() {
     assert_eq!([A, B, C, BESIDE_A].map(shard_of), [1, 2, 3, 1]);
     loom::model(|| {
         let store = store();
-        let calls = [[A, B], [B, C], [C, A]].map(|places| {
+        let calls = [[A, B], [B, C], [C, A]].map(|key_ids| {
             let store = Arc::clone(&store);
-            spawn(move || charge_all(&store, &places))
+            spawn(move || charge_all(&store, &key_ids))
         });
         let admitted = calls.map(|call| call.join().expect("no panic"));
         assert_eq!(admitted.iter().filter(|admitted| **admitted).count(), 1, "{admitted:?}");
-        let charged = [A, B, C].iter().filter(|place| is_charged(&store, **place)).count();
+        let charged = [A, B, C].iter().filter(|key_id| is_charged(&store, **key_id)).count();
         assert_eq!(charged, 2);
     });
 }
 
 #[test]
-fn places_of_one_shard_are_locked_once() {
+fn a_call_locks_each_shard_once() {
     loom::model(|| {
         let store = store();
         let other = Arc::clone(&store);
@@ -71,9 +83,9 @@ fn places_of_one_shard_are_locked_once() {
     });
 }
 
-/// Whoever sees one of the counts charged sees the other charged, whichever it asks for first.
+/// A thread that observes one count charged observes the other charged, in either order.
 #[test]
-fn nobody_sees_half_a_charge() {
+fn no_thread_observes_half_a_charge() {
     loom::model(|| {
         let store = store();
         let call = {
@@ -93,9 +105,9 @@ fn nobody_sees_half_a_charge() {
     });
 }
 
-/// A call of one limit comes between, or does not; the other limit is charged in the one case only.
+/// A call of one count can come between. The other count is charged only if it does not.
 #[test]
-fn a_call_that_loses_one_count_takes_no_other() {
+fn a_call_that_loses_one_count_charges_no_other() {
     loom::model(|| {
         let store = store();
         let (all, single) = (Arc::clone(&store), Arc::clone(&store));

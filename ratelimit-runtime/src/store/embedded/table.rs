@@ -1,88 +1,85 @@
-//! A table of counts by place, with the counts in it: to find one is to look at one spot in memory.
+//! A table of states by key id. The states are inside the table, so a lookup reads one spot in memory.
 //!
-//! Slots are in the order of their places. The home of a place is where it would be if all were
-//! spread evenly, as those of a hash nearly are; its slot is there or shortly behind. A look begins at
-//! the home, and ends at the place or where it would be.
+//! Cells are sorted by key id. The home of a key id is the cell it would have if key ids were spread evenly,
+//! as they nearly are; its cell is the home or shortly behind. A lookup starts at the home, and ends at the
+//! key id or where the key id would be.
 
 use crate::algorithm::State;
+use crate::key::KeyId;
 
-/// How many slots there are behind the last home, for those that stand behind their homes.
+/// The number of cells behind the last home, for key ids that do not fit into their homes.
 const TAIL: usize = 8;
 
-/// How many slots the arrival of a new key looks at for reclaiming: enough that expired ones are
-/// found faster than new ones arrive.
+/// How many cells an insertion sweeps: enough to find expired states faster than new ones arrive.
 const SWEEP: usize = 4;
 
-/// How many slots an eviction chooses from.
+/// How many cells an eviction chooses from.
 const SAMPLE: usize = 5;
 
 pub(crate) struct Table<S> {
-    slots: Vec<Slot<S>>,
-    /// How many slots are homes.
+    cells: Vec<TableCell<S>>,
+    /// How many cells are homes.
     homes: usize,
-    held: usize,
-    /// Where the next sweep goes on.
+    len: usize,
+    /// Where the next sweep continues.
     hand: usize,
 }
 
-struct Slot<S> {
-    /// The high and the low half: a `u128` would be aligned to its size, and slots be larger for it.
-    place: [u64; 2],
+struct TableCell<S> {
+    /// The high and the low half: a `u128` would be aligned to its size and make cells larger.
+    key_id: [u64; 2],
     state: S,
 }
 
-/// The place of no count: behind all others, so that a look ends there by itself.
-const FREE: u128 = u128::MAX;
-
 impl<S: State> Table<S> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), homes: 0, held: 0, hand: 0 }
+        Self { cells: Vec::new(), homes: 0, len: 0, hand: 0 }
     }
 
-    /// How many counts there are.
-    pub(super) fn held(&self) -> usize {
-        self.held
+    /// Returns the number of states.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
-    /// The count at `place`.
+    /// Returns the state of `key_id`.
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, place: u128) -> Option<&mut S> {
-        let at = self.reach(place);
-        let slot = self.slots.get_mut(at)?;
-        (slot.place() == place).then_some(&mut slot.state)
+    pub(super) fn get_mut(&mut self, key_id: KeyId) -> Option<&mut S> {
+        let at = self.reach(key_id);
+        let cell = self.cells.get_mut(at)?;
+        (cell.key_id() == key_id).then_some(&mut cell.state)
     }
 
-    /// Adds a count whose place has none; the place is not [`FREE`].
-    pub(super) fn insert(&mut self, place: u128, state: S) {
-        // At most five sixths are taken: a look then passes two or three other slots in the mean.
-        if self.held * 6 >= self.homes * 5 {
+    /// Adds the state of `key_id`, which has none and is not [`KeyId::NONE`].
+    pub(super) fn insert(&mut self, key_id: KeyId, state: S) {
+        // At most five sixths of the homes are taken: a lookup then passes two or three cells on average.
+        if self.len * 6 >= self.homes * 5 {
             self.resize(self.homes + self.homes / 5 + 2 * TAIL);
         }
-        let at = self.reach(place);
-        let behind = self.slots[at..].iter().position(Slot::is_free).unwrap_or_else(|| {
-            let end = self.slots.len();
-            // A vector that grows by itself doubles.
-            self.slots.reserve_exact(TAIL);
-            self.slots.resize_with(end + TAIL, Slot::free);
+        let at = self.reach(key_id);
+        let behind = self.cells[at..].iter().position(TableCell::is_free).unwrap_or_else(|| {
+            let end = self.cells.len();
+            // Reserves exactly, because a vector that grows by itself doubles.
+            self.cells.reserve_exact(TAIL);
+            self.cells.resize_with(end + TAIL, TableCell::free);
             end - at
         });
-        // All up to the free slot move by one.
-        self.slots[at..=at + behind].rotate_right(1);
-        self.slots[at] = Slot::new(place, state);
-        self.held += 1;
+        // All cells up to the free one move by one.
+        self.cells[at..=at + behind].rotate_right(1);
+        self.cells[at] = TableCell::new(key_id, state);
+        self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, place: u128) -> Option<S> {
-        let at = self.reach(place);
-        let there = self.slots.get(at).is_some_and(|slot| slot.place() == place);
+    pub(super) fn remove(&mut self, key_id: KeyId) -> Option<S> {
+        let at = self.reach(key_id);
+        let there = self.cells.get(at).is_some_and(|cell| cell.key_id() == key_id);
         there.then(|| self.take(at))
     }
 
-    /// Removes some of what has become useless by `now`.
+    /// Removes some states that have expired by `now`.
     pub(super) fn sweep(&mut self, now: u64) {
         for _ in 0..SWEEP {
-            match self.slots.get(self.hand) {
-                Some(slot) if !slot.is_free() && slot.state.expires() <= now => {
+            match self.cells.get(self.hand) {
+                Some(cell) if !cell.is_free() && cell.state.expires() <= now => {
                     self.take(self.hand);
                 }
                 Some(_) => self.hand += 1,
@@ -94,90 +91,90 @@ impl<S: State> Table<S> {
         }
     }
 
-    /// Gives back the memory of what is gone, once there is much.
+    /// Frees memory once most states are gone.
     fn shrink(&mut self) {
-        if self.held * 8 < self.homes {
+        if self.len * 8 < self.homes {
             self.resize(self.homes / 4);
         }
     }
 
-    /// Removes one count, of a sample the one that would have become useless first. `spread` is any
-    /// number that differs from call to call.
+    /// Removes the state that would expire first among a sample. `spread` is any number that differs from
+    /// call to call.
     pub(super) fn evict(&mut self, spread: usize) {
-        let len = self.slots.len();
-        // Taken from all over the table, since neighbours may have come together.
+        let len = self.cells.len();
+        // The sample is spread over the table, because neighbours may have arrived together.
         let sample = (0..SAMPLE).filter_map(|part| {
             let start = (spread % len + part * len / SAMPLE) % len;
-            let taken = |at: &usize| !self.slots[*at].is_free();
+            let taken = |at: &usize| !self.cells[*at].is_free();
             (start..len).chain(0..start).find(taken)
         });
-        if let Some(victim) = sample.min_by_key(|at| self.slots[*at].state.expires()) {
+        if let Some(victim) = sample.min_by_key(|at| self.cells[*at].state.expires()) {
             self.take(victim);
         }
     }
 
-    /// Where `place` is, or where it would be.
+    /// Returns the index at which `key_id` is or would be.
     #[inline(always)]
-    fn reach(&self, place: u128) -> usize {
-        let mut at = self.home(place);
-        while self.slots.get(at).is_some_and(|slot| slot.place() < place) {
+    fn reach(&self, key_id: KeyId) -> usize {
+        let mut at = self.home(key_id);
+        while self.cells.get(at).is_some_and(|cell| cell.key_id() < key_id) {
             at += 1;
         }
         at
     }
 
-    /// As far into the homes as the place is into all places.
+    /// Returns the index whose share of the homes is the share of `key_id` in the range of key ids.
     #[inline(always)]
-    fn home(&self, place: u128) -> usize {
-        (((place >> 64) * self.homes as u128) >> 64) as usize
+    fn home(&self, key_id: KeyId) -> usize {
+        (((key_id.bits() >> 64) * self.homes as u128) >> 64) as usize
     }
 
-    /// Frees a slot; those that stand behind their homes because of it move up.
+    /// Frees a cell. The cells that it had pushed behind their homes move up.
     fn take(&mut self, mut at: usize) -> S {
-        let taken = std::mem::replace(&mut self.slots[at], Slot::free());
-        self.held -= 1;
-        while let Some(next) = self.slots.get(at + 1) {
-            if next.is_free() || self.home(next.place()) > at {
+        let taken = std::mem::replace(&mut self.cells[at], TableCell::free());
+        self.len -= 1;
+        while let Some(next) = self.cells.get(at + 1) {
+            if next.is_free() || self.home(next.key_id()) > at {
                 break;
             }
-            self.slots.swap(at, at + 1);
+            self.cells.swap(at, at + 1);
             at += 1;
         }
         taken.state
     }
 
-    /// Spreads the counts over another number of homes.
+    /// Spreads the states over another number of homes.
     fn resize(&mut self, homes: usize) {
         self.homes = homes;
         self.hand = 0;
-        let mut slots = Vec::with_capacity(homes + TAIL);
-        for slot in std::mem::take(&mut self.slots).into_iter().filter(|slot| !slot.is_free()) {
-            let home = self.home(slot.place());
-            slots.resize_with(home.max(slots.len()), Slot::free);
-            slots.push(slot);
+        let mut cells = Vec::with_capacity(homes + TAIL);
+        for cell in std::mem::take(&mut self.cells).into_iter().filter(|cell| !cell.is_free()) {
+            let home = self.home(cell.key_id());
+            cells.resize_with(home.max(cells.len()), TableCell::free);
+            cells.push(cell);
         }
-        slots.resize_with((homes + TAIL).max(slots.len()), Slot::free);
-        self.slots = slots;
+        cells.resize_with((homes + TAIL).max(cells.len()), TableCell::free);
+        self.cells = cells;
     }
 }
 
-impl<S: State> Slot<S> {
-    fn new(place: u128, state: S) -> Self {
-        Self { place: [(place >> 64) as u64, place as u64], state }
+impl<S: State> TableCell<S> {
+    fn new(key_id: KeyId, state: S) -> Self {
+        Self { key_id: [(key_id.bits() >> 64) as u64, key_id.bits() as u64], state }
     }
 
     fn free() -> Self {
-        Self::new(FREE, S::default())
+        Self::new(KeyId::NONE, S::default())
     }
 
     fn is_free(&self) -> bool {
-        self.place() == FREE
+        self.key_id() == KeyId::NONE
     }
 
     #[inline(always)]
-    fn place(&self) -> u128 {
-        let [high, low] = self.place.map(u128::from);
-        high << 64 | low
+    fn key_id(&self) -> KeyId {
+        let [high, low] = self.key_id.map(u128::from);
+        KeyId::from_bits(high << 64 | low)
     }
 }
 
@@ -189,14 +186,14 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{Op, Outcome};
-    use crate::limit::Limit;
+    use crate::limit::Terms;
 
-    /// When it expires, or 0.
+    /// The expiry, or 0.
     #[derive(Default)]
     struct Until(u64);
 
     impl State for Until {
-        fn apply(&mut self, _: Op, _: &Limit, _: u64, _: u32) -> Outcome {
+        fn apply(&mut self, _: Op, _: &Terms, _: u64, _: u32) -> Outcome {
             unreachable!("the table does not decide")
         }
 
@@ -207,94 +204,97 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert(u128, u64),
-        Remove(u128),
+        Insert(KeyId, u64),
+        Remove(KeyId),
         Sweep(u64),
         Evict(usize),
     }
 
-    /// Few places, many of them with one home, at both ends.
-    fn place() -> impl Strategy<Value = u128> {
+    /// Few key ids, many of them with the same home, at both ends.
+    fn key_id() -> impl Strategy<Value = KeyId> {
         (prop_oneof![Just(0_u64), Just(u64::MAX), 0..8_u64, any::<u64>()], 1..20_u64)
-            .prop_map(|(high, low)| u128::from(high) << 64 | u128::from(low))
+            .prop_map(|(high, low)| KeyId::from_bits(u128::from(high) << 64 | u128::from(low)))
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            6 => (place(), 1..100_u64).prop_map(|(place, until)| Step::Insert(place, until)),
-            2 => place().prop_map(Step::Remove),
+            6 => (key_id(), 1..100_u64).prop_map(|(key_id, until)| Step::Insert(key_id, until)),
+            2 => key_id().prop_map(Step::Remove),
             1 => (0..100_u64).prop_map(Step::Sweep),
             1 => any::<usize>().prop_map(Step::Evict),
         ]
     }
 
-    /// Every slot is in order, and can be reached from its home.
+    /// Returns whether the cells are sorted and each can be reached from its home.
     fn is_sound(table: &Table<Until>) -> bool {
-        let taken = |at: &usize| !table.slots[*at].is_free();
-        let held: Vec<usize> = (0..table.slots.len()).filter(taken).collect();
-        let in_order = held.is_sorted_by(|a, b| table.slots[*a].place() < table.slots[*b].place());
+        let taken = |at: &usize| !table.cells[*at].is_free();
+        let used: Vec<usize> = (0..table.cells.len()).filter(taken).collect();
+        let in_order =
+            used.is_sorted_by(|a, b| table.cells[*a].key_id() < table.cells[*b].key_id());
         let reached = |at: &usize| {
-            let home = table.home(table.slots[*at].place());
+            let home = table.home(table.cells[*at].key_id());
             (home..*at).all(|between| taken(&between)) && home <= *at
         };
-        in_order && held.iter().all(reached) && held.len() == table.held
+        in_order && used.iter().all(reached) && used.len() == table.len
     }
 
     proptest! {
         #[test]
-        fn holds_what_a_map_holds(steps in prop::collection::vec(step(), 1..400)) {
+        fn holds_the_same_states_as_a_map(steps in prop::collection::vec(step(), 1..400)) {
             let (mut table, mut map) = (Table::<Until>::new(), BTreeMap::new());
             for step in steps {
                 match step {
-                    Step::Insert(place, until) => {
-                        if let Some(state) = table.get_mut(place) {
+                    Step::Insert(key_id, until) => {
+                        if let Some(state) = table.get_mut(key_id) {
                             state.0 = until;
                         } else {
-                            table.insert(place, Until(until));
+                            table.insert(key_id, Until(until));
                         }
-                        map.insert(place, until);
+                        map.insert(key_id, until);
                     }
-                    Step::Remove(place) => {
-                        table.remove(place);
-                        map.remove(&place);
+                    Step::Remove(key_id) => {
+                        table.remove(key_id);
+                        map.remove(&key_id);
                     }
                     Step::Sweep(now) => {
                         table.sweep(now);
-                        map.retain(|place, until| *until > now || table.get_mut(*place).is_some());
+                        map.retain(|key_id, until| *until > now || table.get_mut(*key_id).is_some());
                     }
                     Step::Evict(spread) if !map.is_empty() => {
                         table.evict(spread);
-                        map.retain(|place, _| table.get_mut(*place).is_some());
+                        map.retain(|key_id, _| table.get_mut(*key_id).is_some());
                     }
                     Step::Evict(_) => {}
                 }
                 prop_assert!(is_sound(&table));
-                prop_assert_eq!(table.held(), map.len());
-                for (place, until) in &map {
-                    prop_assert_eq!(table.get_mut(*place).map(|it| it.0), Some(*until));
+                prop_assert_eq!(table.len(), map.len());
+                for (key_id, until) in &map {
+                    prop_assert_eq!(table.get_mut(*key_id).map(|it| it.0), Some(*until));
                 }
             }
         }
     }
 
     #[test]
-    fn a_sweep_finds_all_that_is_useless() {
+    fn sweeps_find_every_expired_state() {
         let mut table = Table::new();
-        let spread = |index: u64| u128::from(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | 1;
+        let spread = |index: u64| {
+            KeyId::from_bits(u128::from(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | 1)
+        };
         for index in 1..=1_000 {
             table.insert(spread(index), Until(index));
         }
         for _ in 0..1_000 {
             table.sweep(900);
         }
-        assert_eq!(table.held(), 100);
+        assert_eq!(table.len(), 100);
         assert!((901..=1_000).all(|index| table.get_mut(spread(index)).is_some()));
 
         table.insert(spread(2_000), Until(2_000));
-        assert!(table.slots.len() < 700, "{} slots for 101", table.slots.len());
+        assert!(table.cells.len() < 700, "{} cells for 101", table.cells.len());
         for spread in 0..101 {
             table.evict(spread * 97);
         }
-        assert_eq!(table.held(), 0);
+        assert_eq!(table.len(), 0);
     }
 }

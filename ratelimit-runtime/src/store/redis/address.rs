@@ -2,9 +2,10 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+use super::certificates::Certificates;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
-use crate::error::BuildError;
+use crate::reply::BuildError;
 
 /// What a URL leads to.
 #[derive(Clone)]
@@ -27,17 +28,6 @@ pub(super) struct Target {
     info: ConnectionInfo,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
-}
-
-/// Certificates for TLS, as PEM.
-#[derive(Clone, Default)]
-pub(crate) struct Certificates {
-    /// Trusted instead of the system's.
-    #[cfg(feature = "tls")]
-    pub(crate) root: Option<Vec<u8>>,
-    /// What this client shows: its certificate and its key.
-    #[cfg(feature = "tls")]
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 const SENTINEL_PORT: u16 = 26379;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::error::StoreError;
+use crate::reply::StoreError;
 
 /// So many decisions in a row that ran into their deadline open the breaker, and so does a link on which
 /// nothing has come for as many deadlines.

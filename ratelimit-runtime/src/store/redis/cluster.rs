@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::Target;
 use super::failure::Failure;
-use super::node::{Find, Node, lock};
+use super::node::{Node, ServerLookup, lock};
 use super::script;
 use super::slot::{self, SLOTS};
 use crate::background::Background;
@@ -162,7 +162,12 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].at(host, port);
-            Node::new(Find::At(target), self.deadline, script::probe_of_node(), &self.background)
+            Node::new(
+                ServerLookup::At(target),
+                self.deadline,
+                script::probe_of_node(),
+                &self.background,
+            )
         });
         Arc::clone(node)
     }

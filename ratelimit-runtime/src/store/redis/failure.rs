@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::error::StoreError;
+use crate::reply::StoreError;
 
 pub(super) enum Failure {
     /// No reply in time.

@@ -27,9 +27,9 @@ const READS: usize = 3;
 
 /// A connection of one runtime. Clones are of one connection, which closes with the last of them.
 #[derive(Clone)]
-pub(super) struct Link(Arc<State>);
+pub(super) struct Link(Arc<LinkState>);
 
-struct State {
+struct LinkState {
     connection: MultiplexedConnection,
     pulse: Pulse,
     /// The same socket, to look at without the runtime that drives it. It closes with the driver.
@@ -38,7 +38,7 @@ struct State {
     primary: Option<Primary>,
 }
 
-impl Drop for State {
+impl Drop for LinkState {
     fn drop(&mut self) {
         self.driver.abort();
     }
@@ -61,7 +61,7 @@ impl Link {
             drop(socket);
         });
         let (driver, socket) = (driver.abort_handle(), weak);
-        Self(Arc::new(State { connection, pulse, socket, driver, primary }))
+        Self(Arc::new(LinkState { connection, pulse, socket, driver, primary }))
     }
 
     /// Sends one command. After `asking`, a node of a cluster answers for a slot that it is about to take
@@ -81,7 +81,7 @@ impl Link {
 
     /// Whether the server has not closed the connection, as far as this machine knows.
     pub(super) async fn is_open(&self) -> bool {
-        let State { pulse, .. } = &*self.0;
+        let LinkState { pulse, .. } = &*self.0;
         if pulse.is_idle() && self.has_something_to_read() {
             // On an idle link, that is the end, which may stand behind a farewell of TLS.
             for _ in 0..READS {

@@ -1,8 +1,9 @@
-//! The Redis store: one decision is one script, in one round trip, on the keys of its limits.
+//! The Redis store: one decision is one script and one round trip.
 
 mod address;
 mod batch;
 mod breaker;
+mod certificates;
 mod cluster;
 mod connect;
 mod failure;
@@ -26,26 +27,25 @@ use ::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use self::address::Address;
-pub(crate) use self::address::Certificates;
-use self::batch::{Asked, Queues};
+use self::batch::BatchQueues;
+pub(crate) use self::certificates::Certificates;
 use self::cluster::Cluster;
 use self::failure::Failure;
-use self::node::{Find, Node};
+use self::node::{Node, ServerLookup};
+pub(crate) use self::rollback::RollbackHook;
+use self::rollback::SlotGroup;
 use self::script::{Code, REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
-use super::{OnReturn, Store};
-use crate::algorithm::{BucketOp, Op, Outcome};
+use super::{Charge, OneOrMany, Reply, Request, Store};
+use crate::algorithm::{Op, Outcome};
 use crate::background::Background;
-use crate::check::Answer;
 use crate::clock::Clock;
-use crate::decision::{Answered, Decision, Source, Verdict};
-use crate::error::{BuildError, StoreError};
 use crate::key::{Key, KeyWriter};
-use crate::limit::{Algorithm, BucketLimit, Limit};
-use crate::part::Charge;
+use crate::limit::{Algorithm, Terms};
+use crate::reply::{BuildError, Source, StoreError};
 
 /// How a [`Redis`] is reached.
-pub(crate) struct Settings<'a> {
+pub(crate) struct RedisSettings<'a> {
     pub(crate) url: &'a str,
     pub(crate) certificates: &'a Certificates,
     pub(crate) prefix: &'a str,
@@ -53,6 +53,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) max_in_flight: usize,
     pub(crate) clock: Clock,
     pub(crate) background: Arc<Background>,
+    pub(crate) on_rollback: RollbackHook,
 }
 
 pub(crate) struct Redis {
@@ -60,15 +61,16 @@ pub(crate) struct Redis {
     prefix: Box<str>,
 }
 
-/// Those that are asked.
+/// The servers behind a URL, and the decisions in flight to them.
 struct Servers {
     topology: Topology,
-    queues: Queues,
+    queues: BatchQueues,
     clock: Clock,
     deadline: Duration,
     in_flight: AtomicUsize,
     max_in_flight: usize,
     background: Arc<Background>,
+    on_rollback: RollbackHook,
 }
 
 enum Topology {
@@ -77,104 +79,88 @@ enum Topology {
 }
 
 impl Redis {
-    /// A store on the servers that the URL names. Nothing is connected before the first decision.
-    pub(crate) fn new(settings: Settings<'_>) -> Result<Self, BuildError> {
-        let Settings { url, certificates, prefix, deadline, max_in_flight, clock, background } =
-            settings;
+    /// Creates a store on the servers that the URL names. It connects with the first decision.
+    pub(crate) fn new(settings: RedisSettings<'_>) -> Result<Self, BuildError> {
+        let RedisSettings { url, certificates, prefix, deadline, background, .. } = settings;
         prefix::check(prefix)?;
         let probe = script::probe(format!("{prefix}:probe").as_bytes());
-        let one = |find| Topology::One(Node::new(find, deadline, probe, &background));
+        let one = |lookup| Topology::One(Node::new(lookup, deadline, probe, &background));
         let topology = match Address::parse(url, certificates)? {
-            Address::Server(target) => one(Find::At(target)),
+            Address::Server(target) => one(ServerLookup::At(target)),
             Address::Sentinel { sentinels, service, primary } => {
-                one(Find::Primary(Sentinels::new(sentinels, service, primary)))
+                one(ServerLookup::Primary(Sentinels::new(sentinels, service, primary)))
             }
             Address::Cluster { seeds } => {
                 Topology::Cluster(Cluster::new(seeds, prefix, deadline, Arc::clone(&background)))
             }
         };
-        let (queues, in_flight) = (Queues::default(), AtomicUsize::new(0));
-        let servers =
-            Servers { topology, queues, clock, deadline, in_flight, max_in_flight, background };
+        let servers = Servers {
+            topology,
+            queues: BatchQueues::default(),
+            clock: settings.clock,
+            deadline,
+            in_flight: AtomicUsize::new(0),
+            max_in_flight: settings.max_in_flight,
+            background,
+            on_rollback: settings.on_rollback,
+        };
         Ok(Self { servers: Arc::new(servers), prefix: prefix.into() })
-    }
-
-    fn key(&self, limit: &Limit, key: &dyn Key) -> Vec<u8> {
-        let mut name = Vec::with_capacity(self.prefix.len() + limit.name().len() + 48);
-        name.extend_from_slice(self.prefix.as_bytes());
-        name.push(b':');
-        KeyWriter::append(&mut name, |out| out.identity(limit, key));
-        name
     }
 }
 
 impl Store for Redis {
-    fn apply(&self, op: Op, limit: &Limit, key: &dyn Key, cost: u32) -> Answer<Answered> {
-        let asked = Asked { limit: *limit, key: self.key(limit, key), cost };
-        let counts = !op.gives_back();
-        Servers::answer(&self.servers, counts, move |servers, by| async move {
-            let outcome = match op {
-                Op::Decide => servers.decide_one(asked, by).await?,
-                op => Box::pin(servers.ask(op, asked, by)).await?,
-            };
-            Ok(Answered { outcome, source: Source::Redis })
-        })
-    }
-
-    fn apply_ahead(
-        &self,
-        op: BucketOp,
-        limit: &BucketLimit,
-        key: &dyn Key,
-        cost: u32,
-    ) -> Answer<Answered> {
-        let asked = Asked { limit: **limit, key: self.key(limit, key), cost };
-        let counts = matches!(op, BucketOp::Book { .. });
-        Servers::answer(&self.servers, counts, move |servers, by| async move {
-            let outcome = servers.ask(op, asked, by).await?;
-            Ok(Answered { outcome, source: Source::Redis })
-        })
-    }
-
-    fn apply_all(&self, parts: &[Charge<'_>], on_return: &dyn Fn() -> OnReturn) -> Answer<Verdict> {
-        let parts = parts.iter().map(|part| Asked {
-            limit: *part.limit,
-            key: self.key(part.limit, part.key),
-            cost: part.cost,
-        });
-        let groups = self.servers.groups(parts.collect());
-        let on_return: OnReturn = if groups.len() > 1 { on_return() } else { Box::new(|| {}) };
-        Servers::answer(&self.servers, true, move |servers, by| async move {
-            match &groups[..] {
-                [group] => servers.decide(Op::Decide, group, by).await.map(|(verdict, _)| verdict),
-                _ => servers.decide_by_slots(groups, on_return, by).await,
+    async fn execute(&self, request: Request) -> Result<Reply, StoreError> {
+        let servers = &self.servers;
+        // A give-back makes room, so it does not count among the decisions in flight.
+        let (by, _permit) = servers.admit(!request.gives_back())?;
+        let (code, charge) = match request {
+            Request::Apply(Op::Decide, OneOrMany::One(charge)) => {
+                let outcome = servers.decide_one(charge, by).await?;
+                return Ok(Reply::one(outcome, Source::Redis));
             }
-        })
+            Request::Apply(op, OneOrMany::Many(charges)) => {
+                let outcomes = OneOrMany::Many(servers.apply_many(op, charges, by).await?);
+                return Ok(Reply { outcomes, source: Source::Redis });
+            }
+            Request::Apply(op, OneOrMany::One(charge)) => (Code::from(op), charge),
+            Request::ApplyAhead(op, bucket) => (Code::from(op), bucket.into_charge()),
+        };
+        let outcome = servers.apply_one(code, charge, by).await?;
+        Ok(Reply::one(outcome, Source::Redis))
     }
 
-    fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
-        let (key, algorithm) = (self.key(limit, key), limit.algorithm());
-        Servers::answer(&self.servers, false, move |servers, by| async move {
-            if algorithm == Algorithm::Sliding {
-                return servers.reset_log(key, by).await;
-            }
-            let mut unlink = Cmd::new();
-            unlink.arg("UNLINK").arg(&key);
-            match servers.send(&unlink, &key, true, by).await {
-                Ok(_) => Ok(()),
-                Err(failure) => Err(failure.into_store_error(servers.deadline, &[key])),
-            }
-        })
+    async fn reset(&self, charge: Charge) -> Result<(), StoreError> {
+        let servers = &self.servers;
+        let (by, _) = servers.admit(false)?;
+        let name = charge.count_name;
+        if charge.terms.algorithm() == Algorithm::Sliding {
+            return servers.reset_log(name, by).await;
+        }
+        let mut unlink = Cmd::new();
+        unlink.arg("UNLINK").arg(&name);
+        match servers.send(&unlink, &name, true, by).await {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.into_store_error(servers.deadline, &[name])),
+        }
     }
 
-    fn ping(&self) -> Answer<()> {
-        Servers::answer(&self.servers, false, |servers, by| async move {
-            let pinged = match &servers.topology {
-                Topology::One(node) => node.ping(by).await,
-                Topology::Cluster(cluster) => cluster.ping(by).await,
-            };
-            pinged.map_err(|failure| failure.into_store_error(servers.deadline, &[]))
-        })
+    async fn ping(&self) -> Result<(), StoreError> {
+        let servers = &self.servers;
+        let (by, _) = servers.admit(false)?;
+        let pinged = match &servers.topology {
+            Topology::One(node) => node.ping(by).await,
+            Topology::Cluster(cluster) => cluster.ping(by).await,
+        };
+        pinged.map_err(|failure| failure.into_store_error(servers.deadline, &[]))
+    }
+
+    /// Returns the key in Redis.
+    fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8> {
+        let mut name = Vec::with_capacity(self.prefix.len() + terms.name().as_str().len() + 48);
+        name.extend_from_slice(self.prefix.as_bytes());
+        name.push(b':');
+        KeyWriter::append(&mut name, |out| out.count(terms, key));
+        name
     }
 
     fn source(&self) -> Source {
@@ -186,61 +172,50 @@ impl Store for Redis {
     }
 }
 
-/// A script, and what it is called with.
-struct Call {
+/// A script with its arguments.
+struct ScriptCall {
     script: &'static Script,
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
-    /// The keys are decided together, and not each by itself.
-    together: bool,
+    /// The keys are decided together. Otherwise the call can be repeated key by key.
+    is_atomic: bool,
 }
 
-/// A place among the decisions that are awaited.
-struct Place(Arc<Servers>);
+/// One of the decisions in flight.
+struct InFlightPermit(Arc<Servers>);
 
-impl Drop for Place {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Servers {
-    /// Runs `work`, which is to be done by a moment. What gives back does not count among the decisions
-    /// that are awaited: it makes room.
-    fn answer<T, F>(
-        servers: &Arc<Self>,
+    /// Begins a request: returns its deadline, and a permit if it counts among the decisions in flight.
+    fn admit(
+        self: &Arc<Self>,
         counts: bool,
-        work: impl FnOnce(Arc<Self>, Instant) -> F + Send + 'static,
-    ) -> Answer<T>
-    where
-        T: 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let servers = Arc::clone(servers);
-        Answer::later(async move {
-            // Timers and sockets belong to a runtime, and panic without one.
-            if tokio::runtime::Handle::try_current().is_err() {
-                return Err(StoreError::NoRuntime);
-            }
-            let _place = if counts { Some(servers.enter()?) } else { None };
-            let by = Instant::now() + servers.deadline;
-            work(servers, by).await
-        })
-    }
-
-    fn enter(self: &Arc<Self>) -> Result<Place, StoreError> {
-        let place = Place(Arc::clone(self));
-        if self.in_flight.fetch_add(1, Ordering::Relaxed) >= self.max_in_flight {
-            return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
+    ) -> Result<(Instant, Option<InFlightPermit>), StoreError> {
+        // Timers and sockets belong to a runtime, and panic without one.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(StoreError::NoRuntime);
         }
-        Ok(place)
+        let mut permit = None;
+        if counts {
+            let others = self.in_flight.fetch_add(1, Ordering::Relaxed);
+            permit = Some(InFlightPermit(Arc::clone(self)));
+            if others >= self.max_in_flight {
+                return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
+            }
+        }
+        Ok((Instant::now() + self.deadline, permit))
     }
 
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// What keys of one script have in common.
+    /// Returns the slot of a key: the keys of a script must share one.
     fn slot(&self, key: &[u8]) -> u16 {
         match self.topology {
             Topology::One(_) => 0,
@@ -248,35 +223,76 @@ impl Servers {
         }
     }
 
-    /// What can be decided by one script each: all of it on one server, the limits of one slot in a
-    /// cluster.
-    fn groups(&self, parts: Vec<Asked>) -> Vec<Vec<Asked>> {
-        let mut groups: Vec<(u16, Vec<Asked>)> = Vec::new();
-        for part in parts {
-            let slot = self.slot(&part.key);
+    /// Groups charges by what one script can decide: all of them on one server, those of a slot in a cluster.
+    fn groups(&self, charges: Vec<Charge>) -> Vec<SlotGroup> {
+        let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
+        for (index, charge) in charges.into_iter().enumerate() {
+            let slot = self.slot(&charge.count_name);
             match groups.iter_mut().find(|(other, _)| *other == slot) {
-                Some((_, group)) => group.push(part),
-                None => groups.push((slot, vec![part])),
+                Some((_, group)) => group.push((index, charge)),
+                None => groups.push((slot, vec![(index, charge)])),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Answers the limits of one script together, and says when.
-    async fn decide(
+    /// Applies an operation to one charge.
+    async fn apply_one(
+        &self,
+        op: impl Into<Code>,
+        charge: Charge,
+        by: Instant,
+    ) -> Result<Outcome, StoreError> {
+        let Charge { terms, count_name, cost, .. } = charge;
+        let call = ScriptCall {
+            script: Script::of(terms.algorithm()),
+            arguments: vec![script::alone(op, &terms, self.clock.sent(), cost)],
+            keys: vec![count_name],
+            is_atomic: true,
+        };
+        decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)
+    }
+
+    /// Applies an operation to several charges together. Returns the outcomes in their order.
+    async fn apply_many(
+        self: &Arc<Self>,
+        op: Op,
+        charges: Vec<Charge>,
+        by: Instant,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        match op {
+            Op::Decide | Op::Peek => {
+                let groups = self.groups(charges);
+                match &groups[..] {
+                    [group] => self.apply_group(op, group, by).await,
+                    _ => self.decide_by_slots(groups, by).await,
+                }
+            }
+            Op::Refund | Op::Return { .. } => {
+                let mut outcomes = Vec::with_capacity(charges.len());
+                for charge in charges {
+                    outcomes.push(self.apply_one(op, charge, by).await?);
+                }
+                Ok(outcomes)
+            }
+        }
+    }
+
+    /// Applies an operation to the charges of one script. Returns the outcomes in their order.
+    async fn apply_group(
         &self,
         op: Op,
-        group: &[Asked],
+        group: &SlotGroup,
         by: Instant,
-    ) -> Result<(Verdict, u64), StoreError> {
+    ) -> Result<Vec<Outcome>, StoreError> {
         let mut head = script::head(op, self.clock.sent());
-        head.extend(group.iter().flat_map(|part| part.cost.to_be_bytes()));
-        let limits = group.iter().map(|part| script::among_several(&part.limit));
-        let call = Call {
+        head.extend(group.iter().flat_map(|(_, charge)| charge.cost.to_be_bytes()));
+        let limits = group.iter().map(|(_, charge)| script::among_several(&charge.terms));
+        let call = ScriptCall {
             script: Script::all(),
-            keys: group.iter().map(|part| part.key.clone()).collect(),
+            keys: group.iter().map(|(_, charge)| charge.count_name.clone()).collect(),
             arguments: iter::once(head).chain(limits).collect(),
-            together: true,
+            is_atomic: true,
         };
         let reply = match self.run_for(&call, by).await? {
             Value::BulkString(reply) => reply,
@@ -286,46 +302,21 @@ impl Servers {
                 return Err(error);
             }
         };
-        let replies = group.iter().zip(reply.chunks(REPLY));
-        let verdicts = replies.map(|(part, reply)| {
-            let (outcome, source) = (decode_reply(reply)?, Source::Redis);
-            let decision = Decision::new(part.limit.capacity(), Answered { outcome, source });
-            Some((Verdict::new(&part.limit, decision), outcome.clock))
-        });
-        let hardest = verdicts.reduce(|one, other| {
-            let ((one, clock), (other, _)) = (one?, other?);
-            Some((one.harder(other), clock))
-        });
-        let hardest = hardest.flatten();
-        hardest.filter(|_| reply.len() == group.len() * REPLY).ok_or_else(unexpected)
+        if reply.len() != group.len() * REPLY {
+            return Err(unexpected());
+        }
+        reply.chunks(REPLY).map(|reply| decode_reply(reply).ok_or_else(unexpected)).collect()
     }
 
-    /// Backs off where an error that a script has caught says that the server is a replica.
+    /// Opens the breaker if an error that a script has caught says that the server is a replica.
     fn look_for_replica(&self, error: &StoreError) {
         if let Topology::One(node) = &self.topology {
             node.look_for_replica(error);
         }
     }
 
-    /// Asks about one limit.
-    async fn ask(
-        &self,
-        op: impl Into<Code>,
-        asked: Asked,
-        by: Instant,
-    ) -> Result<Outcome, StoreError> {
-        let Asked { limit, key, cost } = asked;
-        let call = Call {
-            script: Script::of(limit.algorithm()),
-            arguments: vec![script::alone(op, &limit, self.clock.sent(), cost)],
-            keys: vec![key],
-            together: true,
-        };
-        decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)
-    }
-
-    /// Runs a script that replies one string.
-    async fn run(&self, call: &Call, by: Instant) -> Result<Vec<u8>, StoreError> {
+    /// Runs a script whose reply is one string.
+    async fn run(&self, call: &ScriptCall, by: Instant) -> Result<Vec<u8>, StoreError> {
         match self.run_for(call, by).await? {
             Value::BulkString(reply) => Ok(reply),
             _ => Err(unexpected()),
@@ -333,35 +324,42 @@ impl Servers {
     }
 
     /// Runs a script once, whether the server knows it or not.
-    async fn run_for(&self, call: &Call, by: Instant) -> Result<Value, StoreError> {
-        let Call { script, keys, arguments, together } = call;
+    async fn run_for(&self, call: &ScriptCall, by: Instant) -> Result<Value, StoreError> {
+        let ScriptCall { script, keys, arguments, is_atomic } = call;
         let key = keys.first().map_or(&[][..], |key| key);
-        let mut reply = self.send(&script.by_hash(keys, arguments), key, *together, by).await;
-        let unknown = ErrorKind::Server(ServerErrorKind::NoScript);
-        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(unknown)) {
-            // Certainly not executed, so this is the only charge.
-            reply = self.send(&script.by_text(keys, arguments), key, *together, by).await;
+        let mut command = script.by_hash(keys, arguments);
+        let mut is_unknown = false;
+        loop {
+            let reply = self.send(&command, key, *is_atomic, by).await;
+            let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+            if !is_unknown && reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script))
+            {
+                // The server has not executed anything, so the next attempt is the only charge.
+                is_unknown = true;
+                command = script.by_text(keys, arguments);
+                continue;
+            }
+            return reply.map_err(|failure| failure.into_store_error(self.deadline, keys));
         }
-        reply.map_err(|failure| failure.into_store_error(self.deadline, keys))
     }
 
     async fn send(
         &self,
         command: &Cmd,
         key: &[u8],
-        together: bool,
+        is_atomic: bool,
         by: Instant,
     ) -> Result<Value, Failure> {
         match &self.topology {
             Topology::One(node) => node.send(command, false, by).await,
             Topology::Cluster(cluster) => {
-                cluster.send(command, slot::slot(key), together, by).await
+                cluster.send(command, slot::slot(key), is_atomic, by).await
             }
         }
     }
 }
 
-/// The error of one limit, as `lua/all.lua` replies it.
+/// Reads the error of one limit in the reply of `lua/all.lua`.
 fn error_in_group(reply: &Value, keys: &[Vec<u8>]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
@@ -370,5 +368,5 @@ fn error_in_group(reply: &Value, keys: &[Vec<u8>]) -> Option<StoreError> {
 }
 
 fn unexpected() -> StoreError {
-    StoreError::Server { code: "ERR".into(), message: "the script gave another reply".into() }
+    StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
 }

@@ -24,18 +24,18 @@ use super::failure::{Failure, store_error};
 use super::link::Link;
 use super::sentinel::{ASK_AGAIN, Sentinels};
 use crate::background::Background;
-use crate::error::StoreError;
+use crate::reply::StoreError;
 use crate::report;
 
 /// How a server is found.
-pub(super) enum Find {
+pub(super) enum ServerLookup {
     At(Target),
     Primary(Sentinels),
 }
 
 /// A server, or the one that is the primary at the time.
 pub(super) struct Node {
-    find: Find,
+    find: ServerLookup,
     /// Where it is, for people.
     name: Box<str>,
     /// How long a reply may take.
@@ -66,7 +66,7 @@ struct Socket {
 }
 
 /// Why there is no reply.
-enum Lost {
+enum SendError {
     /// There was no connection, so nothing was sent.
     Unsent(RedisError),
     Sent(RedisError),
@@ -74,14 +74,14 @@ enum Lost {
 
 impl Node {
     pub(super) fn new(
-        find: Find,
+        find: ServerLookup,
         deadline: Duration,
         probe: Cmd,
         background: &Arc<Background>,
     ) -> Arc<Self> {
         let name = match &find {
-            Find::At(target) => target.name(),
-            Find::Primary(sentinels) => sentinels.name(),
+            ServerLookup::At(target) => target.name(),
+            ServerLookup::Primary(sentinels) => sentinels.name(),
         };
         Arc::new(Self {
             find,
@@ -99,8 +99,8 @@ impl Node {
 
     pub(super) fn host(&self) -> &str {
         match &self.find {
-            Find::At(target) => target.host(),
-            Find::Primary(_) => "",
+            ServerLookup::At(target) => target.host(),
+            ServerLookup::Primary(_) => "",
         }
     }
 
@@ -141,7 +141,7 @@ impl Node {
                 }
                 Ok(value)
             }
-            Err(Lost::Sent(error)) => {
+            Err(SendError::Sent(error)) => {
                 // An error is a reply as well.
                 if !error.is_unrecoverable_error() && socket.breaker.answered() {
                     self.setbacks.store(0, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Node {
                 self.look_for_replica(&store_error(&error, &[]));
                 Err(Failure::Redis(error))
             }
-            Err(Lost::Unsent(error)) => {
+            Err(SendError::Unsent(error)) => {
                 // Another call may have connected meanwhile.
                 if socket.link().is_none() {
                     self.trip(&socket, &store_error(&error, &[]));
@@ -169,13 +169,13 @@ impl Node {
         socket: &Arc<Socket>,
         command: &Cmd,
         asking: bool,
-    ) -> Result<Value, Lost> {
-        let link = self.link(socket).await.map_err(Lost::Unsent)?;
+    ) -> Result<Value, SendError> {
+        let link = self.link(socket).await.map_err(SendError::Unsent)?;
         let reply = link.send(command, asking).await;
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             socket.give_up(&link);
         }
-        reply.map_err(Lost::Sent)
+        reply.map_err(SendError::Sent)
     }
 
     /// The link of this runtime; a new one where there is none, or the server has closed it.
@@ -309,7 +309,7 @@ impl Node {
         loop {
             sleep(ASK_AGAIN).await;
             let Some(node) = node.upgrade() else { return };
-            let Find::Primary(sentinels) = &node.find else { return };
+            let ServerLookup::Primary(sentinels) = &node.find else { return };
             let Ok(now) = sentinels.primary().await else { continue };
             let sockets: Vec<_> = lock(&node.sockets).values().cloned().collect();
             for socket in sockets {
@@ -361,7 +361,7 @@ impl Drop for Running {
     }
 }
 
-impl Find {
+impl ServerLookup {
     async fn connect(&self) -> Result<Link, RedisError> {
         match self {
             Self::At(target) => connect_to(target, None).await,

@@ -7,16 +7,8 @@
 //! have to follow, and a period does. So it contains `algorithm:period` as segments, and is refused here.
 //! (No prefix reaches into the tag: it has no braces.)
 
-use crate::error::BuildError;
 use crate::limit::Algorithm;
-
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Sliding,
-    Algorithm::Fixed,
-    Algorithm::SlidingCounter,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
+use crate::reply::BuildError;
 
 /// Checks a key prefix.
 pub(super) fn check(prefix: &str) -> Result<(), BuildError> {
@@ -32,7 +24,7 @@ pub(super) fn check(prefix: &str) -> Result<(), BuildError> {
 }
 
 fn is_algorithm(segment: &str) -> bool {
-    ALGORITHMS.iter().any(|algorithm| algorithm.as_str() == segment)
+    Algorithm::ALL.iter().any(|algorithm| algorithm.as_str() == segment)
 }
 
 /// Whether a segment can be the period of a limit: a number, a unit, and the offset of aligned windows, if

@@ -1,4 +1,5 @@
-//! Several limits of keys in different slots: charged one after the other, and given back if one refuses.
+//! Several limits whose keys are in different slots of a cluster: charged slot by slot, and rolled back if
+//! one slot rejects.
 
 use std::mem;
 use std::sync::Arc;
@@ -7,83 +8,93 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::Servers;
-use super::batch::Asked;
-use crate::algorithm::Op;
-use crate::decision::Verdict;
-use crate::error::StoreError;
-use crate::store::OnReturn;
+use crate::algorithm::{Op, Outcome};
+use crate::key::KeyId;
+use crate::reply::StoreError;
+use crate::store::Charge;
+
+/// Called with each count that a rollback gave units back to.
+pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
+
+/// The charges of one slot, each with its index in the request.
+pub(super) type SlotGroup = Vec<(usize, Charge)>;
 
 impl Servers {
-    /// Answers limits that no one script can: first asks all of them, then charges one group after
-    /// the other. If another call was faster in between, what was charged is given back; until then
-    /// calls may have been rejected for it.
+    /// Decides charges that no single script can: first peeks at every group, then charges group by group.
+    /// If a concurrent call takes the units in between, gives back what was charged; until then, other
+    /// calls can be rejected because of it.
     pub(super) async fn decide_by_slots(
         self: &Arc<Self>,
-        groups: Vec<Vec<Asked>>,
-        on_return: OnReturn,
+        groups: Vec<SlotGroup>,
         by: Instant,
-    ) -> Result<Verdict, StoreError> {
-        let mut hardest: Option<Verdict> = None;
-        for group in &groups {
-            let (verdict, _) = self.decide(Op::Peek, group, by).await?;
-            hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
-        }
-        if let Some(refused) = hardest.filter(|hardest| !hardest.decision.allowed) {
-            return Ok(refused);
-        }
-        let mut hardest: Option<Verdict> = None;
-        let mut charged = Charged { servers: Arc::clone(self), charges: Vec::new(), on_return };
-        for group in groups {
-            let answer = self.decide(Op::Decide, &group, by).await;
-            if !answer.as_ref().is_ok_and(|(verdict, _)| verdict.decision.allowed) {
-                // As far as there is time: the caller is answered when nothing is charged any more.
-                if !charged.charges.is_empty() {
-                    let _ = timeout_at(by, charged.give_back()).await;
-                }
-                return answer.map(|(verdict, _)| verdict);
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
+        let mut keep = |group: &SlotGroup, replied: &[Outcome]| {
+            for ((index, _), outcome) in group.iter().zip(replied) {
+                outcomes[*index] = *outcome;
             }
-            let (verdict, clock) = answer?;
-            charged.charges.extend(group.into_iter().map(|part| (part, clock)));
-            hardest = Some(hardest.map_or(verdict, |hardest| hardest.harder(verdict)));
+            replied.iter().all(|outcome| outcome.allowed)
+        };
+        let mut fits = true;
+        for group in &groups {
+            fits &= keep(group, &self.apply_group(Op::Peek, group, by).await?);
         }
-        charged.charges.clear();
-        hardest.ok_or(StoreError::NoLimits)
+        let mut rollback = Rollback { servers: Arc::clone(self), charged: Vec::new() };
+        for group in groups {
+            if !fits {
+                break;
+            }
+            let result = self.apply_group(Op::Decide, &group, by).await;
+            fits = result.as_ref().is_ok_and(|replied| keep(&group, replied));
+            if !fits && !rollback.charged.is_empty() {
+                // The caller receives the reply when nothing is charged any more, if there is time.
+                let _ = timeout_at(by, rollback.start()).await;
+            }
+            let replied = result?;
+            if fits {
+                let charges = group.into_iter().zip(replied);
+                let charges = charges.map(|((_, charge), outcome)| (charge, outcome.clock));
+                rollback.charged.extend(charges);
+            }
+        }
+        rollback.charged.clear();
+        Ok(outcomes)
     }
 }
 
-/// What a call has charged that may still fail. It is given back on drop.
-struct Charged {
+/// What a call that may still fail has charged. Gives it back on drop.
+struct Rollback {
     servers: Arc<Servers>,
-    /// With the time of each charge.
-    charges: Vec<(Asked, u64)>,
-    /// Called once, when all is given back.
-    on_return: OnReturn,
+    /// Each charge with its time.
+    charged: Vec<(Charge, u64)>,
 }
 
-impl Charged {
-    /// Gives back in the background: the time of the caller may be over, and the caller may leave. The
-    /// receiver completes when all is given back.
-    fn give_back(&mut self) -> oneshot::Receiver<()> {
+impl Rollback {
+    /// Gives back in the background, because the deadline of the caller may have passed, or the caller may
+    /// leave. The receiver completes once everything is given back.
+    fn start(&mut self) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
-        let (charges, servers) = (mem::take(&mut self.charges), Arc::clone(&self.servers));
-        let on_return = mem::replace(&mut self.on_return, Box::new(|| {}));
+        let (charged, servers) = (mem::take(&mut self.charged), Arc::clone(&self.servers));
         self.servers.background.spawn(async move {
             let by = Instant::now() + servers.deadline;
-            for (part, at) in charges {
-                // The caller gets the failure that led here.
-                let _ = servers.ask(Op::Return { at }, part, by).await;
+            let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
+            for (charge, at) in charged {
+                // The caller receives the failure that led here.
+                let _ = servers.apply_one(Op::Return { at }, charge, by).await;
             }
-            on_return();
+            for key_id in key_ids {
+                (servers.on_rollback)(key_id);
+            }
             let _ = done.send(());
         });
         is_done
     }
 }
 
-impl Drop for Charged {
+impl Drop for Rollback {
     fn drop(&mut self) {
-        if !self.charges.is_empty() {
-            drop(self.give_back());
+        if !self.charged.is_empty() {
+            drop(self.start());
         }
     }
 }

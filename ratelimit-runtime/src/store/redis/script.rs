@@ -4,8 +4,8 @@ use once_cell::sync::Lazy;
 use redis::Cmd;
 
 use crate::algorithm::{BucketOp, Op, Outcome};
-use crate::error::StoreError;
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, Terms};
+use crate::reply::StoreError;
 
 /// A script, as the server gets it.
 pub(super) struct Script {
@@ -165,8 +165,8 @@ impl From<Op> for Code {
 impl From<BucketOp> for Code {
     fn from(op: BucketOp) -> Self {
         let (number, moment) = match op {
-            BucketOp::Book { wait } => (3, wait),
-            BucketOp::Unbook { slot } => (4, slot),
+            BucketOp::Reserve { wait } => (3, wait),
+            BucketOp::Cancel { moment } => (4, moment),
         };
         Self { number, moment }
     }
@@ -182,20 +182,20 @@ pub(super) fn head(op: impl Into<Code>, clock: Option<u64>) -> Vec<u8> {
 }
 
 /// The argument of a script that decides one call.
-pub(super) fn alone(op: impl Into<Code>, limit: &Limit, clock: Option<u64>, cost: u32) -> Vec<u8> {
+pub(super) fn alone(op: impl Into<Code>, terms: &Terms, clock: Option<u64>, cost: u32) -> Vec<u8> {
     let op = op.into();
     let mut out = head(op, clock);
     out.extend(cost.to_be_bytes());
     put_7(&mut out, op.moment);
-    put_terms(&mut out, limit);
+    put_terms(&mut out, terms);
     out
 }
 
 /// A limit among several: its algorithm, and how it counts.
-pub(super) fn among_several(limit: &Limit) -> Vec<u8> {
+pub(super) fn among_several(terms: &Terms) -> Vec<u8> {
     let mut out = Vec::with_capacity(32);
-    out.push(index(limit.algorithm()) as u8 + 1);
-    put_terms(&mut out, limit);
+    out.push(index(terms.algorithm()) as u8 + 1);
+    put_terms(&mut out, terms);
     out
 }
 
@@ -207,29 +207,29 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
 }
 
 /// How a limit counts, as its algorithm unpacks it.
-fn put_terms(out: &mut Vec<u8>, limit: &Limit) {
-    if limit.algorithm().is_bucket() {
-        out.extend((limit.capacity() + limit.reserved()).to_be_bytes());
-        put_7(out, limit.rate.token);
+fn put_terms(out: &mut Vec<u8>, terms: &Terms) {
+    if terms.algorithm().is_bucket() {
+        out.extend((terms.capacity() + terms.reserved()).to_be_bytes());
+        put_7(out, terms.rate().token);
         // At most the threshold, which is a u32.
-        out.extend((limit.rate.drain as u32).to_be_bytes());
-        if limit.reserved() > 0 {
-            out.extend(limit.reserved().to_be_bytes());
-            put_7(out, limit.term_us());
+        out.extend((terms.rate().drain as u32).to_be_bytes());
+        if terms.reserved() > 0 {
+            out.extend(terms.reserved().to_be_bytes());
+            put_7(out, terms.lease_us());
         }
         return;
     }
-    out.extend(limit.threshold().to_be_bytes());
-    put_7(out, limit.period_us());
-    match limit.algorithm() {
+    out.extend(terms.threshold().to_be_bytes());
+    put_7(out, terms.period_us());
+    match terms.algorithm() {
         Algorithm::Fixed => {
-            let shift = limit.shift_us();
+            let shift = terms.shift_us();
             out.push(u8::from(shift.is_some()));
             put_7(out, shift.unwrap_or(0));
         }
         Algorithm::SlidingCounter => {
-            put_7(out, limit.grain.grain);
-            put_7(out, limit.grain.span);
+            put_7(out, terms.scale().grain);
+            put_7(out, terms.scale().span);
         }
         Algorithm::Sliding | Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
     }

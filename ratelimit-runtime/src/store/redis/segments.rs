@@ -5,21 +5,21 @@ use redis::Cmd;
 use tokio::time::Instant;
 
 use super::script::Script;
-use super::{Call, Servers};
-use crate::error::StoreError;
+use super::{ScriptCall, Servers};
+use crate::reply::StoreError;
 
-/// Segments that one command removes: Redis does nothing else meanwhile.
+/// How many segments one command removes: Redis does nothing else in the meantime.
 const AT_ONCE: usize = 16;
 
 impl Servers {
-    /// Resets a log. It is forgotten once its state is removed: a segment that cannot be removed in time
-    /// expires.
+    /// Removes a log. The count starts anew once its state is removed; a segment that cannot be removed before
+    /// the deadline expires.
     pub(super) async fn reset_log(&self, key: Vec<u8>, by: Instant) -> Result<(), StoreError> {
-        let call = Call {
+        let call = ScriptCall {
             script: Script::reset(),
             keys: vec![key],
             arguments: Vec::new(),
-            together: true,
+            is_atomic: true,
         };
         let reply = self.run(&call, by).await?;
         let Some((first, count)) = numbers(&reply) else { return Ok(()) };
@@ -37,14 +37,14 @@ impl Servers {
     }
 }
 
-/// The number of the first segment and the count of segments; `None` if there are none.
+/// Reads the number of the first segment and the count of segments; `None` if there are none.
 fn numbers(reply: &[u8]) -> Option<(u64, u64)> {
     let (first, count) = reply.split_at_checked(6)?;
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     Some((number(first), number(count)))
 }
 
-/// The key of a segment: it is in the slot of the log, and begins like it.
+/// Returns the key of a segment. It is in the slot of the log and has the key of the log as a prefix.
 fn segment(key: &[u8], number: u64) -> Vec<u8> {
     let mut name = key.to_vec();
     // A count without a key has no tag: its name is the tag of its segments.

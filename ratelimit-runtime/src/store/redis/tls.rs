@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::address::Certificates;
-use crate::error::BuildError;
+use super::certificates::Certificates;
+use crate::reply::BuildError;
 
 /// How connections are encrypted.
 #[derive(Clone)]

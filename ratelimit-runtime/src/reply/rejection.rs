@@ -3,32 +3,31 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::decision::Decision;
-use crate::error::StoreError;
-use crate::limit::{Limit, Quota};
+use super::{Decision, StoreError};
+use crate::limit::{LimitLabel, Name, Quota};
 
-/// Why a call did not go on.
+/// Why a call was rejected.
 ///
-/// Its `Display` is fit for an end user; the name of the limit and the cause are in its fields.
+/// Its `Display` can be shown to an end user; the name of the limit and the cause are in its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The limit is reached for now.
+    /// The limit is reached.
     #[non_exhaustive]
     Limited {
         /// The name of the limit.
-        name: &'static str,
-        /// What the limit admits in which time.
+        name: Name,
+        /// The threshold and the period of the limit.
         quota: Quota,
         /// The decision, with the wait in `retry_after`.
         decision: Decision,
     },
-    /// The call costs more than can ever be admitted at once. Waiting does not help.
+    /// The call costs more than the limit can ever admit at once. Waiting does not help.
     #[non_exhaustive]
     CostExceedsCapacity {
         /// The name of the limit.
-        name: &'static str,
-        /// What the call costs.
+        name: Name,
+        /// The cost of the call.
         cost: u32,
         /// The most that can be admitted at once.
         capacity: u32,
@@ -37,19 +36,26 @@ pub enum Rejection {
     #[non_exhaustive]
     Unavailable {
         /// The name of the limit.
-        name: &'static str,
-        /// Why not.
+        name: Name,
+        /// Why the store could not decide.
         error: StoreError,
     },
 }
 
 impl Rejection {
-    pub(crate) fn limited(limit: &Limit, decision: Decision) -> Self {
-        Self::Limited { name: limit.name(), quota: limit.quota(), decision }
+    pub(crate) fn limited(label: &LimitLabel, decision: Decision) -> Self {
+        Self::Limited { name: label.name.clone(), quota: label.quota, decision }
     }
 
-    /// How long to wait before the same call can be admitted; `None` where no wait is known to
-    /// help.
+    pub(crate) fn never(label: &LimitLabel, cost: u32) -> Self {
+        Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity: label.capacity }
+    }
+
+    pub(crate) fn unavailable(label: &LimitLabel, error: StoreError) -> Self {
+        Self::Unavailable { name: label.name.clone(), error }
+    }
+
+    /// Returns how long to wait before the same call can be admitted; `None` if no wait is known to help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -58,13 +64,13 @@ impl Rejection {
         }
     }
 
-    /// The name of the limit.
+    /// Returns the name of the limit that rejected the call.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Limited { name, .. }
             | Self::CostExceedsCapacity { name, .. }
-            | Self::Unavailable { name, .. } => name,
+            | Self::Unavailable { name, .. } => name.as_str(),
         }
     }
 }
@@ -96,7 +102,7 @@ impl std::error::Error for Rejection {
     }
 }
 
-/// A wait in the words of a person, rounded up: "1 second", "3 minutes".
+/// Writes a wait for a person, rounded up: "1 second", "3 minutes".
 fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     let millis = wait.as_nanos().div_ceil(1_000_000).max(1);
     let (count, unit) = match millis {
@@ -109,9 +115,9 @@ fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Return types that can carry a [`Rejection`].
+/// A return type that can carry a [`Rejection`].
 ///
-/// Implement it for a return type of your own, if neither `Result` nor `Option` will do:
+/// Implement it for your own return type if neither `Result` nor `Option` fits:
 ///
 /// ```
 /// use ratelimit_runtime::{FromRejection, Rejection};
@@ -128,19 +134,19 @@ fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a function that returns `{Self}` cannot say that a call was refused",
+    message = "a function that returns `{Self}` cannot report that a call was rejected",
     label = "cannot carry a `Rejection`",
     note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, `Box<dyn Error>`), or `Option<_>`",
-    note = "for an error type of your own, write `impl From<Rejection> for E`; with thiserror, a variant with `#[from] Rejection`",
+    note = "for your own error type, write `impl From<Rejection> for E`; with thiserror, a variant with `#[from] Rejection`",
     note = "or say what to return: `on_limited = |rejection| ...`",
     note = "or implement `ratelimit_runtime::FromRejection` for the return type"
 )]
 pub trait FromRejection {
-    /// The return value of a refused call.
+    /// Returns the return value of a rejected call.
     fn from_rejection(rejection: Rejection) -> Self;
 }
 
-// Or the error would be about `From`, of which there are hundreds, and would not say what to do.
+// Without this, rustc would list implementations of `From` instead of the notes above.
 #[diagnostic::do_not_recommend]
 impl<T, E: From<Rejection>> FromRejection for Result<T, E> {
     fn from_rejection(rejection: Rejection) -> Self {
@@ -157,10 +163,10 @@ impl<T> FromRejection for Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::Source;
+    use crate::reply::Source;
 
     #[test]
-    fn reads_well() {
+    fn a_rejection_tells_a_person_how_long_to_wait() {
         let says = |micros| {
             let decision = Decision {
                 allowed: false,
@@ -171,7 +177,7 @@ mod tests {
                 source: Source::Embedded,
             };
             let quota = crate::Limit::fixed("n", 1, Duration::from_secs(1)).quota();
-            let text = Rejection::Limited { name: "n", quota, decision }.to_string();
+            let text = Rejection::Limited { name: Name::new("n"), quota, decision }.to_string();
             text.strip_prefix("too many requests, try again in ").expect("prefix").to_owned()
         };
         assert_eq!(says(1), "1 millisecond");

@@ -1,16 +1,15 @@
-//! The limiter that annotated functions use: the scoped one of a task, else the one of the process.
+//! The limiter that annotated functions use: the one scoped to the task, or else the process-wide one.
 
 use std::fmt;
 use std::sync::Once;
 
 use once_cell::sync::OnceCell;
 
-use crate::decision::Source;
-use crate::error::BuildError;
-use crate::ever::Ever;
-use crate::limiter::RateLimiter;
+use super::RateLimiter;
+use crate::reply::{BuildError, Source};
+use crate::sticky::StickyFlag;
 
-/// The variable that names the Redis of the process-wide limiter.
+/// The environment variable with the Redis URL of the process-wide limiter.
 const URL_VARIABLE: &str = "RATELIMIT_REDIS_URL";
 
 static GLOBAL: OnceCell<RateLimiter> = OnceCell::new();
@@ -19,14 +18,14 @@ tokio::task_local! {
     static SCOPED: RateLimiter;
 }
 
-/// That a task had a limiter of its own.
-static SCOPES: Ever = Ever::new();
+/// Set when the first limiter is scoped. Saves looking for one until then.
+static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 
 /// Sets the limiter that annotated functions of this process use.
 ///
-/// That is the choice of an application, made once, at its start; a library takes what is set. If
-/// no limiter is set before the first call, one is built from the environment: on the Redis at
-/// `RATELIMIT_REDIS_URL`, or embedded when that is unset.
+/// An application sets it once, at its start; a library does not. If no limiter is set before the first call,
+/// one is built from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or embedded if the variable is
+/// unset.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};
@@ -37,12 +36,12 @@ static SCOPES: Ever = Ever::new();
 ///
 /// # Errors
 ///
-/// [`SetGlobalError`] gives the limiter back when there already is one.
+/// [`SetGlobalError`], which returns the limiter, when one is already set.
 pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
     GLOBAL.set(limiter).map_err(SetGlobalError)
 }
 
-/// The limiter that an annotated function called here would use.
+/// Returns the limiter that an annotated function called here would use.
 ///
 /// # Errors
 ///
@@ -51,13 +50,13 @@ pub fn current() -> Result<RateLimiter, BuildError> {
     with_current(|limiter| Ok(limiter.clone()), Err)
 }
 
-/// Acts on the limiter that an annotated function called here would use.
+/// Calls `act` with the limiter that an annotated function called here would use.
 #[inline]
 pub(crate) fn with_current<R>(
     act: impl FnOnce(&RateLimiter) -> R,
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
-    let scoped = if SCOPES.is_done() { scoped() } else { None };
+    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
         Some(limiter) => limiter,
         None => match GLOBAL.get_or_try_init(from_environment) {
@@ -73,9 +72,9 @@ fn scoped() -> Option<RateLimiter> {
 }
 
 impl RateLimiter {
-    /// Runs `future` with this limiter in the place of the process-wide one, for tests.
+    /// Runs `future` with this limiter instead of the process-wide one, for tests.
     ///
-    /// It covers what `future` awaits, not tasks that it spawns.
+    /// It applies to what `future` awaits, not to tasks that it spawns.
     ///
     /// ```
     /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
@@ -88,18 +87,18 @@ impl RateLimiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// for _ in 0..3 {
-    ///     // Each round counts for itself.
+    ///     // Each round has its own counts.
     ///     assert!(RateLimiter::embedded().scope(report()).await.is_ok());
     /// }
     /// # }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        SCOPES.done();
+        SCOPED_ONCE.set();
         SCOPED.scope(self.clone(), future)
     }
 
-    /// The limiter that is built when none is set: on the Redis at `RATELIMIT_REDIS_URL`, or
-    /// embedded when that is unset or empty.
+    /// Builds the limiter that is used when none is set: on the Redis at `RATELIMIT_REDIS_URL`, or embedded if
+    /// the variable is unset or empty.
     ///
     /// # Errors
     ///
@@ -135,8 +134,8 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
             }
         ),
         Err(error) => {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| {
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| {
                 tracing::error!(%error, "RATELIMIT_REDIS_URL: no rate limit can be decided");
             });
         }
@@ -144,7 +143,7 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
     built
 }
 
-/// There already is a process-wide limiter. Holds the one that was to be set.
+/// A process-wide limiter is already set. Contains the limiter that was not set.
 #[derive(Clone)]
 pub struct SetGlobalError(pub RateLimiter);
 

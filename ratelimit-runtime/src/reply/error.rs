@@ -1,65 +1,68 @@
-//! What can go wrong, and what to do about it.
+//! Errors of stores and of the builder: what went wrong, and what to do about it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a store could not answer. It is no statement about the limit: the call was neither admitted
-/// nor refused. Where the store may have charged the key all the same, the variant says so.
+use crate::limit::Name;
+
+/// Why a store could not decide. The call was neither admitted nor rejected. If the store may have charged
+/// the key nevertheless, the variant documents it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer within the deadline. The decision may still be made, and charge the key once.
+    /// No reply within the deadline. Redis may still run the script and charge the key once.
     #[non_exhaustive]
     Timeout {
         /// The deadline that passed.
         deadline: Duration,
     },
-    /// No connection, or it broke. If it broke after the script was sent, the key may have been
+    /// There was no connection, or it broke. If it broke after the script was sent, the key may have been
     /// charged once.
     #[non_exhaustive]
     Connection {
-        /// What the connection said.
+        /// The error of the connection.
         message: Arc<str>,
     },
-    /// Nothing was asked: Redis did not answer lately, and is not asked again before it answers a
-    /// probe in the background. Nothing was charged.
+    /// The request was not sent: Redis failed to reply, and the circuit breaker stays open until Redis
+    /// answers a probe in the background. Nothing was charged.
     #[non_exhaustive]
     CircuitOpen {
-        /// What happened when it was asked last.
+        /// The error that opened the breaker.
         cause: Arc<StoreError>,
     },
-    /// Nothing was asked: as many decisions as may be are awaited already. Nothing was charged.
+    /// The request was not sent: the limiter already awaits as many decisions as it may. Nothing was
+    /// charged.
     #[non_exhaustive]
     Overloaded {
-        /// The most that may be awaited, `Builder::max_in_flight`.
+        /// The setting [`Builder::max_in_flight`](crate::Builder).
         max_in_flight: usize,
     },
-    /// The key holds something that is not the state of a rate limit.
+    /// The key in Redis holds a value that is not the state of a rate limit.
     #[non_exhaustive]
     ForeignKey {
         /// The key in Redis.
         key: Arc<str>,
     },
-    /// Redis answered with an error.
+    /// Redis replied with an error.
     #[non_exhaustive]
     Server {
         /// The code of the error, such as `NOPERM`, `OOM` or `READONLY`.
         code: Arc<str>,
-        /// What Redis said.
+        /// The message of the error.
         message: Arc<str>,
     },
-    /// The future was polled outside a tokio runtime, which the connection to Redis needs.
+    /// The future was polled outside a tokio runtime, which Redis connections and timers need.
     NoRuntime,
-    /// A call was checked against no limits at all.
+    /// `check_all` was called without limits.
     NoLimits,
-    /// Two different limits of one call have one name, algorithm, period and align, and so one count.
+    /// Two different limits of one call share a count: they have the same name, algorithm, period and align.
     #[non_exhaustive]
     SharedCount {
-        /// The name they have.
-        name: &'static str,
+        /// The name of both.
+        name: Name,
     },
-    /// The limits of one call disagree about scope, `on_error`, shadow or wait.
+    /// The limits of one call differ in scope, `on_error`, shadow or wait.
     MixedLimits,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
@@ -69,43 +72,43 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Timeout { deadline } => {
-                write!(f, "no answer from Redis within the deadline of {deadline:?}")
+                write!(f, "no reply from Redis within the deadline of {deadline:?}")
             }
             Self::Connection { message } => write!(f, "no connection to Redis: {message}"),
             Self::CircuitOpen { cause } => {
-                write!(f, "Redis is not asked until it answers a probe, after: {cause}")
+                write!(f, "Redis receives no requests until it answers a probe; cause: {cause}")
             }
             Self::Overloaded { max_in_flight } => write!(
                 f,
-                "{max_in_flight} decisions are awaited already: Redis is too slow for this many, \
-                 or raise `max_in_flight`"
+                "{max_in_flight} decisions are already in flight: reduce the load on Redis, or raise \
+                 `max_in_flight`"
             ),
             Self::ForeignKey { key } => write!(
                 f,
-                "the Redis key `{key}` does not hold the state of a rate limit: delete it, or set \
+                "the Redis key `{key}` does not hold the state of a rate limit: delete the key, or set \
                  another `key_prefix`"
             ),
             Self::Server { code, message } => {
-                write!(f, "Redis answered {code}: {message}")?;
+                write!(f, "Redis replied {code}: {message}")?;
                 if let Some(advice) = advice(code, message) {
                     write!(f, " ({advice})")?;
                 }
                 Ok(())
             }
             Self::NoRuntime => f.write_str(
-                "Redis is reached, and permits are waited for, through tokio: await this in a tokio \
-                 runtime with I/O and time enabled, as `#[tokio::main]` makes it",
+                "Redis connections and waiting calls need tokio: await this in a tokio runtime with I/O \
+                 and time enabled, such as the one of `#[tokio::main]`",
             ),
             Self::NoLimits => {
-                f.write_str("`check_all` was called with no limits: give it at least one")
+                f.write_str("`check_all` was called without limits: pass at least one")
             }
             Self::SharedCount { name } => write!(
                 f,
-                "two limits named `{name}` have one algorithm, period and align, and so one count: give one \
-                 of them another name"
+                "two limits named `{name}` have the same algorithm, period and align, so they would share a \
+                 count: rename one of them"
             ),
             Self::MixedLimits => f.write_str(
-                "the limits of one `check_all` are decided as one: give them the same `scope`, \
+                "the limits of one `check_all` are decided together: give them the same `scope`, \
                  `on_error`, `shadow` and `wait`, or check them one after the other",
             ),
             Self::Configuration(error) => error.fmt(f),
@@ -113,7 +116,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-/// What an operator can do about an error of the server.
+/// Returns what an operator can do about an error of the server.
 fn advice(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
         "NOPERM" => {
@@ -128,19 +131,23 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
         "READONLY" => {
             "this is a replica: use the address of the primary, or `redis+sentinel://` to follow it"
         }
-        "LOADING" => "the server reads its data set; it answers when it is done",
-        "BUSY" => "another script runs for too long: see SCRIPT KILL, and `busy-reply-threshold`",
+        "LOADING" => "the server is loading its data set; it replies once that is done",
+        "BUSY" => {
+            "another script is running for too long: see SCRIPT KILL and `busy-reply-threshold`"
+        }
         "MISCONF" => {
-            "the server cannot save to its disk and refuses writes: see its log, or \
+            "the server cannot save to its disk and rejects writes: see its log, or \
              `stop-writes-on-bgsave-error no`"
         }
-        "NOREPLICAS" => "fewer replicas are connected than `min-replicas-to-write` asks for",
-        "CLUSTERDOWN" => "a part of the cluster has no primary: see CLUSTER INFO",
+        "NOREPLICAS" => "fewer replicas are connected than `min-replicas-to-write` requires",
+        "CLUSTERDOWN" => "some slots of the cluster have no primary: see CLUSTER INFO",
         "MOVED" | "CROSSSLOT" => "this is a cluster: begin the URL with `redis+cluster://`",
-        "TRYAGAIN" => "the keys are on their way to another node: the call would do when they are",
-        "MASTERDOWN" => "this replica has lost its primary: see `redis+sentinel://`",
+        "TRYAGAIN" => "the keys are moving to another node: retry once they have moved",
+        "MASTERDOWN" => {
+            "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
+        }
         "ERR" if message.contains("not allowed from script") => {
-            "this server does not tell scripts the time: set `clock(Clock::Client)`"
+            "this server does not give scripts the time: set `clock(Clock::Client)`"
         }
         _ => return None,
     })
@@ -152,35 +159,35 @@ impl std::error::Error for StoreError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The Redis URL cannot be read. The URL itself is not repeated: it may hold a password.
+    /// The Redis URL is invalid. The error does not repeat the URL, because it may contain a password.
     #[non_exhaustive]
     InvalidUrl {
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         message: Arc<str>,
     },
     /// `RATELIMIT_REDIS_URL` is set, but this build has no Redis.
     RedisDisabled,
-    /// A deadline of zero would fail every decision.
+    /// The deadline is zero, so every decision would fail.
     ZeroDeadline,
-    /// A store of zero keys could hold nothing.
+    /// `max_keys` is zero, so the embedded store could hold nothing.
     ZeroKeys,
-    /// No decision could be asked for at all.
+    /// `max_in_flight` is zero, so no decision could be requested.
     ZeroInFlight,
-    /// A key prefix with braces would put all keys into one slot of a cluster.
+    /// The key prefix has braces, which would put all keys into one slot of a cluster.
     BracesInPrefix,
-    /// A limit of another prefix could have the same key: this one contains what stands between a prefix
-    /// and the name of a limit, an algorithm and a period.
+    /// The key prefix contains an algorithm and a period. These stand between the prefix and the name of a
+    /// limit, so a limit under another prefix could have the same key.
     #[non_exhaustive]
     LimitInPrefix {
         /// The algorithm and the period, such as `sliding:1m`.
         part: Arc<str>,
     },
-    /// The URL asks for TLS, but this build has none.
+    /// The URL requires TLS, but this build has no TLS.
     TlsDisabled,
-    /// A certificate or key for TLS cannot be read.
+    /// A certificate or key for TLS is invalid.
     #[non_exhaustive]
     InvalidCertificate {
-        /// What is wrong with it.
+        /// What is wrong with the certificate or key.
         message: Arc<str>,
     },
 }
@@ -190,7 +197,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::InvalidUrl { message } => write!(
                 f,
-                "the Redis URL cannot be read ({message}): write \
+                "the Redis URL is invalid ({message}): write \
                  `redis://[user:password@]host[:port][/database]`, `unix:///path`, \
                  `redis+sentinel://host,host/service` or `redis+cluster://host,host`, with `@ / : # % ?` in \
                  a password percent-encoded"
@@ -200,13 +207,13 @@ impl fmt::Display for BuildError {
                  enable the feature, or unset the variable",
             ),
             Self::ZeroDeadline => {
-                f.write_str("`deadline` must be above zero: no decision could be made in no time")
+                f.write_str("`deadline` must be above zero: with no time, every decision would fail")
             }
             Self::ZeroKeys => {
-                f.write_str("`max_keys` must be at least 1: a store without keys limits nothing")
+                f.write_str("`max_keys` must be at least 1: without keys, the store could not count")
             }
             Self::ZeroInFlight => f.write_str(
-                "`max_in_flight` must be at least 1: no decision could be asked for at all",
+                "`max_in_flight` must be at least 1: with 0, no decision could be requested",
             ),
             Self::BracesInPrefix => f.write_str(
                 "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \
@@ -220,12 +227,12 @@ impl fmt::Display for BuildError {
                 part.replace(':', "-")
             ),
             Self::TlsDisabled => f.write_str(
-                "the Redis URL asks for TLS, but `ratelimit-runtime` was built without its feature \
+                "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature \
                  `tls`: enable the feature, or write `redis://`",
             ),
             Self::InvalidCertificate { message } => write!(
                 f,
-                "the certificates for TLS cannot be read ({message}): give the contents of PEM files"
+                "the certificates for TLS are invalid ({message}): pass the contents of PEM files"
             ),
         }
     }

@@ -1,0 +1,250 @@
+//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection
+//! cache and the outage log, and gives back to the store that charged.
+
+mod outage;
+mod rejections;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::outage::OutageLog;
+pub(crate) use self::rejections::RejectionCache;
+use crate::algorithm::{Op, Outcome};
+use crate::background::Background;
+use crate::clock::Clock;
+use crate::key::{Key, KeyId};
+use crate::limit::{OnError, Policy, Scope, Terms};
+use crate::reply::{Answer, Source, StoreError};
+use crate::store::embedded::Embedded;
+use crate::store::{Charge, Reply, Request, SharedStore, Store};
+
+/// The stores of a limiter, and what happens when the shared one fails.
+pub(crate) struct Backend {
+    /// Counts in this process: all counts, or those of [`Scope::Process`] and of fallbacks.
+    local: Embedded,
+    shared: Option<SharedStore>,
+    rejections: Arc<RejectionCache>,
+    outages: OutageLog,
+    settings: BackendSettings,
+    background: Arc<Background>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct BackendSettings {
+    /// For limits that do not say it.
+    pub(crate) on_error: OnError,
+    /// How many processes share a limit while Redis does not decide.
+    pub(crate) instances: u32,
+}
+
+impl Backend {
+    /// `rejections` is the cache that the shared store clears after a rollback.
+    pub(crate) fn new(
+        local: Embedded,
+        shared: Option<SharedStore>,
+        rejections: Arc<RejectionCache>,
+        background: Arc<Background>,
+        settings: BackendSettings,
+    ) -> Self {
+        Self { local, shared, rejections, outages: OutageLog::default(), settings, background }
+    }
+
+    /// Returns a cache for the rejections of a shared store.
+    pub(crate) fn rejection_cache(is_enabled: bool) -> Arc<RejectionCache> {
+        Arc::new(RejectionCache::new(is_enabled))
+    }
+
+    /// Returns where decisions are made, unless a limit or a failure requires otherwise.
+    pub(crate) fn source(&self) -> Source {
+        self.shared.as_ref().map_or(self.local.source(), Store::source)
+    }
+
+    /// Returns how long a reply of the shared store may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.shared.as_ref().map_or(self.local.deadline(), Store::deadline)
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        self.local.clock()
+    }
+
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// Returns the embedded store, for decisions that need no request.
+    #[inline]
+    pub(crate) fn local(&self) -> &Embedded {
+        &self.local
+    }
+
+    /// Returns whether the shared store decides calls with this policy.
+    #[inline]
+    pub(crate) fn is_shared(&self, policy: Policy) -> bool {
+        self.shared_for(policy).is_some()
+    }
+
+    #[inline]
+    pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
+        self.local.key_id(terms, key)
+    }
+
+    /// Creates the charge of a call, for this process. [`address`](Self::address) completes it for a request.
+    pub(crate) fn charge(&self, terms: Terms, key: &(impl Key + ?Sized), cost: u32) -> Charge {
+        Charge { key_id: self.key_id(&terms, key), terms, count_name: Vec::new(), cost }
+    }
+
+    /// Adds the name that the shared store has for the count, if it decides calls with this policy.
+    pub(crate) fn address(&self, policy: Policy, mut charge: Charge, key: &dyn Key) -> Charge {
+        if let Some(shared) = self.shared_for(policy) {
+            charge.count_name = shared.count_name(&charge.terms, key);
+        }
+        charge
+    }
+
+    /// Returns a rejection of the shared store that still holds for a charge.
+    pub(crate) fn cached_rejection(&self, charge: &Charge) -> Option<Reply> {
+        if charge.cost != 1 {
+            return None;
+        }
+        self.rejections.get(&charge.terms, charge.key_id, self.clock().local())
+    }
+
+    /// Executes a request at once if this process decides calls with this policy.
+    pub(crate) fn execute_locally(&self, policy: Policy, request: &Request) -> Option<Reply> {
+        let is_shared = self.is_shared(policy);
+        (!is_shared).then(|| self.local.apply(request, self.local.source()))
+    }
+
+    /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
+    pub(crate) async fn execute(
+        &self,
+        policy: Policy,
+        request: Request,
+    ) -> Result<Reply, StoreError> {
+        let local = request.map(Charge::local);
+        let result = self.request(policy, &local, request).await;
+        result.or_else(|error| self.fall_back(policy, &local, error))
+    }
+
+    /// Executes a request. If the shared store fails, the caller may [fall back](Self::fall_back).
+    pub(crate) async fn try_execute(
+        &self,
+        policy: Policy,
+        request: Request,
+    ) -> Result<Reply, StoreError> {
+        let local = request.map(Charge::local);
+        self.request(policy, &local, request).await
+    }
+
+    /// Applies the `on_error` of the policy to a request that failed.
+    pub(crate) fn fall_back(
+        &self,
+        policy: Policy,
+        request: &Request,
+        error: StoreError,
+    ) -> Result<Reply, StoreError> {
+        match self.on_error(policy) {
+            OnError::Local => Ok(self.apply_share(request)),
+            OnError::Allow if !request.gives_back() => {
+                let outcomes = request.charges().iter().map(|_| Outcome::UNDECIDED);
+                let outcomes = outcomes.collect::<Vec<_>>().into();
+                Ok(Reply { outcomes, source: Source::Fallback })
+            }
+            OnError::Allow | OnError::Deny => Err(error),
+        }
+    }
+
+    /// Gives units back to the store that charged them, `source`.
+    pub(crate) async fn give_back(
+        &self,
+        policy: Policy,
+        source: Source,
+        request: Request,
+    ) -> Result<Reply, StoreError> {
+        match self.shared_for(policy) {
+            Some(shared) if source == shared.source() => {
+                let key_ids = request.charges().iter().map(|charge| charge.key_id);
+                let key_ids: Vec<_> = key_ids.collect();
+                let result = shared.execute(request).await;
+                for key_id in key_ids {
+                    self.rejections.forget(key_id);
+                }
+                result
+            }
+            Some(_) => Ok(self.apply_share(&request)),
+            None => self.local.execute(request).await,
+        }
+    }
+
+    /// Removes a count, here at once and in the shared store.
+    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Charge) -> Answer<()> {
+        // What was counted here during an outage is removed as well.
+        self.local.remove(&charge.terms, charge.key_id);
+        if !self.is_shared(policy) {
+            return Answer::ready(Ok(()));
+        }
+        let backend = Arc::clone(self);
+        Answer::pending(async move {
+            let Some(shared) = backend.shared_for(policy) else { return Ok(()) };
+            let key_id = charge.key_id;
+            let result = shared.reset(charge).await;
+            backend.rejections.forget(key_id);
+            result
+        })
+    }
+
+    /// Succeeds if the store would decide now.
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        match &self.shared {
+            Some(shared) => shared.ping().await,
+            None => self.local.ping().await,
+        }
+    }
+
+    /// Sends a request to its store, and observes what the shared store replies.
+    async fn request(
+        &self,
+        policy: Policy,
+        local: &Request,
+        request: Request,
+    ) -> Result<Reply, StoreError> {
+        let Some(shared) = self.shared_for(policy) else {
+            return self.local.execute(request).await;
+        };
+        let stamp = self.rejections.stamp(self.clock().local());
+        let result = shared.execute(request).await;
+        match (local, &result) {
+            (Request::Apply(Op::Decide, charges), Ok(reply)) => {
+                let now = self.clock().local();
+                // A rejection of several limits may hold for one of them only.
+                if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
+                    self.rejections.record(charge, stamp, now, outcome, reply.source);
+                }
+            }
+            (request, _) if request.gives_back() => {
+                let charges = request.charges().iter();
+                charges.for_each(|charge| self.rejections.forget(charge.key_id));
+            }
+            (Request::Apply(..) | Request::ApplyAhead(..), _) => {}
+        }
+        let name = local.charges().first().map_or("", |charge| charge.terms.name().as_str());
+        self.outages.observe(self.clock(), name, self.on_error(policy), &result);
+        result
+    }
+
+    /// Executes a request on the share of this process.
+    fn apply_share(&self, request: &Request) -> Reply {
+        let share = request.map(|charge| charge.share(self.settings.instances));
+        self.local.apply(&share, Source::Fallback)
+    }
+
+    fn on_error(&self, policy: Policy) -> OnError {
+        policy.on_error().unwrap_or(self.settings.on_error)
+    }
+
+    #[inline]
+    fn shared_for(&self, policy: Policy) -> Option<&SharedStore> {
+        self.shared.as_ref().filter(|_| policy.scope() == Scope::Global)
+    }
+}

@@ -1,0 +1,256 @@
+//! The futures of a check. They own what they need and are `Send`. If this process decided, they are ready
+//! at once and have no box.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::judge::{apply_shadow, hardest, judge};
+use crate::algorithm::Outcome;
+use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::report::Report;
+use crate::store::{OneOrMany, Reply};
+
+/// A call that is being checked: `Result<Decision, Rejection>`.
+#[must_use = "futures do nothing unless polled"]
+pub struct Check(Stage);
+
+/// Like [`Check`], but resolves to `()`: the attribute needs no decision.
+#[must_use = "futures do nothing unless polled"]
+pub struct Pass(Check);
+
+enum Stage {
+    Admitted(Admission),
+    Decided(Verdict),
+    Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
+}
+
+/// A call that was admitted at once, as the store counts. Saves the conversion to durations for callers that
+/// do not look at them (`cargo bench --bench all -- embedded`).
+#[derive(Clone, Copy)]
+struct Admission {
+    source: Source,
+    capacity: u32,
+    remaining: u32,
+    reset_us: u64,
+}
+
+/// A call that was decided at once.
+struct Verdict {
+    is_rejected: bool,
+    allowed: bool,
+    source: Source,
+    capacity: u32,
+    remaining: u32,
+    retry_us: u64,
+    reset_us: u64,
+    name: Name,
+    quota: Quota,
+}
+
+impl Check {
+    /// A call that was admitted and that nothing observes.
+    #[inline]
+    pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64, source: Source) -> Self {
+        Self(Stage::Admitted(Admission { source, capacity, remaining, reset_us }))
+    }
+
+    /// A call that spent leased units.
+    pub(super) fn spent(
+        report: Report,
+        label: impl FnOnce() -> LimitLabel,
+        decision: &Decision,
+    ) -> Self {
+        report.end_if_observed(label, || Ok(*decision));
+        let Decision { source, limit, remaining, reset_after, .. } = *decision;
+        Self::admitted(limit, remaining, reset_after.as_micros() as u64, source)
+    }
+
+    /// A call that was decided.
+    pub(super) fn decided(
+        report: Report,
+        label: &LimitLabel,
+        outcome: &Outcome,
+        source: Source,
+    ) -> Self {
+        let verdict = Verdict::new(label, outcome, source);
+        report.end_if_observed(|| label.clone(), || verdict.result());
+        Self::unobserved(label, outcome, source)
+    }
+
+    /// A call that was decided by several limits.
+    pub(super) fn judged(report: Report, labels: &[LimitLabel], reply: &Reply) -> Self {
+        let index = hardest(&reply.outcomes);
+        Self::decided(report, &labels[index], &reply.outcomes[index], reply.source)
+    }
+
+    /// A call that was decided and that nothing observes.
+    #[inline]
+    pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+        let mut verdict = Verdict::new(label, outcome, source);
+        verdict.is_rejected &= !label.shadow;
+        Self(Stage::Decided(verdict))
+    }
+
+    /// A peek that was answered.
+    pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+        let verdict = Verdict { is_rejected: false, ..Verdict::new(label, outcome, source) };
+        Self(Stage::Decided(verdict))
+    }
+
+    /// A call that `reply` decides.
+    pub(super) fn pending(
+        report: Report,
+        labels: OneOrMany<LimitLabel>,
+        reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self(Stage::Pending(Box::pin(async move {
+            let (label, result) = judge(&labels, reply.await);
+            report.end(label, &result);
+            apply_shadow(label, result, false)
+        })))
+    }
+
+    /// A peek that `reply` answers.
+    pub(super) fn peeking(
+        label: LimitLabel,
+        reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self(Stage::Pending(Box::pin(async move {
+            let reply = reply.await.map_err(|error| Rejection::unavailable(&label, error))?;
+            Ok(Decision::new(label.capacity, &reply.first(), reply.source))
+        })))
+    }
+
+    /// A call that is rejected without a decision, or a peek (without a report) that is.
+    pub(super) fn rejected(
+        report: Option<Report>,
+        label: LimitLabel,
+        rejection: Rejection,
+    ) -> Self {
+        Self(Stage::Pending(Box::pin(async move {
+            let (result, is_peek) = (Err(rejection), report.is_none());
+            if let Some(report) = report {
+                report.end(&label, &result);
+            }
+            apply_shadow(&label, result, is_peek)
+        })))
+    }
+
+    /// A call that cannot be checked.
+    pub(crate) fn failed(report: Report, label: LimitLabel, error: StoreError) -> Self {
+        let rejection = Rejection::unavailable(&label, error);
+        // It is a mistake of the program, which a shadow does not hide.
+        Self::rejected(Some(report), LimitLabel { shadow: false, ..label }, rejection)
+    }
+
+    /// A call that no limiter can decide.
+    pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
+        let label = limit.label();
+        let rejection = Rejection::unavailable(&label, error);
+        Self::rejected(Some(Report::start()), label, rejection)
+    }
+
+    #[inline]
+    pub(crate) fn pass(self) -> Pass {
+        Pass(self)
+    }
+}
+
+impl Future for Check {
+    type Output = Result<Decision, Rejection>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Stage::Admitted(admission) => Poll::Ready(Ok(admission.decision())),
+            Stage::Decided(verdict) => Poll::Ready(verdict.result()),
+            Stage::Pending(pending) => {
+                // Out of line, so that the ready arms stay in registers.
+                let mut result = Poll::Pending;
+                poll_into(pending.as_mut(), context, &mut result);
+                result
+            }
+        }
+    }
+}
+
+impl Future for Pass {
+    type Output = Result<(), Rejection>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self(check) = &mut *self;
+        Pin::new(check).poll(context).map_ok(drop)
+    }
+}
+
+#[inline(never)]
+fn poll_into<F: Future + ?Sized>(
+    future: Pin<&mut F>,
+    context: &mut Context<'_>,
+    result: &mut Poll<F::Output>,
+) {
+    *result = future.poll(context);
+}
+
+impl Admission {
+    #[inline]
+    fn decision(&self) -> Decision {
+        Decision {
+            allowed: true,
+            limit: self.capacity,
+            remaining: self.remaining,
+            retry_after: Duration::ZERO,
+            reset_after: Duration::from_micros(self.reset_us),
+            source: self.source,
+        }
+    }
+}
+
+impl Verdict {
+    #[inline]
+    fn new(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+        Self {
+            is_rejected: !outcome.allowed,
+            allowed: outcome.allowed,
+            source,
+            capacity: label.capacity,
+            remaining: outcome.remaining,
+            retry_us: outcome.retry_us,
+            reset_us: outcome.reset_us,
+            name: label.name.clone(),
+            quota: label.quota,
+        }
+    }
+
+    #[inline]
+    fn result(&self) -> Result<Decision, Rejection> {
+        let decision = Decision {
+            allowed: self.allowed,
+            limit: self.capacity,
+            remaining: self.remaining,
+            retry_after: Duration::from_micros(self.retry_us),
+            reset_after: Duration::from_micros(self.reset_us),
+            source: self.source,
+        };
+        if !self.is_rejected {
+            return Ok(decision);
+        }
+        Err(Rejection::Limited { name: self.name.clone(), quota: self.quota, decision })
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").finish_non_exhaustive()
+    }
+}

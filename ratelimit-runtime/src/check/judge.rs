@@ -1,0 +1,59 @@
+//! From the reply of a store to the result of a check: which limit speaks for the call, and whether the call
+//! is rejected.
+
+use std::cmp::Reverse;
+
+use crate::algorithm::Outcome;
+use crate::limit::LimitLabel;
+use crate::reply::{Decision, Rejection, StoreError};
+use crate::store::Reply;
+
+/// Returns the limit that speaks for the call, and its result before a shadow admits the call. `labels` are
+/// in the order of the request, and not empty.
+pub(super) fn judge(
+    labels: &[LimitLabel],
+    reply: Result<Reply, StoreError>,
+) -> (&LimitLabel, Result<Decision, Rejection>) {
+    match reply {
+        Ok(reply) => {
+            let index = hardest(&reply.outcomes);
+            let (label, outcome) = (&labels[index], &reply.outcomes[index]);
+            let decision = Decision::new(label.capacity, outcome, reply.source);
+            let rejected = || Rejection::limited(label, decision);
+            (label, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
+        }
+        Err(error) => (&labels[0], Err(Rejection::unavailable(&labels[0], error))),
+    }
+}
+
+/// Returns the index of the outcome that is hardest on the caller: a rejection before an admission, the
+/// longest wait of the rejections, the fewest remaining units of the admissions; the first of equals.
+pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
+    let hardness = |outcome: &Outcome| {
+        let Outcome { allowed, retry_us, remaining, .. } = *outcome;
+        (!allowed, retry_us, Reverse(if allowed { remaining } else { 0 }))
+    };
+    let mut hardest = 0;
+    for (index, outcome) in outcomes.iter().enumerate() {
+        if hardness(outcome) > hardness(&outcomes[hardest]) {
+            hardest = index;
+        }
+    }
+    hardest
+}
+
+/// Returns what the caller receives: a shadow admits every call. A peek (`is_peek`) reports errors also
+/// under a shadow.
+pub(super) fn apply_shadow(
+    label: &LimitLabel,
+    result: Result<Decision, Rejection>,
+    is_peek: bool,
+) -> Result<Decision, Rejection> {
+    match result {
+        Err(rejection) if !label.shadow => Err(rejection),
+        Ok(decision) | Err(Rejection::Limited { decision, .. }) => Ok(decision),
+        Err(Rejection::CostExceedsCapacity { capacity, .. }) => Ok(Decision::never(capacity)),
+        Err(unavailable) if is_peek => Err(unavailable),
+        Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(label.capacity)),
+    }
+}

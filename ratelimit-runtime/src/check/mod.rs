@@ -1,0 +1,235 @@
+//! Checks: one call against one limit or several.
+//!
+//! A call that this process decides at once takes the fast path: no request, no allocation. Any other call
+//! becomes a [`Request`] to the backend, and its future the only box on the way.
+
+mod future;
+mod judge;
+mod part;
+mod several;
+
+use std::sync::Arc;
+
+pub use self::future::Check;
+pub(crate) use self::future::Pass;
+pub use self::part::Part;
+use crate::algorithm::{Op, Outcome, match_algorithm, with_state};
+use crate::backend::Backend;
+use crate::key::Key;
+use crate::lease::Leases;
+use crate::limit::{Limit, Terms};
+use crate::reply::{Answer, Decision, Rejection, Source};
+use crate::report::{self, Report, Started};
+use crate::store::embedded::{LocalCharge, StoredState};
+use crate::store::{OneOrMany, Reply, Request};
+use crate::waiting::Waiting;
+
+/// What a check needs of a limiter.
+#[derive(Clone)]
+pub(crate) struct Checker {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+/// The result of the fast path. Fits in registers (`cargo bench --bench all -- instructions`).
+struct FastDecision {
+    /// The call was admitted, and nothing observes it: there is nothing else to do.
+    is_final: bool,
+    remaining: u32,
+    reset_us: u64,
+}
+
+impl Checker {
+    #[inline]
+    pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
+        let (started, mut outcome) = (Started::now(), None);
+        let FastDecision { is_final, remaining, reset_us } =
+            self.decide_fast(limit, key, cost, &mut outcome);
+        if is_final {
+            // Built in the caller: a copy of it would wait until it was written.
+            return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
+        }
+        self.check_slow(started, limit, key, cost, outcome.as_ref())
+    }
+
+    /// Decides the call if this process decides at once. Without Redis, that is every call that does not
+    /// wait. Stores the outcome only if there is more to do.
+    fn decide_fast(
+        &self,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        outcome: &mut Option<Outcome>,
+    ) -> FastDecision {
+        if self.backend.is_shared(limit.policy())
+            || limit.max_wait().is_some()
+            || cost > limit.capacity()
+        {
+            return FastDecision { is_final: false, remaining: 0, reset_us: 0 };
+        }
+        let key_id = self.backend.key_id(limit.terms(), key);
+        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
+        with_state!(limit.algorithm(), S => self.decide_as::<S>(charge, outcome))
+    }
+
+    /// The same for the algorithm that keeps the state `S`. Compiled for each by itself, because all of them
+    /// together do not fit in registers.
+    #[inline(never)]
+    fn decide_as<S: StoredState>(
+        &self,
+        charge: LocalCharge<'_>,
+        outcome: &mut Option<Outcome>,
+    ) -> FastDecision {
+        let decided = self.backend.local().apply_as::<S>(Op::Decide, charge);
+        let is_final = decided.allowed && !report::is_observed();
+        if !is_final {
+            *outcome = Some(decided);
+        }
+        FastDecision { is_final, remaining: decided.remaining, reset_us: decided.reset_us }
+    }
+
+    /// Completes a fast decision that was rejected or is observed, and checks any other call.
+    #[inline(never)]
+    fn check_slow(
+        &self,
+        started: Started,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+        outcome: Option<&Outcome>,
+    ) -> Check {
+        let Some(outcome) = outcome else { return self.check_by_request(limit, key, cost) };
+        let label = limit.label();
+        if outcome.allowed {
+            Check::decided(Report::since(started), &label, outcome, Source::Embedded)
+        } else if report::is_observed() || report::is_traced(limit.is_shadow(), false) {
+            let key_id = || self.backend.key_id(limit.terms(), key);
+            let report = Report::since(started);
+            let report = report.with_key(limit.is_shadow(), limit.terms(), cost, key_id);
+            Check::decided(report, &label, outcome, Source::Embedded)
+        } else {
+            Check::unobserved(&label, outcome, Source::Embedded)
+        }
+    }
+
+    /// Checks a call that waits, is leased, costs too much, or is decided by Redis.
+    fn check_by_request(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+        let (policy, report) = (limit.policy(), Report::start());
+        let is_leased = self.is_leased(limit);
+        // Leased units belong to the count of the limit itself, whatever the terms of the lease are.
+        let lease_id = is_leased.then(|| self.backend.key_id(limit.terms(), key));
+        if let Some(decision) = lease_id.and_then(|key_id| self.leases.spend(key_id, cost)) {
+            return Check::spent(report, || limit.label(), &decision);
+        }
+        let charge = self.backend.charge(self.counted(limit), key, cost);
+        let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
+        let report = report.with_key(shadow, &charge.terms, cost, || charge.key_id);
+        if cost > charge.terms.capacity() {
+            let rejection = Rejection::never(&label, cost);
+            return Check::rejected(Some(report), label, rejection);
+        }
+        if limit.max_wait().is_none()
+            && !shadow
+            && let Some(reply) = self.backend.cached_rejection(&charge)
+        {
+            return Check::decided(report, &label, &reply.first(), reply.source);
+        }
+        let charge = self.backend.address(policy, charge, key);
+        let labels = OneOrMany::One(label);
+        if let Some(wait) = limit.max_wait() {
+            let waiting = Arc::clone(&self.waiting);
+            return Check::pending(
+                report,
+                labels,
+                waiting.admit(policy, OneOrMany::One(charge), wait),
+            );
+        }
+        if let Some(key_id) = lease_id.filter(|_| cost > 0) {
+            let call = self.leases.call(limit, key_id, charge);
+            return Check::pending(report, labels, call.decide());
+        }
+        let backend = Arc::clone(&self.backend);
+        Check::pending(report, labels, async move {
+            backend.execute(policy, Request::decide(charge)).await
+        })
+    }
+
+    pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+        let policy = limit.policy();
+        let charge = self.backend.charge(self.counted(limit), key, cost);
+        let label = limit.label_for(&charge.terms);
+        if cost > charge.terms.capacity() {
+            let rejection = Rejection::never(&label, cost);
+            return Check::rejected(None, label, rejection);
+        }
+        let charge = self.backend.address(policy, charge, key);
+        let request = Request::Apply(Op::Peek, OneOrMany::One(charge));
+        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+            return Check::peeked(&label, &reply.first(), reply.source);
+        }
+        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
+        let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
+        let capacity = label.capacity;
+        Check::peeking(label, async move {
+            let reply = backend.execute(policy, request).await?;
+            let Some(key_id) = lease_id else { return Ok(reply) };
+            // Units that this process holds are left as well.
+            let (mut outcome, held) = (reply.first(), leases.spendable(key_id));
+            outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
+            if held >= cost {
+                (outcome.allowed, outcome.retry_us) = (true, 0);
+            }
+            Ok(Reply::one(outcome, reply.source))
+        })
+    }
+
+    /// Gives back units that were charged under `limit`.
+    pub(crate) fn give_back(
+        &self,
+        op: Op,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+    ) -> Answer<Decision> {
+        let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
+        let charge = self.backend.charge(self.counted(limit), key, cost);
+        let capacity = charge.terms.capacity();
+        let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
+        let request = Request::give_back(op, self.backend.address(policy, charge, key));
+        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+            return Answer::ready(Ok(decision(reply)));
+        }
+        Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
+    }
+
+    /// Removes the count of a key, and the leased units of this process.
+    pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
+        let policy = limit.policy();
+        let charge = self.backend.charge(self.counted(limit), key, 0);
+        let charge = self.backend.address(policy, charge, key);
+        let reset = self.backend.reset(policy, charge);
+        if !self.is_leased(limit) {
+            return reset;
+        }
+        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
+        Answer::pending(async move {
+            leases.discard(key_id);
+            let result = reset.await;
+            leases.discard(key_id);
+            result
+        })
+    }
+
+    /// Returns whether units of this limit are leased.
+    fn is_leased(&self, limit: &Limit) -> bool {
+        limit.lease_units() > 0
+            && limit.max_wait().is_none()
+            && self.backend.is_shared(limit.policy())
+    }
+
+    /// Returns the terms by which the store counts.
+    fn counted(&self, limit: &Limit) -> Terms {
+        if self.is_leased(limit) { limit.terms().leased() } else { limit.terms().clone() }
+    }
+}

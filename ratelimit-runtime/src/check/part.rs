@@ -1,0 +1,51 @@
+//! One limit of a call that is checked against several.
+
+use std::fmt;
+
+use crate::key::Key;
+use crate::limit::Limit;
+
+/// A limit with the key and the cost of a call, for
+/// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
+///
+/// The key is `Sync`, so that a future which holds parts across an `await` is `Send`. The attribute holds
+/// none and uses keys of any type.
+pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
+    pub(crate) limit: &'a Limit,
+    pub(crate) key: &'a K,
+    pub(crate) cost: u32,
+}
+
+impl<'a> Part<'a> {
+    /// Creates the part of a call that takes `cost` of `limit` for `key`.
+    #[must_use]
+    pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
+        Self { limit, key, cost }
+    }
+}
+
+impl<'a> Part<'a, dyn Key + 'a> {
+    /// The same for a key that need not be `Sync`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unsync(limit: &'a Limit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
+        Self { limit, key, cost }
+    }
+}
+
+impl<K: ?Sized> Clone for Part<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: ?Sized> Copy for Part<'_, K> {}
+
+impl<K: ?Sized> fmt::Debug for Part<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part")
+            .field("limit", self.limit)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
+}

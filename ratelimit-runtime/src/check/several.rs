@@ -1,0 +1,81 @@
+//! A call that is checked against several limits in one decision.
+
+use std::sync::Arc;
+
+use super::{Check, Checker, Part};
+use crate::algorithm::Op;
+use crate::key::Key;
+use crate::limit::LimitLabel;
+use crate::reply::{Rejection, StoreError};
+use crate::report::{self, Report};
+use crate::store::{Charge, OneOrMany, Request};
+
+/// The charges of a call, no two of one count, each with the label of its limit.
+struct MergedParts {
+    charges: Vec<Charge>,
+    labels: Vec<LimitLabel>,
+}
+
+impl Checker {
+    pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
+        let report = Report::start();
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return Check::failed(report, LimitLabel::unnamed(), StoreError::NoLimits);
+        };
+        let policy = first.policy();
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
+            return Check::failed(report, first.label(), StoreError::MixedLimits);
+        }
+        for part in parts {
+            report::expect(part.limit);
+        }
+        let MergedParts { charges, labels } = match self.merge(parts) {
+            Ok(merged) => merged,
+            Err(label) => {
+                let name = label.name.clone();
+                return Check::failed(report, label, StoreError::SharedCount { name });
+            }
+        };
+        let keys = charges.iter().map(|charge| (&charge.terms, charge.key_id, charge.cost));
+        let report = report.with_keys(first.is_shadow(), keys);
+        let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
+        if let Some(index) = too_large {
+            let rejection = Rejection::never(&labels[index], charges[index].cost);
+            return Check::rejected(Some(report), labels[index].clone(), rejection);
+        }
+        let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));
+        if let Some(wait) = first.max_wait() {
+            let waiting = Arc::clone(&self.waiting);
+            return Check::pending(report, labels, waiting.admit(policy, charges, wait));
+        }
+        let request = Request::Apply(Op::Decide, charges);
+        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+            return Check::judged(report, &labels, &reply);
+        }
+        let backend = Arc::clone(&self.backend);
+        Check::pending(report, labels, async move { backend.execute(policy, request).await })
+    }
+
+    /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,
+    /// returns the label of one of them.
+    fn merge<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Result<MergedParts, LimitLabel> {
+        let mut merged = MergedParts { charges: Vec::new(), labels: Vec::new() };
+        let mut limits = Vec::with_capacity(parts.len());
+        for Part { limit, key, cost } in parts {
+            let charge = self.backend.charge(self.counted(limit), *key, *cost);
+            match merged.charges.iter().position(|other| other.key_id == charge.key_id) {
+                None => {
+                    merged.labels.push(limit.label_for(&charge.terms));
+                    merged.charges.push(self.backend.address(limit.policy(), charge, key));
+                    limits.push(*limit);
+                }
+                Some(index) if limits[index] == *limit => {
+                    let known = &mut merged.charges[index];
+                    known.cost = known.cost.saturating_add(*cost);
+                }
+                Some(index) => return Err(limits[index].label()),
+            }
+        }
+        Ok(merged)
+    }
+}

@@ -1,0 +1,75 @@
+//! What the expansion of the attribute calls, and what the tests of the workspace need. It is not public:
+//! it changes together with `ratelimit-macros`, so the two crates require each other's exact version.
+
+mod site;
+
+use std::time::Duration;
+
+pub use self::site::Site;
+use crate::algorithm::Op;
+use crate::check::{Check, Part, Pass};
+pub use crate::key::{Format, Key, Piece};
+use crate::limit::{Limit, LimitLabel};
+use crate::limiter::{self, RateLimiter};
+pub use crate::reply::FromRejection;
+use crate::reply::{Answer, Decision, Rejection, StoreError};
+use crate::report::Report;
+
+/// A [`Part`] whose key need not be `Sync`.
+pub type Charge<'a> = Part<'a, dyn Key + 'a>;
+
+/// Starts the check of a call. The future owns what it needs, so that nothing which the key borrows lives
+/// across the `await`.
+pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
+    limiter::with_current(
+        |limiter| limiter.check(limit, key, cost).pass(),
+        |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
+    )
+}
+
+/// Starts the check of a call against several limits.
+pub fn check_all(parts: &[Charge<'_>]) -> Pass {
+    limiter::with_current(
+        |limiter| limiter.checker().check_all(parts).pass(),
+        |error| match parts.first() {
+            Some(part) => Check::undecided(part.limit, StoreError::Configuration(error)).pass(),
+            None => {
+                Check::failed(Report::start(), LimitLabel::unnamed(), StoreError::NoLimits).pass()
+            }
+        },
+    )
+}
+
+/// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.
+pub fn return_units(
+    limiter: &RateLimiter,
+    limit: &Limit,
+    key: impl Key,
+    cost: u32,
+    at: u64,
+) -> Answer<Decision> {
+    limiter.checker().give_back(Op::Return { at }, limit, &key, cost)
+}
+
+/// Returns the limit under which leases of `limit` are charged, and for how many microseconds they last.
+#[must_use]
+pub fn leased(limit: &Limit) -> (Limit, u64) {
+    (limit.counted_as_lease(), limit.terms().lease_us())
+}
+
+/// Returns the return value of a rejected call.
+#[must_use]
+pub fn refuse<R: FromRejection>(rejection: Rejection) -> R {
+    R::from_rejection(rejection)
+}
+
+/// Returns the return value of a rejected call, made by `on_limited`.
+pub fn refuse_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
+    on_limited(rejection)
+}
+
+/// Returns a period that was written as a literal.
+#[must_use]
+pub const fn micros(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}

@@ -1,0 +1,85 @@
+//! The positions of annotated functions, to find limits that share a name by mistake.
+//!
+//! The default name of a limit is `crate::module::function`. It has no type, because a macro on a method
+//! cannot see the type, so two methods of one name would silently share their counts. A name that the user
+//! chose may be shared on purpose; then two aligns under it are a mistake, because they count separately.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use once_cell::sync::Lazy;
+
+use crate::limit::{Algorithm, Align, Limit, Name, Period};
+
+/// An annotated function with a limit.
+#[derive(Debug)]
+pub struct Site {
+    /// File, line and column.
+    position: &'static str,
+    /// The user chose the name of the limit.
+    is_named: bool,
+    visited: AtomicBool,
+}
+
+/// Name, algorithm and period: functions that agree on these are compared.
+type SharedName = (Name, Algorithm, Period);
+
+/// The position of a function, and the align of its limit.
+type Registration = (&'static str, Option<Align>);
+
+static FIRST: Lazy<Mutex<HashMap<SharedName, Registration>>> = Lazy::new(Mutex::default);
+
+impl Site {
+    /// Creates the site of a function whose limit has the default name.
+    #[must_use]
+    pub const fn new(position: &'static str) -> Self {
+        Self { position, is_named: false, visited: AtomicBool::new(false) }
+    }
+
+    /// Creates the site of a function whose limit has a name that the user chose.
+    #[must_use]
+    pub const fn named(position: &'static str) -> Self {
+        Self { position, is_named: true, visited: AtomicBool::new(false) }
+    }
+
+    /// Returns the limit, and warns once if another function shares its name by mistake.
+    #[must_use]
+    #[inline]
+    pub fn visit<'a>(&self, limit: &'a Limit) -> &'a Limit {
+        if !self.visited.load(Ordering::Relaxed) && !self.visited.swap(true, Ordering::Relaxed) {
+            self.register(limit);
+        }
+        limit
+    }
+
+    #[cold]
+    fn register(&self, limit: &Limit) {
+        let terms = limit.terms();
+        let shared = (terms.name().clone(), terms.algorithm(), terms.period());
+        let here = (self.position, terms.align());
+        let mut sites = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, align) = *sites.entry(shared).or_insert(here);
+        drop(sites);
+        if first == self.position {
+            return;
+        }
+        if align != terms.align() {
+            tracing::warn!(
+                name = limit.name(),
+                first,
+                second = self.position,
+                "two functions use the same rate limit name with different `align`, so they count \
+                 separately: give both the same `align`, or each its own `name`"
+            );
+        } else if !self.is_named {
+            tracing::warn!(
+                name = limit.name(),
+                first,
+                second = self.position,
+                "two functions share the counts of one rate limit: give each its own `name`, or both the \
+                 same"
+            );
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The number of a count.
+
+use crate::limit::Identity;
+
+/// A count: the fingerprint of a key, combined with the identity of a limit.
+///
+/// Two keys under one identity meet with a probability below 2⁻¹⁰⁹; `fingerprint.rs` proves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyId(u128);
+
+impl KeyId {
+    /// The id of no count. It is above all others: bit 63 is 0 in every identity and every fingerprint.
+    pub(crate) const NONE: Self = Self(u128::MAX);
+
+    #[inline]
+    pub(crate) const fn new(identity: &Identity, fingerprint: u128) -> Self {
+        Self(identity.hash() ^ fingerprint)
+    }
+
+    pub(crate) const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// Returns a part of the fingerprint of the key, the same under every identity.
+    pub(crate) const fn fingerprint_part(self, identity: &Identity) -> u64 {
+        ((self.0 ^ identity.hash()) >> 64) as u64
+    }
+
+    /// Returns an id for several counts together, in this order.
+    pub(crate) fn combine(ids: impl Iterator<Item = Self>) -> Self {
+        Self(ids.fold(0, |all, id| all.rotate_left(1) ^ id.0))
+    }
+}

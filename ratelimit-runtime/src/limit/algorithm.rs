@@ -1,0 +1,58 @@
+//! The algorithms by which a limit can count. What each of them consists of elsewhere is listed in
+//! CONTRIBUTING.md, "Adding an algorithm".
+
+use std::fmt;
+
+/// Defines the algorithms from one list: the variants, all of them in a row, and their words.
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $algorithm:ident = $word:literal,)*) => {
+        /// How a limit counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Algorithm {
+            $($(#[$doc])* $algorithm,)*
+        }
+
+        impl Algorithm {
+            /// All algorithms.
+            #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have them"))]
+            pub(crate) const ALL: &[Self] = &[$(Self::$algorithm),*];
+
+            /// Returns the word for this algorithm in the attribute and in Redis keys.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$algorithm => $word,)*
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    /// The exact log of the calls admitted in the last period.
+    Sliding = "sliding",
+    /// A count that starts anew with each window.
+    Fixed = "fixed",
+    /// Two counts and an estimate: the sliding window at the memory of a fixed one.
+    SlidingCounter = "sliding_counter",
+    /// Tokens that refill continuously, up to a burst.
+    TokenBucket = "token_bucket",
+    /// Calls spaced evenly; a token bucket whose burst is 1 unless set.
+    LeakyBucket = "leaky_bucket",
+}
+
+impl Algorithm {
+    pub(crate) const fn is_bucket(self) -> bool {
+        match self {
+            Self::TokenBucket | Self::LeakyBucket => true,
+            Self::Sliding | Self::Fixed | Self::SlidingCounter => false,
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,44 @@
+//! The amounts of a limit: what may differ from call to call on one count.
+
+use super::{InvalidLimit, Period, Rate, WindowScale};
+
+/// Threshold and burst, with what a decision needs that follows from them and the period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Amounts {
+    pub(super) threshold: u32,
+    /// The most that is admitted at once: the burst of a bucket, the threshold of a window.
+    pub(super) capacity: u32,
+    /// The tokens that a bucket keeps while leased units can be spent; 0 unless units are leased.
+    pub(super) reserved: u32,
+    pub(super) rate: Rate,
+    pub(super) scale: WindowScale,
+}
+
+impl Amounts {
+    /// Fails if a bucket with these amounts takes over 100 years to fill.
+    pub(super) const fn new(
+        threshold: u32,
+        capacity: u32,
+        period: Period,
+    ) -> Result<Self, InvalidLimit> {
+        match Rate::new(threshold, period.micros(), capacity) {
+            Some(rate) => {
+                let scale = WindowScale::new(threshold, period.micros());
+                Ok(Self { threshold, capacity, reserved: 0, rate, scale })
+            }
+            None => Err(InvalidLimit::SLOW_FILL),
+        }
+    }
+
+    /// Returns what one of `instances` processes may admit by itself: its share, and at least 1.
+    pub(super) fn share(self, instances: u32, period: Period) -> Self {
+        if instances <= 1 {
+            return self;
+        }
+        let threshold = (self.threshold / instances).max(1);
+        let capacity = (self.capacity / instances).max(1);
+        let rate = Rate::new(threshold, period.micros(), capacity).unwrap_or(self.rate);
+        let scale = WindowScale::new(threshold, period.micros());
+        Self { threshold, capacity, rate, scale, ..self }
+    }
+}

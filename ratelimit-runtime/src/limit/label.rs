@@ -1,0 +1,36 @@
+//! What replies and reports say about a limit.
+
+use super::{Limit, Name, Quota, Terms};
+
+/// The parts of a limit that decisions, rejections, logs and metrics contain.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitLabel {
+    pub(crate) name: Name,
+    pub(crate) quota: Quota,
+    /// The most that can be admitted at once.
+    pub(crate) capacity: u32,
+    pub(crate) shadow: bool,
+}
+
+impl LimitLabel {
+    /// Returns the label of a call without limits.
+    pub(crate) fn unnamed() -> Self {
+        Self { name: Name::new(""), quota: Quota::NONE, capacity: 0, shadow: false }
+    }
+}
+
+impl Limit {
+    pub(crate) fn label(&self) -> LimitLabel {
+        self.label_for(&self.terms)
+    }
+
+    /// Returns the label of calls that are charged under `terms` instead, those of a lease.
+    pub(crate) fn label_for(&self, terms: &Terms) -> LimitLabel {
+        LimitLabel {
+            name: self.terms.identity.name.clone(),
+            quota: self.quota(),
+            capacity: terms.capacity(),
+            shadow: self.policy.shadow,
+        }
+    }
+}

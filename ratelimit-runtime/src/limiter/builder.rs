@@ -1,0 +1,242 @@
+//! The builder of a limiter.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RateLimiter;
+use crate::backend::{Backend, BackendSettings, RejectionCache};
+use crate::background::Background;
+use crate::clock::Clock;
+use crate::limit::OnError;
+use crate::reply::BuildError;
+use crate::store::SharedStore;
+use crate::store::embedded::Embedded;
+#[cfg(feature = "redis")]
+use crate::store::redis::{Certificates, Redis, RedisSettings};
+
+/// A longer deadline is cut to this.
+#[cfg(feature = "redis")]
+const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// Builds a [`RateLimiter`]. Without [`redis`](Self::redis), counts live in this process.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::RateLimiter;
+///
+/// let limiter = RateLimiter::builder()
+///     .redis("redis://127.0.0.1:6379")
+///     .key_prefix("shop")
+///     .deadline(Duration::from_millis(50))
+///     .build()?;
+/// # Ok::<(), ratelimit_runtime::BuildError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "call `build` to get the limiter"]
+pub struct Builder {
+    #[cfg(feature = "redis")]
+    redis: Option<String>,
+    #[cfg(feature = "redis")]
+    certificates: Certificates,
+    max_in_flight: usize,
+    key_prefix: String,
+    deadline: Duration,
+    max_keys: usize,
+    clock: Clock,
+    on_error: OnError,
+    instances: u32,
+    cache_rejections: bool,
+}
+
+impl Builder {
+    /// Keeps counts in the Redis or Valkey at `url`, so that all processes that use it share them. The limiter
+    /// connects with the first decision, and reconnects when a connection breaks.
+    ///
+    /// | URL | server |
+    /// | --- | --- |
+    /// | `redis://host[:port][/database]` | one server |
+    /// | `unix:///path/to/socket` | one server, on this machine |
+    /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, found through its Sentinels; the limiter follows failovers |
+    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable at first |
+    ///
+    /// A user and a password precede the hosts: `user:password@` or `:password@`, with `@ / : # % ?` in them
+    /// percent-encoded. Sentinels have their own: `?sentinel_user=…&sentinel_password=…`. With `rediss`
+    /// instead of `redis`, rustls encrypts the connections (feature `tls`).
+    ///
+    /// Decisions must then be awaited in a tokio runtime with I/O and time enabled, such as the one of
+    /// `#[tokio::main]`; tokio panics if time is disabled.
+    #[cfg(feature = "redis")]
+    pub fn redis(mut self, url: impl Into<String>) -> Self {
+        self.redis = Some(url.into());
+        self
+    }
+
+    /// Trusts servers by these root certificates, as PEM, instead of those of the system.
+    #[cfg(feature = "tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.root = Some(pem.into());
+        self
+    }
+
+    /// Authenticates this client by a certificate with its private key, both as PEM.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Sets the prefix of every key in Redis; `ratelimit` unless set. Applications that share a server, but
+    /// not their counts, need different prefixes. A prefix contains neither `{` nor `}`, nor an algorithm and
+    /// a period between colons (`sliding:1m`), so that keys under two prefixes never collide.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// Sets how long a decision may take, connecting included; 100 milliseconds unless set. After that,
+    /// [`on_error`](Self::on_error) applies.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets how many decisions of this limiter may be in flight to Redis at a time; 10,000 unless set. Further
+    /// calls are not sent, and [`OnError`] applies to them.
+    pub fn max_in_flight(mut self, decisions: usize) -> Self {
+        self.max_in_flight = decisions;
+        self
+    }
+
+    /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless
+    /// set. A full store evicts a key that would soon be reset to make room for a new one; the count of the
+    /// evicted key starts anew.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Sets what happens to a call when Redis cannot decide, for limits that do not set it;
+    /// [`OnError::Local`] unless set.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    /// Sets how many processes share the limits; 1 unless set, and 0 counts as 1. While Redis cannot decide,
+    /// [`OnError::Local`] lets this process admit its share: the threshold and the burst, divided by this
+    /// number, at least 1. Unless set, each process admits the whole limit.
+    pub fn instances(mut self, instances: u32) -> Self {
+        self.instances = instances;
+        self
+    }
+
+    /// Sets whether this process caches rejections by Redis; `true` unless set. A cached rejection rejects
+    /// calls of cost 1 without a request until its `retry_after` has passed, for at most a second. A client
+    /// that retries too early then costs Redis almost nothing.
+    ///
+    /// When this limiter gives units back or resets a key, the cache observes it at once; when another process
+    /// does, within that second.
+    pub fn cache_rejections(mut self, enabled: bool) -> Self {
+        self.cache_rejections = enabled;
+        self
+    }
+
+    /// Sets the clock by which the limiter decides; the clock of the store unless set.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] on an invalid URL or certificate, on a key prefix with braces or with an algorithm and a
+    /// period, and on a deadline, `max_keys` or `max_in_flight` of 0.
+    pub fn build(self) -> Result<RateLimiter, BuildError> {
+        if self.deadline.is_zero() {
+            return Err(BuildError::ZeroDeadline);
+        }
+        if self.max_keys == 0 {
+            return Err(BuildError::ZeroKeys);
+        }
+        if self.max_in_flight == 0 {
+            return Err(BuildError::ZeroInFlight);
+        }
+        let background = Arc::default();
+        #[cfg(feature = "redis")]
+        if let Some(url) = &self.redis {
+            let rejections = Backend::rejection_cache(self.cache_rejections);
+            let rolled_back = Arc::clone(&rejections);
+            let shared = Redis::new(RedisSettings {
+                url,
+                certificates: &self.certificates,
+                prefix: &self.key_prefix,
+                // A later moment may be beyond what the clock can represent.
+                deadline: self.deadline.min(MAX_DEADLINE),
+                max_in_flight: self.max_in_flight,
+                clock: self.clock.clone(),
+                background: Arc::clone(&background),
+                on_rollback: Arc::new(move |key_id| rolled_back.forget(key_id)),
+            })?;
+            return Ok(self.build_on(Some(shared), rejections, background));
+        }
+        Ok(self.build_on(None, Backend::rejection_cache(false), background))
+    }
+
+    pub(super) fn build_embedded(self) -> RateLimiter {
+        self.build_on(None, Backend::rejection_cache(false), Arc::default())
+    }
+
+    fn build_on(
+        self,
+        shared: Option<SharedStore>,
+        rejections: Arc<RejectionCache>,
+        background: Arc<Background>,
+    ) -> RateLimiter {
+        let Self { max_keys, clock, on_error, instances, .. } = self;
+        let local = Embedded::new(max_keys, clock);
+        let settings = BackendSettings { on_error, instances };
+        RateLimiter::new(Backend::new(local, shared, rejections, background, settings))
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            #[cfg(feature = "redis")]
+            redis: None,
+            #[cfg(feature = "redis")]
+            certificates: Certificates::default(),
+            max_in_flight: 10_000,
+            key_prefix: "ratelimit".to_owned(),
+            deadline: Duration::from_millis(100),
+            max_keys: 1_000_000,
+            clock: Clock::Store,
+            on_error: OnError::Local,
+            instances: 1,
+            cache_rejections: true,
+        }
+    }
+}
+
+/// Omits the URL, because it may contain a password.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("key_prefix", &self.key_prefix)
+            .field("deadline", &self.deadline)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("max_keys", &self.max_keys)
+            .field("clock", &self.clock)
+            .field("on_error", &self.on_error)
+            .field("instances", &self.instances)
+            .field("cache_rejections", &self.cache_rejections)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,232 @@
+//! [`RateLimiter`]: the stores, leases and waiting calls of a limiter as one value.
+
+mod builder;
+mod global;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::builder::Builder;
+pub(crate) use self::global::with_current;
+pub use self::global::{SetGlobalError, current, set_global};
+use crate::algorithm::Op;
+use crate::backend::Backend;
+use crate::check::{Check, Checker, Part};
+use crate::key::Key;
+use crate::lease::Leases;
+use crate::limit::Limit;
+#[cfg(doc)]
+use crate::limit::OnError;
+#[cfg(doc)]
+use crate::reply::Rejection;
+use crate::reply::{Answer, Decision, Source};
+use crate::report;
+use crate::waiting::Waiting;
+
+/// Checks calls against limits. A cheap handle: clones share one store.
+///
+/// The attribute uses the process-wide limiter (see [`set_global`](crate::set_global)). Code can also use a
+/// limiter directly:
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Limit, RateLimiter};
+///
+/// const LOGIN: Limit = Limit::sliding("login", 2, Duration::from_secs(60));
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let limiter = RateLimiter::embedded();
+/// assert_eq!(limiter.check(&LOGIN, "alice", 1).await.unwrap().remaining, 1);
+/// assert_eq!(limiter.check(&LOGIN, "alice", 1).await.unwrap().remaining, 0);
+///
+/// let rejection = limiter.check(&LOGIN, "alice", 1).await.unwrap_err();
+/// assert!(rejection.retry_after().unwrap() <= Duration::from_secs(60));
+/// assert!(limiter.check(&LOGIN, "bob", 1).await.is_ok());
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    checker: Checker,
+}
+
+impl RateLimiter {
+    /// Creates a limiter on the embedded store, as `RateLimiter::builder().build()` does.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Builder::default().build_embedded()
+    }
+
+    /// Returns a builder, which sets where counts live and how a limiter reaches them.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn new(backend: Backend) -> Self {
+        report::describe();
+        let backend = Arc::new(backend);
+        let leases = Leases::new(Arc::clone(&backend));
+        let waiting = Waiting::new(Arc::clone(&backend));
+        Self { checker: Checker { backend, leases, waiting } }
+    }
+
+    /// Returns where this limiter decides, unless a limit or a failure requires otherwise.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.checker.backend.source()
+    }
+
+    /// Admits and charges the call, or rejects it and changes nothing.
+    ///
+    /// The returned future borrows neither `limit` nor `key`. On the embedded store, this method makes the
+    /// decision and the future is ready; likewise if this process holds [leased](Limit::lease) units.
+    /// Otherwise Redis decides once the future is polled; a future that is dropped after that may have
+    /// charged the key.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when `cost` is
+    /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when the store cannot decide
+    /// and [`OnError`] is `Deny`.
+    #[inline]
+    pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
+        self.checker.check(limit, &key, cost)
+    }
+
+    /// Returns what [`check`](Self::check) would, and changes nothing. The result is `Ok` also if the call
+    /// would be rejected: see [`Decision::allowed`].
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
+    /// [`check`](Self::check).
+    pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
+        self.checker.peek(limit, &key, cost)
+    }
+
+    /// Checks a call against several limits in one decision: all of them admit the call and are charged, or
+    /// none is charged. On Redis, one script decides atomically over all keys. In a Redis Cluster, that holds
+    /// for limits of one key. Limits of several keys are charged one after the other, and rolled back if one
+    /// of them rejects. A call can be rejected because of a concurrent call that is later rolled back; a
+    /// rollback never admits more than if nothing had been charged.
+    ///
+    /// The decision is the one of the limit that is hardest on the caller: among rejections, the one with the
+    /// longest wait, which the [`Rejection`] names; otherwise the one with the fewest remaining units. A limit
+    /// that occurs twice with one key is charged once, with the sum of the costs. The limits must have the
+    /// same [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Part, RateLimiter};
+    ///
+    /// const BY_USER: Limit = Limit::sliding("login.user", 5, Duration::from_secs(60));
+    /// const BY_ADDRESS: Limit = Limit::token_bucket("login.address", 20, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let (user, address) = ("alice", std::net::Ipv4Addr::LOCALHOST);
+    /// let parts = [Part::new(&BY_USER, &user, 1), Part::new(&BY_ADDRESS, &address, 1)];
+    /// let decision = RateLimiter::embedded().check_all(&parts).await.unwrap();
+    /// assert_eq!((decision.limit, decision.remaining), (5, 4));
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check).
+    pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
+        self.checker.check_all(parts)
+    }
+
+    /// Gives back `cost` units that were charged, the newest first, and never more than are charged; for
+    /// calls that turned out not to count.
+    ///
+    /// Give back soon. The store does not know which call was charged for which unit: a unit that is given
+    /// back after its own charge has left the window reduces the charge of another call, so the window can
+    /// admit one unit more.
+    ///
+    /// A refund has no effect on a bucket whose level is above its `burst`: after the burst was lowered,
+    /// until the excess has drained, and while a call that [waits](Limit::wait) has reserved a moment. That
+    /// is not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been given back.
+    pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
+        self.checker.give_back(Op::Refund, limit, &key, cost)
+    }
+
+    /// Removes the count of `key`: the next call finds the key unused.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the count may have been removed.
+    pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<()> {
+        self.checker.reset(limit, &key)
+    }
+
+    /// Succeeds if the store of this limiter would decide now; for readiness probes. The embedded store always
+    /// would. On Redis, this tests what a decision needs: a connection, a script and a write; in a cluster on
+    /// each node. It charges nothing.
+    ///
+    /// An error is no reason to take traffic from a process whose limits fall back: see
+    /// [`OnError`](crate::OnError).
+    ///
+    /// ```
+    /// use ratelimit_runtime::RateLimiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let limiter = RateLimiter::embedded();
+    /// match limiter.ping().await {
+    ///     Ok(()) => println!("ready"),
+    ///     Err(error) => println!("limits are not shared: {error}"),
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when no decision would be made now, within the
+    /// [deadline](crate::Builder::deadline).
+    pub fn ping(&self) -> Answer<()> {
+        let backend = Arc::clone(&self.checker.backend);
+        Answer::pending(async move { backend.ping().await })
+    }
+
+    /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after
+    /// its last call: other processes can then use the units at once, and need not wait until the units
+    /// leave the window. Dropping the last clone of a limiter does the same in the background, if the process
+    /// lives long enough.
+    ///
+    /// ```
+    /// use ratelimit_runtime::RateLimiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// // serve, and then
+    /// limiter.return_leases().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the units then leave the window by
+    /// themselves.
+    pub fn return_leases(&self) -> Answer<()> {
+        let leases = Arc::clone(&self.checker.leases);
+        Answer::pending(async move { leases.return_all().await })
+    }
+
+    pub(crate) fn checker(&self) -> &Checker {
+        &self.checker
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("source", &self.source()).finish_non_exhaustive()
+    }
+}

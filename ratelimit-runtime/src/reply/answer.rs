@@ -1,0 +1,47 @@
+//! The future of an answer that is there at once in a process without Redis.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::StoreError;
+
+/// The answer of a store, now or later: `Result<T, StoreError>`.
+///
+/// It owns what it needs and is `Send`. On the embedded store it is ready at once.
+#[must_use = "futures do nothing unless polled"]
+pub struct Answer<T>(Stage<T>);
+
+enum Stage<T> {
+    Ready(Option<Result<T, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+}
+
+impl<T> Answer<T> {
+    pub(crate) fn ready(answer: Result<T, StoreError>) -> Self {
+        Self(Stage::Ready(Some(answer)))
+    }
+
+    pub(crate) fn pending(
+        answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self(Stage::Pending(Box::pin(answer)))
+    }
+}
+
+impl<T: Unpin> Future for Answer<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Stage::Ready(answer) => Poll::Ready(answer.take().expect("polled after it was ready")),
+            Stage::Pending(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! The outcome of a check, as users see it.
+
+use std::time::Duration;
+
+use crate::algorithm::Outcome;
+
+/// What a limit decided about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Whether the call may proceed.
+    pub allowed: bool,
+    /// The most that can be admitted at once: the threshold of a window, the burst of a bucket.
+    pub limit: u32,
+    /// The units that are left: after the charge of an admitted call, as they stand otherwise.
+    pub remaining: u32,
+    /// The smallest wait after which the same call is admitted if no other call comes, rounded up to a
+    /// microsecond; zero if it was allowed.
+    pub retry_after: Duration,
+    /// The time until the key is as if it had never been used, rounded up to a microsecond.
+    pub reset_after: Duration,
+    /// Where the decision was made.
+    pub source: Source,
+}
+
+impl Decision {
+    #[inline]
+    pub(crate) fn new(capacity: u32, outcome: &Outcome, source: Source) -> Self {
+        Self {
+            allowed: outcome.allowed,
+            limit: capacity,
+            remaining: outcome.remaining,
+            retry_after: Duration::from_micros(outcome.retry_us),
+            reset_after: Duration::from_micros(outcome.reset_us),
+            source,
+        }
+    }
+
+    /// Returns the decision about a call that is admitted because no store could decide.
+    pub(crate) fn undecided(capacity: u32) -> Self {
+        Self::new(capacity, &Outcome::UNDECIDED, Source::Fallback)
+    }
+
+    /// Returns the decision about a cost above the capacity: no wait helps.
+    pub(crate) fn never(capacity: u32) -> Self {
+        Self {
+            allowed: false,
+            limit: capacity,
+            remaining: 0,
+            retry_after: Duration::MAX,
+            reset_after: Duration::ZERO,
+            source: Source::Embedded,
+        }
+    }
+}
+
+/// Where a decision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// In this process, by the embedded store.
+    Embedded,
+    /// By a script in Redis.
+    Redis,
+    /// By [`OnError`](crate::OnError), because Redis did not answer.
+    Fallback,
+    /// In this process: Redis rejected the key a moment ago, and that rejection still holds.
+    Cache,
+    /// In this process, from units that Redis charged in advance; see [`Limit::lease`](crate::Limit::lease).
+    Lease,
+}

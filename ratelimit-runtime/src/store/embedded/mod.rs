@@ -1,0 +1,222 @@
+//! The embedded store: counts in this process, bounded in number. It reclaims expired counts as new keys
+//! arrive.
+//!
+//! The store keeps fingerprints of keys under a secret of its own: a key of any length takes the same space,
+//! and without the secret nobody can find two keys that meet.
+
+#![allow(
+    clippy::inline_always,
+    reason = "a result that is returned through memory is read back slower than it was computed"
+)]
+
+#[cfg(all(test, loom))]
+mod interleavings;
+mod shard;
+mod table;
+
+use std::array;
+use std::future::ready;
+use std::sync::PoisonError;
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+#[cfg(all(test, loom))]
+use loom::sync::{Mutex, MutexGuard};
+
+use self::shard::Shard;
+pub(crate) use self::shard::{LocalCharge, StoredState};
+use super::{BucketCharge, Charge, OneOrMany, Reply, Request, Store};
+use crate::algorithm::bucket::Bucket;
+use crate::algorithm::{BucketOp, Op, Outcome, match_algorithm, with_state};
+use crate::clock::Clock;
+use crate::key::{Key, KeyId, KeyWriter, Secret};
+use crate::limit::Terms;
+use crate::reply::{Source, StoreError};
+use crate::report;
+
+/// Enough shards that threads rarely wait for one.
+const SHARDS: usize = 64;
+
+pub(crate) struct Embedded {
+    shards: Box<[Mutex<Shard>; SHARDS]>,
+    secret: Secret,
+    /// The fingerprint of `()`, the key of a limit without one.
+    no_key: u128,
+    clock: Clock,
+}
+
+impl Embedded {
+    /// Creates a store of at most `max_keys` counts, rounded up to a multiple of the number of shards.
+    pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
+        let secret = Secret::random();
+        Self {
+            shards: Box::new(array::from_fn(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))),
+            no_key: KeyWriter::fingerprint(&secret, &()),
+            secret,
+            clock,
+        }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline]
+    pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
+        let fingerprint =
+            if key.is_nothing() { self.no_key } else { KeyWriter::fingerprint(&self.secret, key) };
+        KeyId::new(terms.identity(), fingerprint)
+    }
+
+    /// Executes a request. The reply names `source`: this store, or a fallback to it.
+    pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
+        let outcomes = match request {
+            Request::Apply(op, OneOrMany::One(charge)) => {
+                OneOrMany::One(self.apply_one(*op, charge.into()))
+            }
+            Request::Apply(op, OneOrMany::Many(charges)) => {
+                OneOrMany::Many(self.apply_many(*op, charges))
+            }
+            Request::ApplyAhead(op, bucket) => OneOrMany::One(self.apply_ahead(*op, bucket)),
+        };
+        Reply { outcomes, source }
+    }
+
+    pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
+        with_state!(charge.terms.algorithm(), S => self.apply_as::<S>(op, charge))
+    }
+
+    /// The same, for the algorithm that keeps the state `S`.
+    #[inline(always)]
+    pub(crate) fn apply_as<S: StoredState>(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(charge.key_id));
+        let mut new = None::<S>;
+        let outcome = shard.apply(op, charge, clock, &mut new);
+        if let Some(state) = new {
+            add(shard, charge.key_id, state, clock);
+        }
+        outcome
+    }
+
+    fn apply_ahead(&self, op: BucketOp, bucket: &BucketCharge) -> Outcome {
+        let Charge { terms, key_id, cost, .. } = bucket.charge();
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(*key_id));
+        let mut new = None::<Bucket>;
+        let outcome = shard.state(*key_id, &mut new).apply_ahead(op, terms, clock, *cost);
+        if let Some(state) = new {
+            add(shard, *key_id, state, clock);
+        }
+        outcome
+    }
+
+    /// Applies an operation to several counts. Twin of `lua/all.lua`.
+    fn apply_many(&self, op: Op, charges: &[Charge]) -> Vec<Outcome> {
+        let clock = self.clock.local();
+        // Every call locks shards in ascending order, so no two calls wait for each other.
+        let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
+        change(shards, |shards| {
+            let mut apply = |op, charge: &Charge| {
+                let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
+                with_state!(charge.terms.algorithm(), S => {
+                    let mut new = None::<S>;
+                    let outcome = shards[at].apply(op, charge.into(), clock, &mut new);
+                    if let Some(state) = new {
+                        shards[at].add(charge.key_id, state, clock);
+                    }
+                    outcome
+                })
+            };
+            let mut apply_all = |op| charges.iter().map(|charge| apply(op, charge)).collect();
+            match op {
+                Op::Decide => {
+                    let peeked: Vec<Outcome> = apply_all(Op::Peek);
+                    let fits = peeked.iter().all(|outcome| outcome.allowed);
+                    if fits { apply_all(Op::Decide) } else { peeked }
+                }
+                Op::Peek | Op::Refund | Op::Return { .. } => apply_all(op),
+            }
+        })
+    }
+
+    /// Removes a count.
+    pub(crate) fn remove(&self, terms: &Terms, key_id: KeyId) {
+        let shard = self.shard(shard_of(key_id));
+        // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
+        drop(change([shard], |[shard]| shard.remove(terms.algorithm(), key_id)));
+    }
+
+    /// Locks a shard, for the arithmetic only.
+    #[inline(always)]
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
+        // A panic cannot leave a shard half changed: no foreign code runs under the lock.
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let shards = self.shards.iter_mut().map(Mutex::get_mut);
+        let shards = shards.map(|shard| shard.unwrap_or_else(PoisonError::into_inner));
+        let len: usize = shards.map(|shard| shard.len()).sum();
+        report::keys_changed(-(len as isize));
+    }
+}
+
+#[inline(never)]
+fn add<S: StoredState>(shard: MutexGuard<'_, Shard>, key_id: KeyId, state: S, now: u64) {
+    change([shard], |[shard]| shard.add(key_id, state, now));
+}
+
+/// Changes shards, and reports how many counts came or went once the shards are unlocked: the recorder of
+/// metrics is foreign code, and may be slow.
+fn change<'a, H, T>(mut shards: H, work: impl FnOnce(&mut H) -> T) -> T
+where
+    H: AsRef<[MutexGuard<'a, Shard>]>,
+{
+    let count = |shards: &H| shards.as_ref().iter().map(|shard| shard.len()).sum::<usize>();
+    let before = count(&shards);
+    let result = work(&mut shards);
+    let after = count(&shards);
+    drop(shards);
+    report::keys_changed(after as isize - before as isize);
+    result
+}
+
+/// Returns the shard of a count, from bits that are spread evenly. The tables inside are ordered by the
+/// highest bits.
+fn shard_of(key_id: KeyId) -> usize {
+    (key_id.bits() >> 64) as usize % SHARDS
+}
+
+impl Store for Embedded {
+    fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send {
+        ready(Ok(self.apply(&request, self.source())))
+    }
+
+    fn reset(&self, charge: Charge) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.remove(&charge.terms, charge.key_id);
+        ready(Ok(()))
+    }
+
+    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
+
+    fn count_name(&self, _: &Terms, _: &dyn Key) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn source(&self) -> Source {
+        Source::Embedded
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::MAX
+    }
+}

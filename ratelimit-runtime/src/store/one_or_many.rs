@@ -1,0 +1,41 @@
+//! One value without an allocation, or several.
+
+use std::ops::Deref;
+use std::slice;
+
+/// One value or several. Most decisions are about one limit; the one needs no `Vec`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    pub(crate) fn map<U>(&self, change: impl FnMut(&T) -> U) -> OneOrMany<U> {
+        let mut change = change;
+        match self {
+            Self::One(one) => OneOrMany::One(change(one)),
+            Self::Many(many) => OneOrMany::Many(many.iter().map(change).collect()),
+        }
+    }
+}
+
+impl<T> Deref for OneOrMany<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl<T> From<Vec<T>> for OneOrMany<T> {
+    fn from(many: Vec<T>) -> Self {
+        match <[T; 1]>::try_from(many) {
+            Ok([one]) => Self::One(one),
+            Err(many) => Self::Many(many),
+        }
+    }
+}

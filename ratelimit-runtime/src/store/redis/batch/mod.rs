@@ -1,0 +1,308 @@
+//! Batches: one script decides many calls, which is what makes a busy Redis fast.
+//!
+//! While few decisions are in flight, each is sent by itself. Beyond that they queue, and up to [`SENDERS`]
+//! tasks per queue send batches of whatever is pending, without waiting for more. If the server is far away,
+//! more tasks send. Equal calls are one entry of a script, with a count; `reply.rs` splits its outcome, so
+//! that each caller receives what it would have received in sequence.
+
+mod reply;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::{iter, mem};
+
+use redis::Value;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use self::reply::BatchReply;
+use super::node::lock;
+use super::script::{self, Script};
+use super::{ScriptCall, Servers, unexpected};
+use crate::algorithm::{Op, Outcome};
+use crate::limit::Terms;
+use crate::reply::StoreError;
+use crate::store::Charge;
+
+/// How many decisions can be in flight before they queue.
+const UNQUEUED: usize = 4;
+
+/// How many scripts of a queue are in flight at a time.
+const SENDERS: usize = 2;
+
+/// The most entries of a script: Redis does nothing else in the meantime.
+const MAX_ENTRIES: usize = 64;
+
+/// The most calls that one script decides.
+const MAX_CALLS: usize = 1024;
+
+/// A pending call waits for a sender for this fraction of its deadline. If the server is so far away that no
+/// sender returns in that time, another one starts.
+const PATIENCE: u32 = 16;
+
+/// The queues of pending calls.
+#[derive(Default)]
+pub(super) struct BatchQueues {
+    queues: Mutex<HashMap<QueueId, BatchQueue>>,
+}
+
+/// The runtime whose tasks send the calls, and the slot, because the keys of a script are in one slot.
+type QueueId = (Id, u16);
+
+#[derive(Default)]
+struct BatchQueue {
+    pending: VecDeque<PendingCall>,
+    senders: usize,
+    /// When a sender last took calls.
+    last_sent: Option<Instant>,
+}
+
+struct PendingCall {
+    charge: Charge,
+    digest: u64,
+    by: Instant,
+    reply_to: CallReply,
+}
+
+type CallReply = oneshot::Sender<Result<Outcome, StoreError>>;
+
+/// Returns a number that is the same for equal calls and differs for most others.
+fn digest(charge: &Charge) -> u64 {
+    let mut digest = DefaultHasher::new();
+    digest.write(&charge.count_name);
+    digest.write_u32(charge.cost);
+    digest.finish()
+}
+
+impl Servers {
+    /// Decides a call, alone or in a batch.
+    pub(super) async fn decide_one(
+        self: &Arc<Self>,
+        charge: Charge,
+        by: Instant,
+    ) -> Result<Outcome, StoreError> {
+        if self.in_flight() <= UNQUEUED {
+            return self.apply_one(Op::Decide, charge, by).await;
+        }
+        let id = (Handle::current().id(), self.slot(&charge.count_name));
+        let mut reply = self.enqueue(id, charge, by);
+        let mut patience = by - self.deadline / PATIENCE * (PATIENCE - 1);
+        loop {
+            match timeout_at(patience.min(by), &mut reply).await {
+                Ok(Ok(result)) => return result,
+                Ok(Err(_)) => {
+                    let message = "the tokio runtime of the request has shut down".into();
+                    return Err(StoreError::Connection { message });
+                }
+                Err(_) if patience < by => patience = self.add_sender_if_due(id, by),
+                Err(_) => return Err(StoreError::Timeout { deadline: self.deadline }),
+            }
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        id: QueueId,
+        charge: Charge,
+        by: Instant,
+    ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
+        let (reply_to, reply) = oneshot::channel();
+        // Hashed before the lock: a busy queue is locked by every call.
+        let digest = digest(&charge);
+        let mut queues = lock(&self.queues.queues);
+        let queue = queues.entry(id).or_default();
+        queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
+        let needs_sender = queue.senders < SENDERS;
+        queue.senders += usize::from(needs_sender);
+        // A runtime that shuts down drops the sender at once, and the drop locks the queues.
+        drop(queues);
+        if needs_sender {
+            self.spawn_sender(id);
+        }
+        reply
+    }
+
+    fn spawn_sender(self: &Arc<Self>, id: QueueId) {
+        tokio::spawn(BatchSender { servers: Arc::clone(self), id, ended: false }.run());
+    }
+
+    /// Starts another sender if calls are pending and none was sent for a while. Returns when a call that is
+    /// still pending looks again.
+    fn add_sender_if_due(self: &Arc<Self>, id: QueueId, by: Instant) -> Instant {
+        let mut queues = lock(&self.queues.queues);
+        let Some(queue) = queues.get_mut(&id).filter(|queue| !queue.pending.is_empty()) else {
+            return by;
+        };
+        let (now, pause) = (Instant::now(), self.deadline / PATIENCE);
+        let due = queue.last_sent.map_or(now, |last_sent| last_sent + pause);
+        if due > now {
+            return due;
+        }
+        queue.last_sent = Some(now);
+        queue.senders += 1;
+        drop(queues);
+        self.spawn_sender(id);
+        now + pause
+    }
+}
+
+/// A task that sends one batch after the other, until no call is pending.
+struct BatchSender {
+    servers: Arc<Servers>,
+    id: QueueId,
+    ended: bool,
+}
+
+/// A sender also ends with its runtime. The last one then takes the pending calls along, because no other
+/// sender will take them.
+impl Drop for BatchSender {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut queues = lock(&self.servers.queues.queues);
+        let stranded = queues.get_mut(&self.id).filter(|queue| queue.senders == 1);
+        let stranded = stranded.map(|queue| mem::take(&mut queue.pending));
+        self.leave(&mut queues);
+        drop(queues);
+        drop(stranded);
+    }
+}
+
+impl BatchSender {
+    fn leave(&self, queues: &mut HashMap<QueueId, BatchQueue>) {
+        if let Some(queue) = queues.get_mut(&self.id) {
+            queue.senders -= 1;
+            if queue.senders == 0 && queue.pending.is_empty() {
+                queues.remove(&self.id);
+            }
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            let entries = self.take_entries();
+            let Some(by) = entries.iter().map(|entry| entry.by).max() else { return };
+            self.servers.decide_batch(entries, by).await;
+        }
+    }
+
+    /// Takes the next calls. Ends if there are none.
+    fn take_entries(&mut self) -> Vec<BatchEntry> {
+        let servers = Arc::clone(&self.servers);
+        let mut queues = lock(&servers.queues.queues);
+        let Some(queue) = queues.get_mut(&self.id) else { return Vec::new() };
+        let mut entries: Vec<BatchEntry> = Vec::with_capacity(queue.pending.len().min(MAX_ENTRIES));
+        let mut digests = Vec::with_capacity(entries.capacity());
+        let mut calls = 0;
+        while calls < MAX_CALLS
+            && entries.len() < MAX_ENTRIES
+            && let Some(PendingCall { charge, digest, by, reply_to }) = queue.pending.pop_front()
+        {
+            // A caller that has left is not charged.
+            if reply_to.is_closed() {
+                continue;
+            }
+            calls += 1;
+            let equal = digests.iter().zip(&mut entries);
+            let mut equal =
+                equal.filter(|(other, entry)| **other == digest && entry.charge == charge);
+            if let Some((_, entry)) = equal.next() {
+                entry.reply_to.push(reply_to);
+                entry.by = entry.by.max(by);
+            } else {
+                entries.push(BatchEntry { charge, by, reply_to: vec![reply_to] });
+                digests.push(digest);
+            }
+        }
+        queue.last_sent = Some(Instant::now());
+        if entries.is_empty() {
+            // Under the lock, so that the next call starts another sender.
+            self.ended = true;
+            self.leave(&mut queues);
+        }
+        entries
+    }
+}
+
+/// Equal calls.
+struct BatchEntry {
+    charge: Charge,
+    by: Instant,
+    reply_to: Vec<CallReply>,
+}
+
+impl Servers {
+    async fn decide_batch(self: &Arc<Self>, mut entries: Vec<BatchEntry>, by: Instant) {
+        let mut limits: Vec<&Terms> = Vec::new();
+        let mut head = script::head(Op::Decide, self.clock.sent());
+        for BatchEntry { charge, reply_to, .. } in &entries {
+            let known = limits.iter().position(|terms| **terms == charge.terms);
+            let limit = known.unwrap_or_else(|| {
+                limits.push(&charge.terms);
+                limits.len() - 1
+            });
+            script::put_entry(&mut head, limit, charge.cost, reply_to.len() as u32);
+        }
+        let limits = limits.into_iter().map(script::among_several);
+        let arguments = iter::once(head).chain(limits).collect();
+        let names = entries.iter_mut().map(|entry| mem::take(&mut entry.charge.count_name));
+        let call = ScriptCall {
+            script: Script::batch(),
+            keys: names.collect(),
+            arguments,
+            is_atomic: entries.len() == 1,
+        };
+        match self.run_for(&call, by).await {
+            Ok(reply) => self.send_replies(entries, &call.keys, &reply),
+            // Some keys of the slot are on another node already. Nothing was executed.
+            Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && entries.len() > 1 => {
+                let names = entries.iter_mut().zip(call.keys);
+                names.for_each(|(entry, name)| entry.charge.count_name = name);
+                self.decide_each(entries).await;
+            }
+            Err(error) => {
+                for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
+                    let _ = reply_to.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Decides entries concurrently, each by a script of its own.
+    fn decide_each(
+        self: &Arc<Self>,
+        entries: Vec<BatchEntry>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let decide = |entry: BatchEntry| {
+            let (servers, by) = (Arc::clone(self), entry.by);
+            tokio::spawn(async move { servers.decide_batch(vec![entry], by).await })
+        };
+        let tasks: Vec<_> = entries.into_iter().map(decide).collect();
+        Box::pin(async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        })
+    }
+
+    fn send_replies(&self, entries: Vec<BatchEntry>, names: &[Vec<u8>], reply: &Value) {
+        let mut reply = BatchReply::new(reply);
+        for (BatchEntry { charge, reply_to, .. }, name) in entries.into_iter().zip(names) {
+            let outcome = reply.as_mut().and_then(|reply| reply.next(name, reply_to.len()));
+            let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
+            if let Err(error) = &outcome {
+                self.look_for_replica(error);
+            }
+            for (index, reply_to) in reply_to.into_iter().enumerate() {
+                let outcome = outcome.as_ref().map(|outcome| outcome.of_call(index, &charge));
+                // The caller may have left.
+                let _ = reply_to.send(outcome.map_err(Clone::clone));
+            }
+        }
+    }
+}

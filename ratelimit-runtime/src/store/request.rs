@@ -1,0 +1,134 @@
+//! The request and the reply of a store.
+
+use super::OneOrMany;
+use crate::algorithm::{BucketOp, Op, Outcome};
+use crate::key::KeyId;
+use crate::limit::Terms;
+use crate::reply::Source;
+
+/// What a call asks of one count. It owns everything, so that it can wait, be sent by another task, and be
+/// given back later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) terms: Terms,
+    /// The count.
+    pub(crate) key_id: KeyId,
+    /// The count, as [`Store::count_name`](super::Store::count_name) of the shared store names it; empty if
+    /// only this process counts.
+    pub(crate) count_name: Vec<u8>,
+    pub(crate) cost: u32,
+}
+
+impl Charge {
+    /// Returns this charge for the embedded store, which needs no name.
+    pub(crate) fn local(&self) -> Self {
+        let Self { terms, key_id, cost, .. } = self;
+        Self { terms: terms.clone(), key_id: *key_id, count_name: Vec::new(), cost: *cost }
+    }
+
+    /// Returns this charge for one of `instances` processes that decide without the shared store. A call
+    /// that costs more than the share of a process takes all of it.
+    pub(crate) fn share(&self, instances: u32) -> Self {
+        let terms = self.terms.share(instances);
+        let cost = self.cost.min(terms.capacity());
+        Self { terms, key_id: self.key_id, count_name: Vec::new(), cost }
+    }
+}
+
+/// A charge of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BucketCharge(Charge);
+
+impl BucketCharge {
+    /// Returns `None` if `charge` is of a window.
+    pub(crate) fn new(charge: Charge) -> Option<Self> {
+        charge.terms.algorithm().is_bucket().then_some(Self(charge))
+    }
+
+    pub(crate) fn charge(&self) -> &Charge {
+        &self.0
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_charge(self) -> Charge {
+        self.0
+    }
+
+    /// Returns the same with another cost.
+    pub(crate) fn with_cost(&self, cost: u32) -> Self {
+        Self(Charge { cost, ..self.0.clone() })
+    }
+
+    fn map(&self, change: impl FnOnce(&Charge) -> Charge) -> Self {
+        Self(change(&self.0))
+    }
+}
+
+/// A request to a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    /// Applies an operation to all charges atomically: all of them admit the call and are charged, or none
+    /// is. No two charges are of one count. The cost of each is within its capacity, except for a refund.
+    Apply(Op, OneOrMany<Charge>),
+    /// Applies an operation to a bucket.
+    ApplyAhead(BucketOp, BucketCharge),
+}
+
+impl Request {
+    /// Returns the request to decide one charge.
+    pub(crate) fn decide(charge: Charge) -> Self {
+        Self::Apply(Op::Decide, OneOrMany::One(charge))
+    }
+
+    /// Returns the request to give units back to one count.
+    pub(crate) fn give_back(op: Op, charge: Charge) -> Self {
+        Self::Apply(op, OneOrMany::One(charge))
+    }
+
+    /// Returns whether this gives units back, and so makes room.
+    pub(crate) fn gives_back(&self) -> bool {
+        match self {
+            Self::Apply(op, _) => op.gives_back(),
+            Self::ApplyAhead(BucketOp::Reserve { .. }, _) => false,
+            Self::ApplyAhead(BucketOp::Cancel { .. }, _) => true,
+        }
+    }
+
+    pub(crate) fn charges(&self) -> &[Charge] {
+        match self {
+            Self::Apply(_, charges) => charges,
+            Self::ApplyAhead(_, bucket) => std::slice::from_ref(bucket.charge()),
+        }
+    }
+
+    /// Returns this request with changed charges, in the same order and of the same counts.
+    pub(crate) fn map(&self, change: impl Fn(&Charge) -> Charge) -> Self {
+        match self {
+            Self::Apply(op, charges) => Self::Apply(*op, charges.map(change)),
+            Self::ApplyAhead(op, bucket) => Self::ApplyAhead(*op, bucket.map(change)),
+        }
+    }
+}
+
+/// The reply of a store: one outcome for each charge, in the order of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) outcomes: OneOrMany<Outcome>,
+    pub(crate) source: Source,
+}
+
+impl Reply {
+    pub(crate) fn one(outcome: Outcome, source: Source) -> Self {
+        Self { outcomes: OneOrMany::One(outcome), source }
+    }
+
+    /// Returns whether all charges were admitted.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.outcomes.iter().all(|outcome| outcome.allowed)
+    }
+
+    /// Returns the outcome of the first charge; of the only one, if the request had one.
+    pub(crate) fn first(&self) -> Outcome {
+        self.outcomes.first().copied().unwrap_or(Outcome::UNDECIDED)
+    }
+}

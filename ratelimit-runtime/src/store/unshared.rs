@@ -1,0 +1,36 @@
+//! The shared store of a build without one. No value of it exists.
+
+use std::time::Duration;
+
+use super::{Charge, Reply, Request, Store};
+use crate::key::Key;
+use crate::limit::Terms;
+use crate::reply::{Source, StoreError};
+
+pub(crate) enum Unshared {}
+
+impl Store for Unshared {
+    async fn execute(&self, _: Request) -> Result<Reply, StoreError> {
+        match *self {}
+    }
+
+    async fn reset(&self, _: Charge) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    fn count_name(&self, _: &Terms, _: &dyn Key) -> Vec<u8> {
+        match *self {}
+    }
+
+    fn source(&self) -> Source {
+        match *self {}
+    }
+
+    fn deadline(&self) -> Duration {
+        match *self {}
+    }
+}
