@@ -1,6 +1,9 @@
 //! For arbitrary arguments and items, the attribute returns tokens and does not panic. A short
 //! version of `fuzz/targets/attribute.rs`, which runs with the other tests.
 
+use std::fs;
+use std::path::Path;
+
 use proc_macro2::TokenStream;
 
 use crate::argument::ArgumentName;
@@ -52,7 +55,7 @@ const FUNCTIONS: [&str; 6] = [
 ];
 
 #[test]
-fn does_not_panic() {
+fn does_not_panic_on_random_words() {
     let arguments = ArgumentName::ALL.iter().map(|name| name.as_str().to_owned());
     let algorithms = Algorithm::ALL.iter().map(|algorithm| format!("\"{}\"", algorithm.as_str()));
     let others = OTHER_WORDS.map(str::to_owned);
@@ -78,4 +81,21 @@ fn does_not_panic() {
     }
     assert!(parsed > 10_000, "{parsed}");
     assert!(accepted < parsed, "every input is accepted");
+}
+
+#[test]
+fn does_not_panic_on_the_corpus() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/attribute");
+    let mut replayed = 0;
+    for entry in fs::read_dir(&folder).expect("the corpus of the fuzz target") {
+        let text = fs::read(entry.expect("an entry").path()).expect("an input");
+        // The fuzz target skips what is not UTF-8.
+        let Ok(text) = String::from_utf8(text) else { continue };
+        let (arguments, item) = text.split_once("\n---\n").unwrap_or((&text, FUNCTIONS[0]));
+        if let (Ok(arguments), Ok(item)) = (arguments.parse(), item.parse::<TokenStream>()) {
+            let _ = crate::rewrite::rewrite(arguments, &item).to_string();
+            replayed += 1;
+        }
+    }
+    assert!(replayed > 50, "only {replayed} inputs");
 }

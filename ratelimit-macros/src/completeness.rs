@@ -107,19 +107,3 @@ fn fuzz_target_includes_every_module() {
     }
     assert!(modules > 5, "only {modules} modules");
 }
-
-#[test]
-fn algorithms_have_the_words_of_the_runtime() {
-    use ratelimit_runtime::Algorithm as RuntimeAlgorithm;
-
-    for algorithm in Algorithm::ALL {
-        let counterpart = match algorithm {
-            Algorithm::Sliding => RuntimeAlgorithm::Sliding,
-            Algorithm::Fixed => RuntimeAlgorithm::Fixed,
-            Algorithm::SlidingCounter => RuntimeAlgorithm::SlidingCounter,
-            Algorithm::TokenBucket => RuntimeAlgorithm::TokenBucket,
-            Algorithm::LeakyBucket => RuntimeAlgorithm::LeakyBucket,
-        };
-        assert_eq!(algorithm.as_str(), counterpart.as_str());
-    }
-}

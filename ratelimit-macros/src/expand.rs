@@ -58,7 +58,7 @@ impl Expansion<'_> {
 
         let body = if self.wraps_output() {
             quote_spanned! {hygienic()=>
-                // An async block, so that a `return` in the body returns to here.
+                // In an async block, so that a `return` in the body ends the block and not the function.
                 let output = async move #block.await;
                 ::core::result::Result::<_, #rt::Rejection>::Ok(output)
             }
@@ -154,7 +154,7 @@ impl Expansion<'_> {
 
     fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
         let rt = &self.rt;
-        let Limit { algorithm, threshold, period, burst, align, lease, .. } = limit;
+        let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
         let constructor = Ident::new(algorithm.as_str(), hygienic());
         let threshold = &threshold.expr;
         let period_tokens = self.duration(period);

@@ -89,7 +89,8 @@ fn resolve(placeholder: &Placeholder, binding: &Ident, at: Span) -> syn::Result<
     root.set_span(at.resolved_at(binding.span()));
     let fields = fields.iter().map(|field| {
         let mut member: Member = syn::parse_str(field).map_err(|_| {
-            let message = format!("`{field}` is a keyword: write the field as `r#{field}`");
+            let message =
+                format!("`{field}` is not the name of a field: write a keyword as `r#{field}`");
             syn::Error::new(at, message)
         })?;
         match &mut member {

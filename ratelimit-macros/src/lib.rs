@@ -5,6 +5,8 @@
 //! validates it, and `expand` writes the limited function.
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 mod arbitrary_input;
 mod args;
 mod argument;
