@@ -21,21 +21,19 @@ struct Values {
 impl Values {
     fn is_accepted_by_the_attribute(self) -> bool {
         let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
-        let mut arguments = format!(
-            "period = \"{period_us}us\", threshold = {threshold}, algo = \"{}\"",
-            algorithm.as_str()
+        let mut arguments = vec![
+            format!("period = \"{period_us}us\""),
+            format!("threshold = {threshold}"),
+            format!("algo = \"{}\"", algorithm.as_str()),
+        ];
+        arguments.extend(burst.map(|burst| format!("burst = {burst}")));
+        arguments.extend(lease.map(|lease| format!("lease = {lease}")));
+        arguments.extend(
+            offset.map(|minutes| format!("align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60)),
         );
-        if let Some(burst) = burst {
-            arguments += &format!(", burst = {burst}");
-        }
-        if let Some(minutes) = offset {
-            arguments += &format!(", align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60);
-        }
-        if let Some(lease) = lease {
-            arguments += &format!(", lease = {lease}");
-        }
+        let arguments = arguments.join(", ").parse().expect("tokens");
         let item = "async fn call() -> Option<()> { None }".parse().expect("an item");
-        let output = crate::rewrite::rewrite(arguments.parse().expect("tokens"), &item);
+        let output = crate::rewrite::rewrite(arguments, &item);
         !output.to_string().contains("compile_error")
     }
 
@@ -80,8 +78,8 @@ fn both_accept_the_same_limits() {
         for threshold in [0, 1, 1_000, u32::MAX] {
             for period_us in PERIODS {
                 for burst in [None, Some(0), Some(1), Some(20), Some(u32::MAX)] {
-                    for lease in [None, Some(0), Some(1), Some(10), Some(11), Some(1_000)] {
-                        for offset in [None, Some(480), Some(14 * 60)] {
+                    for lease in [None, Some(0), Some(1), Some(10), Some(11)] {
+                        for offset in [None, Some(480)] {
                             let values =
                                 Values { algorithm, threshold, period_us, burst, offset, lease };
                             let is_accepted = values.is_accepted_by_the_runtime();
