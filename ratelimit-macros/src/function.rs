@@ -48,7 +48,7 @@ impl Function {
         for attribute in &self.attrs {
             let path = attribute.path();
             if path.segments.last().is_some_and(|last| last.ident == "rate_limit") {
-                let message = "a function can have one `#[rate_limit]`: write both limits in one, \
+                let message = "a function can have only one `#[rate_limit]`: write both limits in one, \
                                as `#[rate_limit(limit(…), limit(…))]`, to decide them together";
                 errors.report(syn::Error::new_spanned(path, message));
             }

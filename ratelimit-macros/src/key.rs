@@ -109,7 +109,7 @@ fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> Stri
     let hint = match closest(name, names()) {
         Some(meant) => format!("did you mean `{{{meant}}}`?"),
         None if bindings.is_empty() => "the function has no arguments".to_owned(),
-        None => format!("the arguments are {}", quoted(names())),
+        None => format!("the function has {}", quoted(names())),
     };
     format!("`{{{name}}}` is not an argument of `{}`: {hint}", function.sig.ident)
 }

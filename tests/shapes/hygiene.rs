@@ -1,6 +1,6 @@
-//! Whatever the user's code calls its own, it neither disturbs the guard nor is disturbed by it.
+//! Items and variables of the user that have the names of the expansion: neither affects the other.
 
-#![allow(unused, nonstandard_style, reason = "the names of others, not ours to choose")]
+#![allow(unused, nonstandard_style, reason = "the names of the expansion")]
 #![no_implicit_prelude]
 
 use ::std::{assert, assert_eq};
@@ -77,7 +77,7 @@ async fn run() {
 }
 
 #[test]
-fn runs() {
+fn keeps_names_of_the_user_apart() {
     let limited = ::ratelimit_runtime::RateLimiter::embedded().scope(run());
     let runtime = ::tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(limited);

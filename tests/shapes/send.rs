@@ -1,4 +1,4 @@
-//! A future is as `Send` after the attribute as before it.
+//! The attribute does not change whether a future is `Send`.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,14 +21,14 @@ fn rc_of(id: u64) -> Rc<String> {
     Rc::new(id.to_string())
 }
 
-/// Neither are those of an expression.
+/// The temporaries of this expression are not `Send`.
 #[rate_limit(period = "1h", threshold = 9, key = (rc_of(id).as_str(), rc_of(id)))]
 async fn expression(id: u64) -> Result<(), Rejection> {
     tokio::task::yield_now().await;
     Ok(())
 }
 
-/// `&Cell<_>` is not `Send`, `Cell<_>` is.
+/// `Cell<_>` is `Send`, and `&Cell<_>` is not.
 #[rate_limit(period = "1h", threshold = 9, key = cell.get())]
 async fn cell(cell: Cell<u64>) -> impl std::fmt::Debug {
     tokio::task::yield_now().await;
@@ -55,6 +55,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn keeps_futures_send() {
     RateLimiter::embedded().scope(run()).await;
 }

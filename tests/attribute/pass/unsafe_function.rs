@@ -1,4 +1,4 @@
-//! The body of an `unsafe` function is as unsafe as before, and the guard is not.
+//! The body of an `unsafe` function stays unsafe code, and the check in front of it is safe code.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
