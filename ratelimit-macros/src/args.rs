@@ -146,7 +146,7 @@ impl<'e> Args<'e> {
         skip_argument(input);
     }
 
-    /// After a mistake that may stand for any argument, none is reported as missing.
+    /// After a mistake that can be any argument misspelled, none is reported as missing.
     fn anything_is_misspelled(&mut self, reported: ReportedError) {
         self.misspelled.extend(self.allowed().map(|name| (name, reported)));
     }

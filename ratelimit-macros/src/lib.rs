@@ -174,12 +174,12 @@ mod words;
 ///
 /// An expression can use everything that is in scope at the start of the function. The attribute
 /// borrows the value, and each element of a tuple, so the body still owns the arguments. The type
-/// of the value implements `Key`: strings, integers, `bool`, `char`, IP addresses, bytes, and
-/// tuples of up to 8 of these do.
+/// of the value implements `Key`: strings, integers, `bool`, `char`, IP addresses, bytes, `Uuid`
+/// (with the feature `uuid`), and tuples of up to 8 of these do.
 ///
 /// A format string names arguments of the function, or fields of them, of any type that can be
-/// formatted. Each value is delimited in the key: `"{a}:{b}"` keeps `a = "x:y", b = "z"` and `a =
-/// "x", b = "y:z"` apart.
+/// formatted. Each value is delimited in the key: with `"{a}:{b}"`, the values `"x:y"` and `"z"`
+/// are another key than `"x"` and `"y:z"`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -199,7 +199,8 @@ mod words;
 ///
 /// How many units a call takes. The expression can use the arguments of the function and is
 /// evaluated after the key. A cost of 0 is admitted and takes nothing. A cost above the capacity
-/// is rejected with `Rejection::CostExceedsCapacity`, since no wait helps.
+/// is rejected with `Rejection::CostExceedsCapacity`, since no wait helps. As a literal, both are
+/// compile errors.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -212,7 +213,7 @@ mod words;
 /// ## `name`
 ///
 /// The name identifies the limit in Redis keys, logs and metrics. Limits with the same name,
-/// algorithm, period and align share their counts. Set a name
+/// algorithm, period and align share their counts. Set a name:
 ///
 /// - to keep the counts when the function is moved or renamed;
 /// - when two limited functions have the same default name, `crate::module::function`. The default
@@ -249,7 +250,7 @@ mod words;
 ///
 /// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A
 /// `key` and a `cost` beside the groups apply to the groups without their own and are evaluated
-/// once. All other arguments stand beside the groups and apply to all of them, except `lease`,
+/// once. All other arguments belong beside the groups and apply to all of them, except `lease`,
 /// which works with a single limit only.
 ///
 /// ```

@@ -63,7 +63,7 @@ async fn hidden(pending: u8, output: u8) -> impl ::core::fmt::Debug {
     key = "{rejection}",
     on_limited = |_| rejection
 )]
-async fn answered(rejection: u8) -> u8 {
+async fn with_on_limited(rejection: u8) -> u8 {
     rejection + 1
 }
 
@@ -72,8 +72,8 @@ async fn run() {
     assert!(variables(1, 2, 1, 4, 5).await.is_err());
     assert_eq!(::std::format!("{:?}", hidden(1, 2).await), "Ok(3)");
     assert!(::std::format!("{:?}", hidden(1, 2).await).starts_with("Err("));
-    assert_eq!(answered(1).await, 2);
-    assert_eq!(answered(1).await, 1);
+    assert_eq!(with_on_limited(1).await, 2);
+    assert_eq!(with_on_limited(1).await, 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Functions that `macro_rules!` writes, whose fragments stand in invisible parentheses.
+//! Functions from `macro_rules!`, whose fragments are wrapped in invisible parentheses.
 
 #![deny(warnings)]
 

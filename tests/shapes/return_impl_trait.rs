@@ -54,7 +54,7 @@ async fn inside(text: &str) -> Result<impl Display, Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1, on_limited = |_| "later".to_owned())]
-async fn answered() -> impl Respond {
+async fn with_on_limited() -> impl Respond {
     "now".to_owned()
 }
 
@@ -71,8 +71,8 @@ async fn run() {
     assert_eq!(inside("abc").await.unwrap().to_string(), "3");
     assert!(inside("abc").await.is_err());
 
-    assert_eq!(answered().await.respond(), "now");
-    assert_eq!(answered().await.respond(), "later");
+    assert_eq!(with_on_limited().await.respond(), "now");
+    assert_eq!(with_on_limited().await.respond(), "later");
 }
 
 #[tokio::test]

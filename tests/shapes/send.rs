@@ -37,7 +37,7 @@ async fn cell(cell: Cell<u64>) -> impl std::fmt::Debug {
 }
 
 #[rate_limit(period = "1h", threshold = 9, on_limited = |_| drop(rc_of(0)))]
-async fn answered() {
+async fn with_on_limited() {
     tokio::task::yield_now().await;
 }
 
@@ -50,7 +50,7 @@ async fn run() {
     assert_send(format(1, "a")).await.unwrap();
     assert_send(expression(1)).await.unwrap();
     assert_send(cell(Cell::new(0))).await;
-    assert_send(answered()).await;
+    assert_send(with_on_limited()).await;
     not_send(rc_of(1)).await.unwrap();
 }
 

@@ -9,7 +9,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 /// `pointer` is valid for reads.
 #[rate_limit(period = "1h", threshold = 1)]
 async unsafe fn read(pointer: *const u8) -> Result<u8, Rejection> {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { pointer.read() })
 }
 
