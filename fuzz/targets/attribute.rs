@@ -27,6 +27,8 @@ mod guard;
 mod key;
 #[path = "../../ratelimit-macros/src/limit.rs"]
 mod limit;
+#[path = "../../ratelimit-macros/src/offset.rs"]
+mod offset;
 #[path = "../../ratelimit-macros/src/policy.rs"]
 mod policy;
 #[path = "../../ratelimit-macros/src/rewrite.rs"]

@@ -21,6 +21,7 @@ mod function;
 mod guard;
 mod key;
 mod limit;
+mod offset;
 mod policy;
 mod rewrite;
 #[cfg(test)]
