@@ -1,16 +1,16 @@
-//! Mistakes with the words and the place they are reported in; the shapes that are right are in
+//! Wrong uses of the attribute, with the message and the place of each error. Valid uses are in
 //! `tests/shapes`.
 //!
-//! After a change of a message, `TRYBUILD=overwrite cargo test --test attribute` writes the
-//! expectations anew. Read every one of them.
+//! After a change of a message, `TRYBUILD=overwrite cargo test --test attribute` rewrites the expected
+//! errors. Read the difference before you commit it.
 
 use std::process::Command;
 
-/// The compiler whose own words some expectations hold.
+/// The compiler that reports the errors in `fail/rustc`. Other versions word them differently.
 const RUSTC: &str = "rustc 1.95.";
 
 #[test]
-fn attribute() {
+fn reports_mistakes_at_their_place() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/attribute/pass/*.rs");
     cases.compile_fail("tests/attribute/fail/*.rs");
@@ -20,6 +20,6 @@ fn attribute() {
     if version.starts_with(RUSTC.as_bytes()) {
         cases.compile_fail("tests/attribute/fail/rustc/*.rs");
     } else {
-        println!("tests/attribute/fail/rustc holds the words of {RUSTC}, not of this compiler");
+        println!("skipping tests/attribute/fail/rustc: this compiler is not {RUSTC}");
     }
 }

@@ -1,4 +1,5 @@
-//! Whatever is written in `#[rate_limit(…)]` and on whatever item, the answer is tokens.
+//! For any arguments of `#[rate_limit(…)]` and any item, the attribute returns tokens and does not
+//! panic.
 //!
 //! The input is the text between the parentheses, a line of three dashes, and the item.
 
@@ -6,6 +7,8 @@
 
 #[path = "../../ratelimit-macros/src/args.rs"]
 mod args;
+#[path = "../../ratelimit-macros/src/argument.rs"]
+mod argument;
 #[path = "../../ratelimit-macros/src/boxed.rs"]
 mod boxed;
 #[path = "../../ratelimit-macros/src/diagnostics.rs"]
@@ -24,19 +27,23 @@ mod guard;
 mod key;
 #[path = "../../ratelimit-macros/src/limit.rs"]
 mod limit;
+#[path = "../../ratelimit-macros/src/offset.rs"]
+mod offset;
 #[path = "../../ratelimit-macros/src/policy.rs"]
 mod policy;
 #[path = "../../ratelimit-macros/src/rewrite.rs"]
 mod rewrite;
 #[path = "../../ratelimit-macros/src/values.rs"]
 mod values;
+#[path = "../../ratelimit-macros/src/words.rs"]
+mod words;
 
 use libfuzzer_sys::fuzz_target;
 use proc_macro2::TokenStream;
 
 fuzz_target!(|text: &str| {
     let (arguments, item) = text.split_once("\n---\n").unwrap_or((text, "async fn f() {}"));
-    // What is no token sequence does not reach a macro.
+    // The compiler passes only token sequences to a macro.
     if let (Ok(arguments), Ok(item)) = (arguments.parse(), item.parse::<TokenStream>()) {
         let _ = rewrite::rewrite(arguments, &item).to_string();
     }

@@ -1,9 +1,9 @@
-//! From the identity of a count one can read what it counts: algorithm, period, name and key. So two
-//! counts have one identity only if they are one. And no value opens or closes the hash tag. A key that is
-//! kept for later has the fingerprint that it had.
+//! The Redis key of a count can be parsed back into algorithm, period, name and key, so two different
+//! counts never share one. No value opens or closes the hash tag. A stored key has the same fingerprint
+//! as the original.
 
 #![no_main]
-#![allow(dead_code, unused_imports, reason = "the runtime uses more of its files than this does")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "a target uses a part of the files")]
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
@@ -25,15 +25,15 @@ use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
 
-/// A key as somebody may write it.
+/// A key as a user can write it.
 #[derive(Arbitrary, Debug)]
-enum Written {
-    Value(Value),
-    Format(Vec<Part>),
+enum KeyInput {
+    Value(KeyValue),
+    Format(Vec<FormatPart>),
 }
 
 #[derive(Arbitrary, Debug)]
-enum Value {
+enum KeyValue {
     Nothing,
     Text(String),
     Bytes(Vec<u8>),
@@ -42,39 +42,39 @@ enum Value {
     Truth(bool),
     Letter(char),
     Address(IpAddr),
-    One(Box<Value>),
-    Two(Box<[Value; 2]>),
-    Three(Box<[Value; 3]>),
+    One(Box<KeyValue>),
+    Two(Box<[KeyValue; 2]>),
+    Three(Box<[KeyValue; 3]>),
 }
 
 /// A part of a format string.
 #[derive(Arbitrary, Debug)]
-enum Part {
+enum FormatPart {
     Text(Symbols),
     Arg(String),
 }
 
-/// A text of the bytes that have a meaning and some that have none. There are few, since the texts
-/// of limits and of format strings are never freed.
+/// A text of characters with and without a special meaning. There are only a few such texts, because
+/// the texts of limits and of format strings are never freed.
 #[derive(Arbitrary, Debug)]
 struct Symbols([u8; 4]);
 
 impl Symbols {
     fn text(&self) -> &'static str {
-        static SEEN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let letters = ["a", ":", "{", "}", "%", "(", ")", "1s", ""];
         let text: String = self.0.iter().map(|it| letters[usize::from(*it) % 9]).collect();
-        let mut seen = SEEN.lock().expect("nothing panics here");
-        if let Some(text) = seen.get(&*text) {
+        let mut texts = TEXTS.lock().expect("no panic while locked");
+        if let Some(text) = texts.get(&*text) {
             return text;
         }
         let text: &'static str = text.leak();
-        seen.insert(text);
+        texts.insert(text);
         text
     }
 }
 
-impl Key for Value {
+impl Key for KeyValue {
     fn write(&self, out: &mut KeyWriter<'_>) {
         match self {
             Self::Nothing => ().write(out),
@@ -98,16 +98,18 @@ impl Key for Value {
     }
 }
 
-impl Key for Written {
+impl Key for KeyInput {
     fn write(&self, out: &mut KeyWriter<'_>) {
         match self {
             Self::Value(value) => value.write(out),
             Self::Format(parts) => {
-                // As the attribute does it, but that no number of parts is too many for one array.
+                // Like the attribute, but with any number of parts: each is a format string.
                 for part in parts {
                     match part {
-                        Part::Text(text) => Format(&[Piece::Text(text.text())]).write(out),
-                        Part::Arg(arg) => Format(&[Piece::Arg(format_args!("{arg}"))]).write(out),
+                        FormatPart::Text(text) => Format(&[Piece::Text(text.text())]).write(out),
+                        FormatPart::Arg(arg) => {
+                            Format(&[Piece::Arg(format_args!("{arg}"))]).write(out)
+                        }
                     }
                 }
             }
@@ -115,19 +117,19 @@ impl Key for Written {
     }
 }
 
-/// What a key is. Two keys of one shape are one key.
+/// The structure of a key. Two keys of one shape are the same key.
 #[derive(Debug, PartialEq, Eq)]
-enum Shape {
+enum KeyShape {
     Nothing,
     Value(Vec<u8>),
-    Group(Vec<Shape>),
-    /// What a format string is made of: texts, neighbouring ones as one, and groups.
-    Row(Vec<Shape>),
+    Group(Vec<KeyShape>),
+    /// The parts of a format string: texts, with neighboring ones joined, and groups.
+    Row(Vec<KeyShape>),
     Text(Vec<u8>),
 }
 
-impl Shape {
-    /// A plain text alone is that value, and an argument alone is a group. Colons are not plain.
+impl KeyShape {
+    /// A text without a colon is a value if it stands alone, and a lone argument is a group.
     fn row(mut row: Vec<Self>, colons: bool) -> Self {
         match &mut row[..] {
             [] => Self::Value(Vec::new()),
@@ -138,12 +140,12 @@ impl Shape {
     }
 }
 
-impl Value {
-    fn shape(&self) -> Shape {
-        let group = |parts: &[Self]| Shape::Group(parts.iter().map(Self::shape).collect());
-        Shape::Value(match self {
-            Self::Nothing => return Shape::Nothing,
-            Self::One(part) => return Shape::Group(vec![part.shape()]),
+impl KeyValue {
+    fn shape(&self) -> KeyShape {
+        let group = |parts: &[Self]| KeyShape::Group(parts.iter().map(Self::shape).collect());
+        KeyShape::Value(match self {
+            Self::Nothing => return KeyShape::Nothing,
+            Self::One(part) => return KeyShape::Group(vec![part.shape()]),
             Self::Two(parts) => return group(&**parts),
             Self::Three(parts) => return group(&**parts),
             Self::Bytes(value) => value.clone(),
@@ -157,8 +159,8 @@ impl Value {
     }
 }
 
-impl Written {
-    fn shape(&self) -> Shape {
+impl KeyInput {
+    fn shape(&self) -> KeyShape {
         let parts = match self {
             Self::Value(value) => return value.shape(),
             Self::Format(parts) => parts,
@@ -166,33 +168,33 @@ impl Written {
         let (mut row, mut colons) = (Vec::new(), false);
         for part in parts {
             match part {
-                Part::Arg(arg) => {
-                    row.push(Shape::Group(vec![Shape::Value(arg.as_bytes().to_vec())]));
+                FormatPart::Arg(arg) => {
+                    row.push(KeyShape::Group(vec![KeyShape::Value(arg.as_bytes().to_vec())]));
                 }
-                Part::Text(text) => {
+                FormatPart::Text(text) => {
                     let text = text.text();
                     colons |= text.contains(':');
                     match row.last_mut() {
                         _ if text.is_empty() => {}
-                        Some(Shape::Text(before)) => before.extend(text.as_bytes()),
-                        _ => row.push(Shape::Text(text.as_bytes().to_vec())),
+                        Some(KeyShape::Text(before)) => before.extend(text.as_bytes()),
+                        _ => row.push(KeyShape::Text(text.as_bytes().to_vec())),
                     }
                 }
             }
         }
-        Shape::row(row, colons)
+        KeyShape::row(row, colons)
     }
 }
 
 #[derive(Arbitrary, Debug)]
-struct Count {
+struct CountInput {
     algorithm: u8,
     period_us: u64,
     name: Symbols,
-    key: Written,
+    key: KeyInput,
 }
 
-impl Count {
+impl CountInput {
     fn limit(&self) -> Option<Limit> {
         let algorithm = match self.algorithm % 5 {
             0 => Algorithm::Sliding,
@@ -211,8 +213,8 @@ fn text(write: impl FnOnce(&mut KeyWriter<'_>)) -> Vec<u8> {
     text
 }
 
-/// Reads algorithm, period in microseconds, name and key.
-fn read(identity: &[u8]) -> (String, u64, Vec<u8>, Shape) {
+/// Parses algorithm, period in microseconds, name and key.
+fn parse_identity(identity: &[u8]) -> (String, u64, Vec<u8>, KeyShape) {
     let rest = &mut &*identity;
     let algorithm = String::from_utf8_lossy(until(rest, b":")).into_owned();
     skip(rest, b':');
@@ -224,46 +226,46 @@ fn read(identity: &[u8]) -> (String, u64, Vec<u8>, Shape) {
         b"s" => 1_000_000,
         b"ms" => 1_000,
         b"us" => 1,
-        unit => panic!("{unit:?} is no unit"),
+        unit => panic!("{unit:?} is not a unit"),
     };
     skip(rest, b':');
     let (name, key) = if let Some(name) = rest.strip_suffix(b"%") {
-        (name, Shape::Nothing)
+        (name, KeyShape::Nothing)
     } else {
         let name = until(rest, b"{");
         skip(rest, b'{');
-        (name, read_key(rest.strip_suffix(b"}").expect("the end of the hash tag")))
+        (name, parse_key(rest.strip_suffix(b"}").expect("the end of the hash tag")))
     };
     (algorithm, count * unit, unescaped(name), key)
 }
 
-fn read_key(mut text: &[u8]) -> Shape {
+fn parse_key(mut text: &[u8]) -> KeyShape {
     let (mut row, mut colons) = (Vec::new(), false);
     while !text.is_empty() {
         if text[0] == b'(' {
-            row.push(read_part(&mut text));
+            row.push(parse_part(&mut text));
         } else {
             let plain = until(&mut text, b"(");
             colons |= plain.contains(&b':');
-            row.push(Shape::Text(unescaped(plain)));
+            row.push(KeyShape::Text(unescaped(plain)));
         }
     }
-    Shape::row(row, colons)
+    KeyShape::row(row, colons)
 }
 
-/// Reads a group, or a part of one.
-fn read_part(text: &mut &[u8]) -> Shape {
+/// Parses a group, or a part of one.
+fn parse_part(text: &mut &[u8]) -> KeyShape {
     if text[0] != b'(' {
         let part = until(text, b":)");
-        return if part == b"%" { Shape::Nothing } else { Shape::Value(unescaped(part)) };
+        return if part == b"%" { KeyShape::Nothing } else { KeyShape::Value(unescaped(part)) };
     }
     let mut parts = Vec::new();
     while text[0] != b')' {
         *text = &text[1..];
-        parts.push(read_part(text));
+        parts.push(parse_part(text));
     }
     skip(text, b')');
-    Shape::Group(parts)
+    KeyShape::Group(parts)
 }
 
 fn until<'a>(text: &mut &'a [u8], ends: &[u8]) -> &'a [u8] {
@@ -291,21 +293,21 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
     }
 }
 
-fuzz_target!(|count: Count| {
+fuzz_target!(|count: CountInput| {
     let Some(limit) = count.limit() else { return };
     let identity = text(|out| out.identity(&limit, &count.key));
-    // A key that is kept for later is the same key.
-    let kept = KeyWriter::written(&count.key);
-    assert_eq!(text(|out| out.identity(&limit, &kept)), identity);
+    // A stored key is the same key.
+    let stored = KeyWriter::written(&count.key);
+    assert_eq!(text(|out| out.identity(&limit, &stored)), identity);
     let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
-    assert_eq!(fingerprint(&kept), fingerprint(&count.key), "{}", identity.escape_ascii());
+    assert_eq!(fingerprint(&stored), fingerprint(&count.key), "{}", identity.escape_ascii());
 
     let shape = count.key.shape();
     let tags = |brace| identity.iter().filter(|byte| **byte == brace).count();
-    let tagged = usize::from(shape != Shape::Nothing);
+    let tagged = usize::from(shape != KeyShape::Nothing);
     assert_eq!((tags(b'{'), tags(b'}')), (tagged, tagged), "{}", identity.escape_ascii());
 
     let algorithm = limit.algorithm().as_str().to_owned();
     let expected = (algorithm, limit.period_us(), limit.name().as_bytes().to_vec(), shape);
-    assert_eq!(read(&identity), expected, "{}", identity.escape_ascii());
+    assert_eq!(parse_identity(&identity), expected, "{}", identity.escape_ascii());
 });

@@ -1,8 +1,8 @@
-//! What goes to the scripts has the layout that they document, whatever the limit; and what comes
-//! back is decoded or refused, whatever it is.
+//! For any limit, the arguments of the scripts have the layout that the scripts document. Any bytes
+//! as a reply are decoded or rejected.
 
 #![no_main]
-#![allow(dead_code, unused_imports, reason = "the runtime uses more of its files than this does")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "a target uses a part of the files")]
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
@@ -25,9 +25,9 @@ use libfuzzer_sys::fuzz_target;
 use self::algorithm::{BucketOp, Op, Outcome};
 use self::limit::{Algorithm, Align, Limit};
 
-/// What a limit is made of.
+/// The parts of a limit.
 #[derive(Arbitrary, Debug)]
-struct Made {
+struct LimitInput {
     algorithm: u8,
     threshold: u32,
     period_us: u64,
@@ -35,7 +35,7 @@ struct Made {
     align: Option<i16>,
 }
 
-impl Made {
+impl LimitInput {
     fn limit(&self) -> Option<Limit> {
         let algorithm = match self.algorithm % 5 {
             0 => Algorithm::Sliding,
@@ -54,7 +54,7 @@ impl Made {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Asked {
+enum OpInput {
     Decide,
     Peek,
     Refund,
@@ -63,8 +63,8 @@ enum Asked {
     Return(u64),
 }
 
-impl Asked {
-    /// The question, its number, and the time it is about.
+impl OpInput {
+    /// The operation, its number in the scripts, and the time it takes as an argument.
     fn op(&self) -> (script::Code, u64, u64) {
         match *self {
             Self::Decide => (Op::Decide.into(), 0, 0),
@@ -77,21 +77,21 @@ impl Asked {
     }
 }
 
-/// A time that a limiter has: below 2⁵³.
+/// A time in the range of a limiter: below 2⁵³.
 fn time(number: u64) -> u64 {
     number >> 11
 }
 
-/// Takes a number of `bytes` bytes from the front.
+/// Removes a number of `bytes` bytes from the front.
 fn take(text: &mut &[u8], bytes: usize) -> u64 {
     let (number, rest) = text.split_at(bytes);
     *text = rest;
     number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Reads the arguments as `lua/prelude.lua` and the scripts after it describe them.
-fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
-    let (op, number, moment) = asked.op();
+/// Checks the arguments against the layout in `lua/prelude.lua` and the scripts after it.
+fn check_arguments(limit: &Limit, op: &OpInput, clock: Option<u64>, cost: u32) {
+    let (op, number, moment) = op.op();
     let alone = script::alone(op, limit, clock, cost);
     let mut rest = &alone[..];
     assert_eq!(take(&mut rest, 1), number);
@@ -135,8 +135,8 @@ fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
     assert!(rest.is_empty());
 }
 
-/// The reply of `lua/epilogue.lua`.
-fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
+/// Encodes a reply like `lua/epilogue.lua`.
+fn encode_reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
     reply.push(outcome.allowed.into());
     reply.extend(outcome.remaining.to_be_bytes());
@@ -146,16 +146,16 @@ fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     reply
 }
 
-fuzz_target!(|input: (Made, Asked, Option<u64>, u32, &[u8])| {
-    let (made, asked, clock, cost, bytes) = input;
-    if let Some(limit) = made.limit() {
-        arguments(&limit, &asked, clock.map(time), cost);
+fuzz_target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
+    let (limit, op, clock, cost, bytes) = input;
+    if let Some(limit) = limit.limit() {
+        check_arguments(&limit, &op, clock.map(time), cost);
     }
     let decoded = script::decode_reply(bytes);
     assert_eq!(decoded.is_some(), bytes.len() == script::REPLY);
     if let Some(outcome) = decoded {
         let slack = script::decode_slack(bytes).expect("as long as a reply");
-        let mut again = reply(&outcome, slack);
+        let mut again = encode_reply(&outcome, slack);
         assert_eq!(again[7] == 1, bytes[7] == 1);
         again[7] = bytes[7];
         assert_eq!(again, bytes);

@@ -14,7 +14,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                 let _ = (&key, cost);
                 ::ratelimit_runtime::__private::check_all(
                     &[
-                        ::ratelimit_runtime::__private::Charge::unsync(
+                        ::ratelimit_runtime::__private::UnsyncPart::unsync(
                             match const {
                                 &::ratelimit_runtime::Limit::token_bucket(
                                     ::core::concat!(
@@ -37,7 +37,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                             &key,
                             cost,
                         ),
-                        ::ratelimit_runtime::__private::Charge::unsync(
+                        ::ratelimit_runtime::__private::UnsyncPart::unsync(
                             const {
                                 &::ratelimit_runtime::Limit::sliding(
                                     "tenant",

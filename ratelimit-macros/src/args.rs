@@ -1,7 +1,7 @@
 //! Reads `name = value, …` between the parentheses of the attribute.
 //!
-//! Nothing is interpreted here: a value is an expression. A mistake costs one argument, not the
-//! rest of the list, so the next mistake is found too.
+//! The values stay expressions. A mistake drops one argument and not the rest of the list, so that
+//! the mistakes after it are found too.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -9,87 +9,49 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, Ident, Token};
 
-use crate::diagnostics::{Errors, Reported, closest, quoted};
+use crate::argument::{ArgumentName, Place};
+use crate::diagnostics::{Errors, ReportedError, closest, quoted};
+use crate::words::Word;
 
 /// The arguments of one attribute, or of one `limit(…)` in it, as written.
 pub(crate) struct Args<'e> {
-    names: &'static [&'static str],
-    /// What to point at when something is missing.
+    level: Level,
+    /// The tokens that the error about a missing argument points at.
     span: Span,
     given: Vec<Argument>,
     /// The `limit(…)` groups.
     pub(crate) groups: Vec<Args<'e>>,
-    /// What the unknown arguments were probably meant to be: not missing, only misspelled.
-    misspelled: Vec<(&'static str, Reported)>,
+    /// The arguments that a reported mistake probably meant. They are not reported as missing.
+    misspelled: Vec<(ArgumentName, ReportedError)>,
     pub(crate) errors: &'e Errors,
+}
+
+/// What the arguments belong to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Attribute,
+    Group,
 }
 
 /// `name = value`.
 pub(crate) struct Argument {
-    name: Ident,
-    value: Result<Expr, Reported>,
+    name: ArgumentName,
+    ident: Ident,
+    value: Result<Expr, ReportedError>,
 }
 
-/// Every argument there is, in the order they are documented.
-const NAMES: [&str; 16] = [
-    "period",
-    "threshold",
-    "algo",
-    "burst",
-    "align",
-    "key",
-    "cost",
-    "name",
-    "limit",
-    "scope",
-    "on_error",
-    "shadow",
-    "wait",
-    "lease",
-    "on_limited",
-    "crate",
-];
-
-/// Those that a `limit(…)` has.
-const NAMES_OF_A_LIMIT: [&str; 8] =
-    ["period", "threshold", "algo", "burst", "align", "key", "cost", "name"];
-
-/// Said of a `lease` beside or in a `limit(…)`.
-pub(crate) const NOT_TOGETHER: &str = "several limits are decided together, by asking for each call, \
-                                       so none is leased: remove `lease`";
-
-/// What other limiters call the same thing.
-const SYNONYMS: [(&str, &str); 15] = [
-    ("window", "period"),
-    ("interval", "period"),
-    ("per", "period"),
-    ("max", "threshold"),
-    ("rate", "threshold"),
-    ("requests", "threshold"),
-    ("algorithm", "algo"),
-    ("capacity", "burst"),
-    ("timezone", "align"),
-    ("by", "key"),
-    ("weight", "cost"),
-    ("fallback", "on_error"),
-    ("dry_run", "shadow"),
-    ("timeout", "wait"),
-    ("prefetch", "lease"),
-];
+/// The message for a `lease` beside or in a `limit(…)`.
+pub(crate) const LEASE_WITH_GROUPS: &str = "`lease` works with a single limit only, and limits in \
+                                            `limit(…)` are decided together: remove `lease`";
 
 impl<'e> Args<'e> {
     pub(crate) fn parse(tokens: TokenStream, errors: &'e Errors) -> Self {
-        Self::parse_with(&NAMES, Span::call_site(), tokens, errors)
+        Self::parse_level(Level::Attribute, Span::call_site(), tokens, errors)
     }
 
-    fn parse_with(
-        names: &'static [&'static str],
-        span: Span,
-        tokens: TokenStream,
-        errors: &'e Errors,
-    ) -> Self {
+    fn parse_level(level: Level, span: Span, tokens: TokenStream, errors: &'e Errors) -> Self {
         let (given, groups, misspelled) = (Vec::new(), Vec::new(), Vec::new());
-        let mut args = Args { names, span, given, groups, misspelled, errors };
+        let mut args = Args { level, span, given, groups, misspelled, errors };
         let read_all = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 args.parse_one(input);
@@ -104,30 +66,30 @@ impl<'e> Args<'e> {
         args
     }
 
-    /// The argument as it stands, to point at.
-    pub(crate) fn get(&self, name: &str) -> Option<&Argument> {
+    /// The argument as written, for an error to point at.
+    pub(crate) fn get(&self, name: ArgumentName) -> Option<&Argument> {
         self.given.iter().find(|argument| argument.name == name)
     }
 
-    /// What `read` makes of the argument's value, if it was given.
+    /// The value of an argument as `read` understands it, if it was given.
     pub(crate) fn optional<T>(
         &self,
-        name: &str,
+        name: ArgumentName,
         read: impl FnOnce(&Expr) -> syn::Result<T>,
-    ) -> Option<Result<T, Reported>> {
+    ) -> Option<Result<T, ReportedError>> {
         self.get(name).map(|argument| match &argument.value {
-            Ok(value) => self.errors.note(read(value)),
+            Ok(value) => self.errors.record(read(value)),
             Err(reported) => Err(*reported),
         })
     }
 
-    /// The same for an argument that must be there; `missing` says why, and what to write.
+    /// The same for an argument that has to be given; `missing` is the error if it is not.
     pub(crate) fn required<T>(
         &self,
-        name: &str,
+        name: ArgumentName,
         missing: &str,
         read: impl FnOnce(&Expr) -> syn::Result<T>,
-    ) -> Result<T, Reported> {
+    ) -> Result<T, ReportedError> {
         self.optional(name, read).unwrap_or_else(|| {
             let misspelled = self.misspelled.iter().find(|(meant, _)| *meant == name);
             Err(misspelled.map_or_else(
@@ -137,31 +99,30 @@ impl<'e> Args<'e> {
         })
     }
 
-    /// One argument and the comma behind it.
+    /// Reads one argument and the comma after it.
     fn parse_one(&mut self, input: ParseStream<'_>) {
-        let Ok(name) = input.call(Ident::parse_any) else {
-            let message = "expected an argument with its name, such as `period = 30`";
+        let Ok(ident) = input.call(Ident::parse_any) else {
+            let message = "expected a named argument, such as `period = 30`";
             let reported = self.errors.report(input.error(message));
-            // It may be any of those that would be missing now.
-            self.misspelled.extend(self.names.iter().map(|name| (*name, reported)));
+            self.anything_is_misspelled(reported);
             return skip_argument(input);
         };
-        if name == "limit" && self.names.contains(&"limit") {
-            return self.parse_group(&name, input);
+        if ident == ArgumentName::Limit.as_str() && self.level == Level::Attribute {
+            return self.parse_group(&ident, input);
         }
-        let accepted = self.accept(&name);
-        let value = parse_value(&name, input);
+        let accepted = self.accept(&ident);
+        let value = parse_value(&ident, accepted.ok(), input);
         if value.is_err() {
             skip_to_comma(input);
         }
-        // An argument that does not exist is one mistake, whatever its value looks like.
-        if accepted.is_ok() {
-            let value = self.errors.note(value);
-            self.given.push(Argument { name, value });
+        // An unknown argument is one mistake. Its value is not reported as well.
+        if let Ok(name) = accepted {
+            let value = self.errors.record(value);
+            self.given.push(Argument { name, ident, value });
         }
         if !input.is_empty() && !input.peek(Token![,]) {
             self.errors.report(input.error("expected `,` between two arguments"));
-            // The next argument is likely to follow at once, or behind another separator.
+            // The next argument probably follows at once, or after another separator.
             let _ = input.parse::<Option<Token![;]>>();
             if input.peek(Ident::peek_any) && input.peek2(Token![=]) {
                 return;
@@ -170,84 +131,102 @@ impl<'e> Args<'e> {
         skip_argument(input);
     }
 
-    /// One `limit(…)` and the comma behind it.
-    fn parse_group(&mut self, name: &Ident, input: ParseStream<'_>) {
+    /// Reads one `limit(…)` and the comma after it.
+    fn parse_group(&mut self, ident: &Ident, input: ParseStream<'_>) {
         let group = input.parse::<Group>().ok();
         if let Some(group) = group.filter(|group| group.delimiter() == Delimiter::Parenthesis) {
-            let (names, tokens) = (&NAMES_OF_A_LIMIT, group.stream());
-            self.groups.push(Args::parse_with(names, name.span(), tokens, self.errors));
+            let (span, tokens) = (ident.span(), group.stream());
+            self.groups.push(Args::parse_level(Level::Group, span, tokens, self.errors));
         } else {
-            let message = "`limit` is a group: write `limit(period = 1, threshold = 10)`";
-            let reported = self.errors.report(syn::Error::new(name.span(), message));
-            self.misspelled.extend(self.names.iter().map(|name| (*name, reported)));
+            let example = ArgumentName::Limit.example();
+            let message = format!("`limit` takes arguments in parentheses: write `{example}`");
+            let reported = self.errors.report(syn::Error::new(ident.span(), message));
+            self.anything_is_misspelled(reported);
         }
         skip_argument(input);
     }
 
-    /// Whether the argument exists and comes for the first time.
-    fn accept(&mut self, name: &Ident) -> Result<(), Reported> {
-        let word = name.to_string();
-        let error = |message| Err(self.errors.report(syn::Error::new(name.span(), message)));
-        if self.get(&word).is_some() {
-            return error(format!("`{word}` is given twice: keep one of the two"));
+    /// After a mistake that can be any argument misspelled, none is reported as missing.
+    fn anything_is_misspelled(&mut self, reported: ReportedError) {
+        self.misspelled.extend(self.allowed().map(|name| (name, reported)));
+    }
+
+    /// The arguments that are allowed at this level.
+    fn allowed(&self) -> impl Iterator<Item = ArgumentName> + use<> {
+        let level = self.level;
+        let all = ArgumentName::ALL.iter().copied();
+        all.filter(move |name| level == Level::Attribute || name.place().is_in_groups())
+    }
+
+    /// The argument of that name, if it exists, is allowed here, and is given for the first time.
+    fn accept(&mut self, ident: &Ident) -> Result<ArgumentName, ReportedError> {
+        let word = ident.to_string();
+        let report = |message| self.errors.report(syn::Error::new(ident.span(), message));
+        if let Some(name) = ArgumentName::find(&word) {
+            if self.get(name).is_some() {
+                return Err(report(format!("`{word}` is given twice: remove one of the two")));
+            }
+            return match name.place() {
+                _ if self.level == Level::Attribute => Ok(name),
+                Place::OneLimit | Place::Anywhere => Ok(name),
+                Place::WithoutGroups => Err(report(LEASE_WITH_GROUPS.to_owned())),
+                Place::Attribute if name == ArgumentName::Limit => Err(report(
+                    "`limit(…)` cannot be nested: write one beside the other".to_owned(),
+                )),
+                Place::Attribute => Err(report(format!(
+                    "`{word}` applies to all limits: move it out of `limit(…)`"
+                ))),
+            };
         }
-        let names = || self.names.iter().copied();
-        if self.names.contains(&word.as_str()) {
-            return Ok(());
-        }
-        if word == "lease" {
-            return error(NOT_TOGETHER.to_owned());
-        }
-        if NAMES.contains(&word.as_str()) {
-            return error(format!(
-                "`{word}` is said once for all limits: move it out of `limit(…)`"
-            ));
-        }
-        let Some(meant) = synonym(&word).or_else(|| closest(&word, names())) else {
+        let names = || self.allowed().map(Word::as_str);
+        let similar = || ArgumentName::find(closest(&word, names())?);
+        let Some(meant) = ArgumentName::find_synonym(&word).or_else(similar) else {
             let names = quoted(names());
-            return error(format!("unknown argument `{word}`: the arguments are {names}"));
+            return Err(report(format!("unknown argument `{word}`: the arguments are {names}")));
         };
-        let accepted = error(format!("unknown argument `{word}`: did you mean `{meant}`?"));
-        self.misspelled.extend(accepted.map_err(|reported| (meant, reported)).err());
-        accepted
+        let reported = report(format!("unknown argument `{word}`: did you mean `{meant}`?"));
+        self.misspelled.push((meant, reported));
+        Err(reported)
     }
 }
 
 impl ToTokens for Argument {
     fn to_tokens(&self, tokens: &mut TokenStream) {
-        self.name.to_tokens(tokens);
+        self.ident.to_tokens(tokens);
         if let Ok(value) = &self.value {
             value.to_tokens(tokens);
         }
     }
 }
 
-fn synonym(word: &str) -> Option<&'static str> {
-    SYNONYMS.iter().find(|(theirs, _)| *theirs == word).map(|(_, ours)| *ours)
-}
-
-fn parse_value(name: &Ident, input: ParseStream<'_>) -> syn::Result<Expr> {
+/// Reads `= value`. `name` is `None` after an unknown argument, whose errors are not reported.
+fn parse_value(
+    ident: &Ident,
+    name: Option<ArgumentName>,
+    input: ParseStream<'_>,
+) -> syn::Result<Expr> {
+    let example = name.map_or("period = 30", ArgumentName::example);
     let missing = |span, what: &str| {
-        let message = format!("expected {what}: write `{name} = …`");
+        let message = format!("expected {what}, such as `{example}`");
         Err(syn::Error::new(span, message))
     };
     if !input.peek(Token![=]) {
-        let next = if input.is_empty() { name.span() } else { input.span() };
-        return missing(next, &format!("`=` and a value after `{name}`"));
+        let next = if input.is_empty() { ident.span() } else { input.span() };
+        return missing(next, &format!("`=` and a value after `{ident}`"));
     }
     let equals: Token![=] = input.parse()?;
     if input.is_empty() || input.peek(Token![,]) {
         return missing(equals.span, "a value after `=`");
     }
     input.parse().map_err(|error| {
-        let message = format!("{error} as the value of `{name}`; text is written in quotes");
+        let message = format!("{error} as the value of `{ident}`, such as `{example}`");
         syn::Error::new(error.span(), message)
     })
 }
 
 fn skip_argument(input: ParseStream<'_>) {
     skip_to_comma(input);
-    // Cannot fail: an optional token is there or not.
+    // Cannot fail: the comma is optional.
     let _ = input.parse::<Option<Token![,]>>();
 }
 

@@ -1,6 +1,6 @@
-//! Recognises what `#[async_trait]` makes of an async method: a function that returns
-//! `Box::pin(async move { … })`. The guard goes into that block, so nothing is boxed twice and the
-//! attribute works on either side of `#[async_trait]`.
+//! Recognizes an async method after `#[async_trait]`: a function that returns
+//! `Box::pin(async move { … })`. The check goes into that block, so that there is one box, and the
+//! attribute works on methods of an `#[async_trait]`.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, TokenStreamExt};
@@ -10,8 +10,8 @@ use syn::{
     parenthesized, token,
 };
 
-/// `Box::pin(async move { … })`, alone in a body.
-pub(crate) struct Boxed {
+/// A body that consists of `Box::pin(async move { … })`.
+pub(crate) struct BoxedBody {
     path: Path,
     paren: token::Paren,
     async_token: Token![async],
@@ -20,8 +20,8 @@ pub(crate) struct Boxed {
     pub(crate) body: TokenStream,
 }
 
-impl Boxed {
-    /// The same call around another body.
+impl BoxedBody {
+    /// The same call with another body in the block.
     pub(crate) fn rebuild(&self, body: &TokenStream) -> TokenStream {
         let mut tokens = self.path.to_token_stream();
         self.paren.surround(&mut tokens, |tokens| {
@@ -33,7 +33,7 @@ impl Boxed {
     }
 }
 
-impl Parse for Boxed {
+impl Parse for BoxedBody {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let (call, block);
         let path = input.call(Path::parse_mod_style)?;
@@ -41,7 +41,7 @@ impl Parse for Boxed {
             return Err(input.error("expected `Box::pin`"));
         }
         let paren = parenthesized!(call in input);
-        Ok(Boxed {
+        Ok(BoxedBody {
             path,
             paren,
             async_token: call.parse()?,
@@ -57,7 +57,7 @@ pub(crate) fn future_output(output: &ReturnType) -> Option<&Type> {
     let ReturnType::Type(_, ty) = output else {
         return None;
     };
-    let Type::TraitObject(future) = argument(argument(ty)?)? else {
+    let Type::TraitObject(future) = type_argument(type_argument(ty)?)? else {
         return None;
     };
     future.bounds.iter().find_map(|bound| {
@@ -76,7 +76,7 @@ pub(crate) fn future_output(output: &ReturnType) -> Option<&Type> {
 }
 
 /// `T` of `Wrapper<T>`.
-fn argument(ty: &Type) -> Option<&Type> {
+fn type_argument(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
     let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else {
         return None;

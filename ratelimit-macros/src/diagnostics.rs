@@ -1,5 +1,5 @@
-//! Collects every mistake of one attribute, so that they are reported together, and finds the
-//! word somebody meant.
+//! Collects the mistakes of one attribute, so that all are reported together, and finds the word
+//! that a misspelled one stands for.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,10 +12,10 @@ pub(crate) struct Errors {
     found: RefCell<Vec<syn::Error>>,
 }
 
-/// Evidence that a mistake was recorded. Only [`Errors`] makes one, so a `Result<T, Reported>`
-/// cannot lose its value in silence.
+/// The proof that an error was recorded. Only [`Errors`] creates it, so that no
+/// `Result<T, ReportedError>` can lack its value without a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reported(());
+pub(crate) struct ReportedError(());
 
 impl Errors {
     pub(crate) fn is_empty(&self) -> bool {
@@ -23,18 +23,18 @@ impl Errors {
     }
 
     /// Records one error, or several that were combined.
-    pub(crate) fn report(&self, error: syn::Error) -> Reported {
+    pub(crate) fn report(&self, error: syn::Error) -> ReportedError {
         self.found.borrow_mut().push(error);
-        Reported(())
+        ReportedError(())
     }
 
-    /// Turns a result with an error into one whose error is recorded.
-    pub(crate) fn note<T>(&self, result: syn::Result<T>) -> Result<T, Reported> {
+    /// Records the error of a result.
+    pub(crate) fn record<T>(&self, result: syn::Result<T>) -> Result<T, ReportedError> {
         result.map_err(|error| self.report(error))
     }
 
-    /// The value, if no mistake was recorded at all; otherwise the `compile_error!`s.
-    pub(crate) fn conclude<T>(self, outcome: Result<T, Reported>) -> Result<T, TokenStream> {
+    /// Returns the value if no error was recorded, and otherwise a `compile_error!` for each.
+    pub(crate) fn finish<T>(self, outcome: Result<T, ReportedError>) -> Result<T, TokenStream> {
         let found = self.found.into_inner();
         match outcome {
             Ok(value) if found.is_empty() => Ok(value),
@@ -43,21 +43,22 @@ impl Errors {
     }
 }
 
-/// The candidate nearest to `word`, if it is near enough to be a slip: one edit per three letters.
+/// The candidate nearest to `word`, if `word` can be a typing error for it: at most one edit for
+/// every three letters, and at least one is allowed.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let slips = (word.chars().count() / 3).max(1);
+    let edits = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
         .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|&(distance, candidate)| distance <= slips && distance < candidate.chars().count())
+        .filter(|&(distance, candidate)| distance <= edits && distance < candidate.chars().count())
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// `` `a`, `b`, `c` ``, each name once, in the order given.
+/// Lists the names as `` `a`, `b`, `c` ``, each once, in the order given.
 pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut seen = BTreeSet::new();
     let quoted: Vec<_> = names
@@ -68,8 +69,8 @@ pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     quoted.join(", ")
 }
 
-/// How many letters to insert, remove, replace or swap with their neighbour to get from `from` to
-/// `to`: the optimal string alignment distance, on three rows of its table.
+/// The optimal string alignment distance: how many letters have to be inserted, removed, replaced or
+/// swapped with their neighbor to turn `from` into `to`. Three rows of its table are kept.
 fn distance(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.to_lowercase().chars().collect();
     let to: Vec<char> = to.to_lowercase().chars().collect();
@@ -94,7 +95,7 @@ mod tests {
     use super::{closest, distance, quoted};
 
     #[test]
-    fn distance_counts_each_kind_of_slip_once() {
+    fn counts_each_kind_of_edit_once() {
         assert_eq!(distance("period", "period"), 0);
         assert_eq!(distance("peroid", "period"), 1, "a swap");
         assert_eq!(distance("perod", "period"), 1, "a missing letter");
@@ -105,17 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_recognised_and_another_word_is_not() {
+    fn recognizes_a_typing_error_and_not_another_word() {
         let names = ["period", "threshold", "key", "cost"];
         assert_eq!(closest("treshhold", names), Some("threshold"));
         assert_eq!(closest("Period", names), Some("period"));
         assert_eq!(closest("kye", names), Some("key"));
         assert_eq!(closest("foo", names), None);
-        assert_eq!(closest("x", ["y"]), None, "nothing of the word is left");
+        assert_eq!(closest("x", ["y"]), None, "no letter is the same");
     }
 
     #[test]
-    fn names_are_listed_once() {
+    fn lists_each_name_once() {
         assert_eq!(quoted(["b", "a", "b"]), "`b`, `a`");
     }
 }

@@ -1,19 +1,21 @@
 //! Reads a duration: `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration`.
 //!
-//! The runtime counts in whole microseconds, so a literal is scaled digit by digit, in integers,
-//! and whatever would have to be rounded is a mistake.
+//! The runtime counts in whole microseconds. A literal is therefore scaled in integers, and a value
+//! that would have to be rounded is an error.
 
 use syn::{Expr, Lit};
 
+use crate::argument::ArgumentName;
 use crate::values::{Constant, Sign, as_literal, as_path};
 
-/// A hundred years. Beyond it nobody means what they wrote, and below it microseconds are exact in
-/// the doubles of the stores.
+/// A hundred years. Up to it, microseconds are exact in the doubles that the scripts calculate with.
 pub(crate) const LONGEST_US: u64 = 36_525 * DAY_US;
 pub(crate) const DAY_US: u64 = 24 * 60 * 60 * SECOND_US;
 const SECOND_US: u64 = 1_000_000;
 
-/// Longest first: the order in which they may follow each other.
+const NEGATIVE: &str = "a duration cannot be negative: the shortest is `\"1us\"`";
+
+/// The units and their microseconds, in the order in which they can follow each other.
 const UNITS: [(&str, u64); 6] = [
     ("d", DAY_US),
     ("h", 60 * 60 * SECOND_US),
@@ -23,7 +25,7 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-/// How units are written elsewhere, by their first letters.
+/// The first letters of units as other libraries write them, and the unit here.
 const FOREIGN_UNITS: [(&str, &str); 9] = [
     ("day", "d"),
     ("hour", "h"),
@@ -37,16 +39,13 @@ const FOREIGN_UNITS: [(&str, &str); 9] = [
 ];
 
 impl Constant<u64> {
-    /// A duration in microseconds, if it is written as a literal.
-    pub(crate) fn duration(argument: &str, expr: &Expr) -> syn::Result<Self> {
+    /// A duration in microseconds, which is known if it is a literal.
+    pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
-            Some((Sign::Minus, _)) => Err("a duration cannot be negative".to_owned()),
-            Some((Sign::Plus, lit)) => parse_literal(lit).map(Some),
+            Some((Sign::Minus, _)) => Err(NEGATIVE.to_owned()),
+            Some((Sign::Plus, lit)) => parse_literal(argument, lit).map(Some),
             None if as_path(expr).is_some() => Ok(None),
-            None => Err(format!(
-                "`{argument}` is a number of seconds, text such as `\"30s\"`, or the path of a \
-                 `const` of type `Duration`"
-            )),
+            None => Err(no_duration(argument)),
         };
         match known {
             Ok(known) => Ok(Constant { expr: expr.clone(), known }),
@@ -55,40 +54,51 @@ impl Constant<u64> {
     }
 }
 
-fn parse_literal(lit: &Lit) -> Result<u64, String> {
+fn no_duration(argument: ArgumentName) -> String {
+    format!(
+        "`{argument}` must be a number of seconds, a string such as `\"30s\"`, or the path of a \
+         `const` of type `Duration`"
+    )
+}
+
+fn parse_literal(argument: ArgumentName, lit: &Lit) -> Result<u64, String> {
     match lit {
         Lit::Str(text) => parse_text(&text.value()),
         Lit::Int(int) => parse_seconds(int.base10_digits(), int.suffix()),
         Lit::Float(float) => parse_seconds(float.base10_digits(), float.suffix()),
-        _ => Err("a duration is a number of seconds or text such as `\"30s\"`".to_owned()),
+        _ => Err(no_duration(argument)),
     }
 }
 
-/// A number without quotes. Rust reads `30s` as the number `30` with the suffix `s`.
+/// Reads a number without quotes. Rust reads `30s` as the number `30` with the suffix `s`.
 fn parse_seconds(digits: &str, suffix: &str) -> Result<u64, String> {
     if digits.contains('e') {
-        return Err(format!("write `{digits}` without an exponent"));
+        return Err(format!("a duration cannot have an exponent: write `{digits}` without one"));
     }
     if suffix.is_empty() {
         return scale(digits, SECOND_US).and_then(in_range);
     }
     if unit(suffix).is_ok() {
-        Err(format!("a duration with a unit is text: write `\"{digits}{suffix}\"`, with quotes"))
+        Err(format!(
+            "a duration with a unit is a string: write `\"{digits}{suffix}\"`, with quotes"
+        ))
     } else {
-        Err(format!("a bare number is seconds: write `{digits}`, without `{suffix}`"))
+        Err(format!("a number without quotes is in seconds: write `{digits}`, without `{suffix}`"))
     }
 }
 
-/// `"1h30m"`: numbers with their units, the longest unit first, each at most once.
+/// Reads `"1h30m"`: numbers with their units, the longest unit first, each at most once.
 fn parse_text(text: &str) -> Result<u64, String> {
     let mut rest = text.trim();
     let mut total_us: u64 = 0;
     let mut shorter_than = u64::MAX;
     if rest.is_empty() {
-        return Err("a duration needs a number and a unit, such as `\"30s\"`".to_owned());
+        return Err(
+            "a duration cannot be empty: write a number and a unit, such as `\"30s\"`".to_owned()
+        );
     }
     if rest.starts_with('-') {
-        return Err("a duration cannot be negative".to_owned());
+        return Err(NEGATIVE.to_owned());
     }
     while !rest.is_empty() {
         let (number, after) = split_while(rest, |c| c.is_ascii_digit() || c == '.' || c == '_');
@@ -101,7 +111,10 @@ fn parse_text(text: &str) -> Result<u64, String> {
         }
         let unit_us = unit(name)?;
         if unit_us >= shorter_than {
-            return Err(format!("write `{name}` once and after the longer units, as in `1h30m`"));
+            return Err(format!(
+                "`{name}` is out of order: write each unit once, the longest first, as in \
+                 `\"1h30m\"`"
+            ));
         }
         shorter_than = unit_us;
         total_us = total_us.saturating_add(scale(number, unit_us)?);
@@ -125,7 +138,7 @@ fn unit(name: &str) -> Result<u64, String> {
     })
 }
 
-/// `digits` × `unit_us`, which must be whole. Saturates far beyond the longest duration.
+/// `digits` × `unit_us`, which must be a whole number. Saturates far beyond the longest duration.
 fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
     let plain = digits.replace('_', "");
     let (whole, fraction) = plain.split_once('.').unwrap_or((&plain, ""));
@@ -135,9 +148,12 @@ fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
         return Err(format!("`{digits}` is not a number"));
     }
     let too_fine = || {
-        format!("`{digits}` is not a whole number of microseconds, the resolution of a duration")
+        format!(
+            "`{digits}` is not a whole number of microseconds: a duration cannot be finer than \
+             `\"1us\"`"
+        )
     };
-    // A day is 2^13 × 3^3 × 5^8 µs, so that with more than 13 decimals nothing comes out whole.
+    // A day is 2^13 × 3^3 × 5^8 µs: no number with more than 13 decimals is whole in microseconds.
     let decimals = u32::try_from(fraction.len()).ok().filter(|decimals| *decimals <= 13);
     let denominator = 10_u128.pow(decimals.ok_or_else(too_fine)?);
     let numerator = fraction.parse::<u128>().unwrap_or(0) * u128::from(unit_us);
@@ -151,9 +167,9 @@ fn scale(digits: &str, unit_us: u64) -> Result<u64, String> {
 
 fn in_range(us: u64) -> Result<u64, String> {
     match us {
-        0 => Err("a duration is longer than zero: the shortest is `\"1us\"`".to_owned()),
+        0 => Err("a duration cannot be zero: the shortest is `\"1us\"`".to_owned()),
         1..=LONGEST_US => Ok(us),
-        _ => Err("a duration is at most 100 years, `\"36525d\"`".to_owned()),
+        _ => Err("a duration can be at most 100 years: `\"36525d\"`".to_owned()),
     }
 }
 
@@ -166,7 +182,7 @@ mod tests {
     use super::{LONGEST_US, parse_seconds, parse_text};
 
     #[test]
-    fn a_number_is_seconds() {
+    fn reads_a_number_as_seconds() {
         assert_eq!(parse_seconds("30", ""), Ok(30_000_000));
         assert_eq!(parse_seconds("0.5", ""), Ok(500_000));
         assert_eq!(parse_seconds("1.", ""), Ok(1_000_000));
@@ -175,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_units() {
+    fn reads_text_with_units() {
         assert_eq!(parse_text("30s"), Ok(30_000_000));
         assert_eq!(parse_text("250ms"), Ok(250_000));
         assert_eq!(parse_text("500us"), Ok(500));
@@ -189,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_exact() {
-        // As doubles, 0.1 + 0.2 and 4.35 × 100 come out a little off.
+    fn keeps_decimals_exact() {
+        // In doubles, 0.1 + 0.2 and 4.35 × 100 are rounded.
         assert_eq!(parse_text("0.3s"), Ok(300_000));
         assert_eq!(parse_text("4.35s"), Ok(4_350_000));
         assert_eq!(parse_text("0.0001220703125d"), Ok(10_546_875), "a day / 2^13");
@@ -199,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn rejects_what_is_no_duration() {
         for text in ["", "30", "s", "-1s", "0s", "0.0ms", "0.5us", "1.2.3s", "1,5s", "ss"] {
             assert!(parse_text(text).is_err(), "{text}");
         }
@@ -212,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_unit_is_translated() {
+    fn suggests_a_unit_for_another_spelling() {
         let unknown = |text| parse_text(text).unwrap_err();
         assert!(unknown("5min").contains("did you mean `m`?"));
         assert!(unknown("5 seconds").contains("did you mean `s`?"));

@@ -1,8 +1,8 @@
-//! Writes the guarded function.
+//! Writes the limited function: the check, then the untouched body.
 //!
-//! The guard asks in one statement and awaits in the next, so that nothing borrowed for the key is
-//! held across the await and the future is as `Send` as it was. Whatever it names has a full path,
-//! and its variables are hygienic, so guard and body cannot see each other.
+//! The check starts in one statement and is awaited in the next. The borrows of the key end in
+//! between, so the attribute does not change whether the future is `Send`. Paths are absolute and
+//! variables are hygienic, so the check and the body cannot see the names of each other.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
@@ -12,11 +12,13 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
 
 use crate::function::{Body, Function};
-use crate::guard::{Guard, Rule, Rules, Several};
-use crate::key::{Key, Piece};
-use crate::limit::{Algorithm, Limit, Offset};
+use crate::guard::{Charge, ChargeGroup, Charges, Guard, KeyAndCost};
+use crate::key::{Key, KeyPiece};
+use crate::limit::Limit;
+use crate::offset::Offset;
 use crate::policy::Policy;
-use crate::values::{Constant, peel};
+use crate::values::{Constant, unwrap_parens};
+use crate::words::Word;
 
 struct Expansion<'a> {
     function: &'a Function,
@@ -45,19 +47,19 @@ impl Expansion<'_> {
         tokens
     }
 
-    /// The guard, and the body in a block of its own: its `use`s and items stay inside.
+    /// The check, then the body in a block of its own, which keeps its `use`s and items inside.
     fn guarded(&self, body: &TokenStream) -> TokenStream {
         let Expansion { function, rt, .. } = self;
         let check = self.check();
-        let refused = self.refused();
+        let rejected = self.rejected();
 
         let mut block = Group::new(Delimiter::Brace, body.clone());
-        // Hygienic braces, or lints would ask the user to remove ours.
+        // The span is hygienic: otherwise lints would ask the user to remove these braces.
         block.set_span(hygienic().located_at(function.brace.span.join()));
 
         let body = if self.wraps_output() {
             quote_spanned! {hygienic()=>
-                // A block of its own, because a `return` in the body is not wrapped yet.
+                // In an async block, so that a `return` in the body ends the block and not the function.
                 let output = async move #block.await;
                 ::core::result::Result::<_, #rt::Rejection>::Ok(output)
             }
@@ -68,50 +70,52 @@ impl Expansion<'_> {
             {
                 let pending = #check;
                 if let ::core::result::Result::Err(rejection) = pending.await {
-                    return #refused;
+                    return #rejected;
                 }
             }
             #body
         }
     }
 
-    /// Begins the check; its value is the future of the answer.
+    /// The expression that starts the check. Its value is the future of the decision.
     fn check(&self) -> TokenStream {
         let rt = &self.rt;
-        match &self.guard.rules {
-            Rules::One(rule) => {
-                let Rule { limit, charge } = &**rule;
+        match &self.guard.charges {
+            Charges::One(charge) => {
+                let Charge { limit, key_and_cost } = &**charge;
                 let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
-                let limit = placed(rt, &tokens, limit, limit.name.is_none());
-                let (key, cost) = (self.key(charge.key.as_ref()), cost(charge.cost.as_ref()));
+                let limit = registered(rt, &tokens, limit, limit.name.is_none());
+                let key = self.key(key_and_cost.key.as_ref());
+                let cost = cost(key_and_cost.cost.as_ref());
                 quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
             }
-            Rules::Several(several) => self.check_several(several),
+            Charges::Several(group) => self.check_group(group),
         }
     }
 
-    fn check_several(&self, several: &Several) -> TokenStream {
+    fn check_group(&self, group: &ChargeGroup) -> TokenStream {
         let rt = &self.rt;
-        let Several { name, rules, default } = several;
+        let ChargeGroup { name, charges, shared } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
-        let parts = rules.iter().zip(1_usize..).map(|(Rule { limit, charge }, number)| {
-            let number = format!("#{number}");
-            let own_name = limit.name.as_ref().map_or_else(
-                || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
-                ToTokens::to_token_stream,
-            );
-            let is_default = limit.name.is_none() && !is_named;
-            let limit = placed(rt, &self.limit(limit, &own_name), limit, is_default);
-            let key =
-                charge.key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
-            let cost =
-                charge.cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
-            quote_spanned!(hygienic()=> #rt::__private::Charge::unsync(#limit, &#key, #cost))
-        });
-        let (key, cost) = (self.key(default.key.as_ref()), cost(default.cost.as_ref()));
-        // What several limits share is evaluated once. A `match` keeps the temporaries of the key
-        // for as long as they are borrowed.
+        let parts =
+            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost }, number)| {
+                let number = format!("#{number}");
+                let own_name = limit.name.as_ref().map_or_else(
+                    || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
+                    ToTokens::to_token_stream,
+                );
+                let is_default = limit.name.is_none() && !is_named;
+                let limit = registered(rt, &self.limit(limit, &own_name), limit, is_default);
+                let KeyAndCost { key, cost } = key_and_cost;
+                let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
+                let cost =
+                    cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
+                quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#limit, &#key, #cost))
+            });
+        let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
+        // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
+        // alive while they are borrowed.
         quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
@@ -122,7 +126,8 @@ impl Expansion<'_> {
         }
     }
 
-    /// `impl Trait` hides a type that cannot say how it is refused: `Result` speaks for it.
+    /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection
+    /// cannot be converted to it.
     fn wraps_output(&self) -> bool {
         self.guard.on_limited.is_none() && self.function.returns_impl_trait()
     }
@@ -135,7 +140,7 @@ impl Expansion<'_> {
         )
     }
 
-    /// The name that was given, or the path of the function.
+    /// The given name, or the path of the function.
     fn name(&self, given: Option<&LitStr>) -> TokenStream {
         given.map_or_else(
             || {
@@ -150,33 +155,35 @@ impl Expansion<'_> {
 
     fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
         let rt = &self.rt;
-        let Limit { algorithm, threshold, period, burst, align, lease, .. } = limit;
-        let constructor = Ident::new(algorithm.name(), hygienic());
+        let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
+        let constructor = Ident::new(algorithm.as_str(), hygienic());
         let threshold = &threshold.expr;
         let period_tokens = self.duration(period);
 
-        let mut tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
+        let mut tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
             #rt::Limit::#constructor(#name, #threshold, #period_tokens)
         });
         if let Some(Constant { expr, .. }) = burst {
             let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
-            tokens = shown_at(expr, call);
+            tokens = spanned_at(expr, call);
         }
         if let Some(Offset { minutes }) = align {
-            tokens = limit.shown_at_constant(quote_spanned! {hygienic()=>
+            tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
         if let Some(Constant { expr, .. }) = lease {
             let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
-            tokens = shown_at(expr, call);
+            tokens = spanned_at(expr, call);
         }
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());
-        if let Some(scope) = scope.map(variant) {
+        if let Some(scope) = scope {
+            let scope = variant(scope.variant());
             tokens = quote_spanned!(hygienic()=> #rt::Limit::scope(#tokens, #rt::Scope::#scope));
         }
-        if let Some(policy) = on_error.map(variant) {
+        if let Some(on_error) = on_error {
+            let policy = variant(on_error.variant());
             tokens =
                 quote_spanned!(hygienic()=> #rt::Limit::on_error(#tokens, #rt::OnError::#policy));
         }
@@ -197,10 +204,10 @@ impl Expansion<'_> {
             Some(Key::Expr(expr)) => borrow(expr).into_token_stream(),
             Some(Key::Format(pieces)) => {
                 let pieces = pieces.iter().map(|piece| match piece {
-                    Piece::Text(text) => {
+                    KeyPiece::Text(text) => {
                         quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
                     }
-                    Piece::Hole { spec, root, fields } => quote_spanned! {hygienic()=>
+                    KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
                         #rt::__private::Piece::Arg(
                             ::core::format_args!(#spec, #root #(.#fields)*)
                         )
@@ -211,55 +218,58 @@ impl Expansion<'_> {
         }
     }
 
-    /// What is returned instead of running the body.
-    fn refused(&self) -> TokenStream {
+    /// The value that a rejected call returns instead of running the body.
+    fn rejected(&self) -> TokenStream {
         let rt = &self.rt;
         if let Some(on_limited) = &self.guard.on_limited {
             let call = quote_spanned! {hygienic()=>
                 #rt::__private::refuse_with(rejection, #on_limited)
             };
-            return shown_at(on_limited, call);
+            return spanned_at(on_limited, call);
         }
         if self.wraps_output() {
             return quote_spanned!(hygienic()=> ::core::result::Result::Err(rejection));
         }
-        // A return type that cannot say "refused" is the user's to change.
+        // A return type that cannot carry a rejection is an error, which points at that type.
         let call = quote_spanned!(hygienic()=> #rt::__private::refuse(rejection));
         match self.function.output() {
-            Some(output) => shown_at(output, call),
-            None => shown_at(&self.function.sig.ident, call),
+            Some(output) => spanned_at(output, call),
+            None => spanned_at(&self.function.sig.ident, call),
         }
     }
 }
 
 impl Limit {
-    /// A constant behind a path is checked by the call it is given to, so that call has to point at
-    /// it.
-    fn shown_at_constant(&self, call: TokenStream) -> TokenStream {
+    /// The same call. The compiler evaluates a constant behind a path in this call, and its error
+    /// points at the call, so the call gets the span of the constant.
+    fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
         let Limit { threshold, period, .. } = self;
         match (threshold.known, period.known) {
-            (None, Some(_)) => shown_at(&threshold.expr, call),
-            (Some(_), None) => shown_at(&period.expr, call),
+            (None, Some(_)) => spanned_at(&threshold.expr, call),
+            (Some(_), None) => spanned_at(&period.expr, call),
             _ => call,
         }
     }
 }
 
-/// The limit as a constant. It also registers where it is, if it has the default name, which two
-/// functions may share by mistake, or an align, which two functions of one name may disagree on.
-fn placed(
+/// The limit as a constant. It also registers its source location if it has the default name, which
+/// two functions can share by mistake, or can have an align, which can differ between two functions
+/// of one name.
+fn registered(
     rt: &TokenStream,
     tokens: &TokenStream,
     limit: &Limit,
     has_default_name: bool,
 ) -> TokenStream {
-    let site = match limit.algorithm {
-        _ if has_default_name => "new",
-        Algorithm::Fixed => "named",
-        _ => return quote_spanned!(hygienic()=> const { &#tokens }),
+    let site = if has_default_name {
+        "new"
+    } else if limit.algorithm.has_align() {
+        "named"
+    } else {
+        return quote_spanned!(hygienic()=> const { &#tokens });
     };
     let site = Ident::new(site, hygienic());
-    // The limit comes first: an item is visible in all of its block.
+    // The limit is outside the block of `SITE`, because the user's constant may be called `SITE`.
     quote_spanned! {hygienic()=>
         match const { &#tokens } {
             limit => {
@@ -276,9 +286,9 @@ fn cost(given: Option<&Expr>) -> TokenStream {
     given.map_or_else(|| quote_spanned!(hygienic()=> 1_u32), ToTokens::to_token_stream)
 }
 
-/// A reference to the value; to each element of a tuple, so that none is moved into a new tuple.
+/// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
 fn borrow(expr: &Expr) -> Expr {
-    let expr = match peel(expr) {
+    let expr = match unwrap_parens(expr) {
         Expr::Tuple(tuple) => {
             let elems = tuple.elems.pairs().map(|pair| {
                 let (elem, comma) = pair.into_tuple();
@@ -297,13 +307,13 @@ fn borrow(expr: &Expr) -> Expr {
     })
 }
 
-/// Shown at the attribute; variables are invisible to the user's code, and theirs to ours.
+/// The span of the attribute. Variables with it and variables of the user cannot see each other.
 fn hygienic() -> Span {
     Span::mixed_site()
 }
 
-/// The same call, shown in errors from the first to the last token of `place`.
-fn shown_at(place: &impl ToTokens, call: TokenStream) -> TokenStream {
+/// The same call, with spans that make an error point from the first to the last token of `place`.
+fn spanned_at(place: &impl ToTokens, call: TokenStream) -> TokenStream {
     let mut place = place.to_token_stream().into_iter();
     let Some(first) = place.next() else {
         return call;

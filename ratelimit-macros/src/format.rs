@@ -1,7 +1,7 @@
-//! Takes the format string of a key apart: `"user:{id}"` is the text `user:` and a hole for `id`.
+//! Parses the format string of a key: `"user:{id}"` is the text `user:` and a placeholder for `id`.
 //!
-//! The grammar is that of `std::fmt`, without what a key has no use for: positions, and widths
-//! taken from arguments. With field access added: `{user.id}` is not a Rust format string.
+//! The grammar is that of `std::fmt` without positions and without widths that are arguments, and
+//! with fields: `{user.id}` is not a Rust format string.
 
 use proc_macro2::Ident;
 use syn::ext::IdentExt;
@@ -9,24 +9,24 @@ use syn::parse::Parser;
 
 /// One part of a format string.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum FormatPart {
     Text(String),
-    Hole(Hole),
+    Placeholder(Placeholder),
 }
 
 /// `{root.fields:spec}`.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Hole {
+pub(crate) struct Placeholder {
     /// An argument of the function.
     pub(crate) root: String,
-    /// The path below it: names, or numbers for the fields of a tuple.
+    /// The fields after it: names, or numbers for the fields of a tuple.
     pub(crate) fields: Vec<String>,
-    /// What stands behind the colon.
+    /// The format after the colon, such as `08x`.
     pub(crate) spec: String,
 }
 
-/// The parts, and every mistake in between.
-pub(crate) fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
+/// Returns the parts, and the message of every mistake between them.
+pub(crate) fn parse(text: &str) -> (Vec<FormatPart>, Vec<String>) {
     let mut parts = Vec::new();
     let mut problems = Vec::new();
     let mut literal = String::new();
@@ -39,57 +39,63 @@ pub(crate) fn parse(text: &str) -> (Vec<Part>, Vec<String>) {
             literal.push_str(brace);
             rest = after;
         } else if brace == "}" {
-            problems.push("unmatched `}`: write `}}` for a brace in the text".to_owned());
+            problems.push("unmatched `}`: remove it, or write `}}` for a literal brace".to_owned());
             rest = &from_brace[1..];
-        } else if let Some((hole, after)) = split_hole(&from_brace[1..]) {
+        } else if let Some((inside, after)) = split_placeholder(&from_brace[1..]) {
             if !literal.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut literal)));
+                parts.push(FormatPart::Text(std::mem::take(&mut literal)));
             }
-            match parse_hole(hole) {
-                Ok(hole) => parts.push(Part::Hole(hole)),
+            match parse_placeholder(inside) {
+                Ok(placeholder) => parts.push(FormatPart::Placeholder(placeholder)),
                 Err(problem) => problems.push(problem),
             }
             rest = after;
         } else {
-            problems.push("unclosed `{`: write `{{` for a brace in the text".to_owned());
+            problems.push("unclosed `{`: close it, or write `{{` for a literal brace".to_owned());
             rest = "";
         }
     }
     literal.push_str(rest);
     if !literal.is_empty() {
-        parts.push(Part::Text(literal));
+        parts.push(FormatPart::Text(literal));
     }
 
     (parts, problems)
 }
 
-/// What is before the closing brace, and what is behind it.
-fn split_hole(text: &str) -> Option<(&str, &str)> {
-    text.split_once('}').filter(|(hole, _)| !hole.contains('{'))
+/// Splits the text at the closing brace of a placeholder.
+fn split_placeholder(text: &str) -> Option<(&str, &str)> {
+    text.split_once('}').filter(|(inside, _)| !inside.contains('{'))
 }
 
-fn parse_hole(hole: &str) -> Result<Hole, String> {
-    let (path, spec) = hole.split_once(':').unwrap_or((hole, ""));
+fn parse_placeholder(inside: &str) -> Result<Placeholder, String> {
+    let (path, spec) = inside.split_once(':').unwrap_or((inside, ""));
     let path = path.trim();
     if path.is_empty() {
-        return Err(format!("`{{{hole}}}` names no argument: write one, such as `{{user_id}}`"));
+        return Err(format!(
+            "`{{{inside}}}` names no argument of the function: write one, such as `{{user_id}}`"
+        ));
     }
     if is_number(path) {
-        return Err(format!("`{{{hole}}}` is a position: write the argument's name instead"));
+        return Err(format!(
+            "`{{{inside}}}` is a position: write the name of the argument instead"
+        ));
     }
     let mut names = path.split('.');
     let root = names.next().unwrap_or_default().to_owned();
     let fields: Vec<String> = names.map(str::to_owned).collect();
     if !is_name(&root) || fields.iter().any(|name| !is_name(name) && !is_number(name)) {
         return Err(format!(
-            "`{{{hole}}}` is more than an argument or a field: write the whole key as an \
+            "`{{{inside}}}` is not an argument or a field of one: write the whole key as an \
              expression, such as `key = (tenant, user.id())`"
         ));
     }
     if spec.contains(['$', '*']) {
-        return Err(format!("`{{{hole}}}` takes its width from an argument: write the number"));
+        return Err(format!(
+            "`{{{inside}}}` takes its width or precision from an argument: write a number instead"
+        ));
     }
-    Ok(Hole { root, fields, spec: spec.trim_end().to_owned() })
+    Ok(Placeholder { root, fields, spec: spec.trim_end().to_owned() })
 }
 
 fn is_number(name: &str) -> bool {
@@ -102,51 +108,58 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hole, Part};
+    use super::{FormatPart, Placeholder};
 
-    fn parse(text: &str) -> Result<Vec<Part>, Vec<String>> {
+    fn parse(text: &str) -> Result<Vec<FormatPart>, Vec<String>> {
         let (parts, problems) = super::parse(text);
         if problems.is_empty() { Ok(parts) } else { Err(problems) }
     }
 
-    fn text(text: &str) -> Part {
-        Part::Text(text.to_owned())
+    fn text(text: &str) -> FormatPart {
+        FormatPart::Text(text.to_owned())
     }
 
-    fn hole(root: &str, fields: &[&str], spec: &str) -> Part {
+    fn argument(root: &str, fields: &[&str], spec: &str) -> FormatPart {
         let fields = fields.iter().map(ToString::to_string).collect();
-        Part::Hole(Hole { root: root.to_owned(), fields, spec: spec.to_owned() })
+        let (root, spec) = (root.to_owned(), spec.to_owned());
+        FormatPart::Placeholder(Placeholder { root, fields, spec })
     }
 
     #[test]
-    fn text_and_holes_alternate() {
+    fn splits_text_and_placeholders() {
         assert_eq!(parse(""), Ok(vec![]));
         assert_eq!(parse("user"), Ok(vec![text("user")]));
         assert_eq!(
             parse("user:{id}/{ip}!"),
-            Ok(vec![text("user:"), hole("id", &[], ""), text("/"), hole("ip", &[], ""), text("!")])
+            Ok(vec![
+                text("user:"),
+                argument("id", &[], ""),
+                text("/"),
+                argument("ip", &[], ""),
+                text("!")
+            ])
         );
-        assert_eq!(parse("{a}{b}"), Ok(vec![hole("a", &[], ""), hole("b", &[], "")]));
+        assert_eq!(parse("{a}{b}"), Ok(vec![argument("a", &[], ""), argument("b", &[], "")]));
     }
 
     #[test]
-    fn doubled_braces_are_text() {
-        assert_eq!(parse("{{{id}}}"), Ok(vec![text("{"), hole("id", &[], ""), text("}")]));
+    fn reads_doubled_braces_as_text() {
+        assert_eq!(parse("{{{id}}}"), Ok(vec![text("{"), argument("id", &[], ""), text("}")]));
         assert_eq!(parse("a{{b}}c"), Ok(vec![text("a{b}c")]));
     }
 
     #[test]
-    fn holes_have_fields_and_specs() {
-        assert_eq!(parse("{self.tenant}"), Ok(vec![hole("self", &["tenant"], "")]));
-        assert_eq!(parse("{pair.0.1:?}"), Ok(vec![hole("pair", &["0", "1"], "?")]));
-        assert_eq!(parse("{ id :>08x }"), Ok(vec![hole("id", &[], ">08x")]));
-        assert_eq!(parse("{größe}"), Ok(vec![hole("größe", &[], "")]));
+    fn reads_fields_and_formats() {
+        assert_eq!(parse("{self.tenant}"), Ok(vec![argument("self", &["tenant"], "")]));
+        assert_eq!(parse("{pair.0.1:?}"), Ok(vec![argument("pair", &["0", "1"], "?")]));
+        assert_eq!(parse("{ id :>08x }"), Ok(vec![argument("id", &[], ">08x")]));
+        assert_eq!(parse("{größe}"), Ok(vec![argument("größe", &[], "")]));
     }
 
     #[test]
-    fn every_mistake_is_found() {
+    fn finds_every_mistake() {
         let problems = parse("{}, {0}, {a b}, {x:w$}, }, {y").unwrap_err();
-        let about = ["no argument", "position", "more than", "width", "unmatched", "unclosed"];
+        let about = ["no argument", "position", "is not an", "width", "unmatched", "unclosed"];
         assert_eq!(problems.len(), about.len(), "{problems:?}");
         for (problem, about) in problems.iter().zip(about) {
             assert!(problem.contains(about), "{problem}");
@@ -154,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_a_place_and_no_other_expression() {
-        for hole in ["{a.}", "{.a}", "{a()}", "{a[0]}", "{&a}", "{a.x²}", "{a{b}}"] {
-            assert!(parse(hole).is_err(), "{hole}");
+    fn rejects_other_expressions_in_a_placeholder() {
+        for text in ["{a.}", "{.a}", "{a()}", "{a[0]}", "{&a}", "{a.x²}", "{a{b}}"] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

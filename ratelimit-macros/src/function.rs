@@ -1,7 +1,7 @@
-//! The item under the attribute: a signature that is understood and a body that is not.
+//! The function under the attribute: its signature is parsed, its body is not.
 //!
-//! The body stays a sequence of tokens. What somebody is still typing in there does not concern
-//! the attribute, and every span in it remains theirs.
+//! The body stays a sequence of tokens with the spans of the user, so that a half-typed body does
+//! not break the attribute, and errors in the body point into the body.
 
 use proc_macro2::{Ident, TokenStream};
 use syn::ext::IdentExt;
@@ -10,52 +10,52 @@ use syn::punctuated::Punctuated;
 use syn::{Attribute, FnArg, LitStr, Pat, ReturnType, Signature, Token, Type, Visibility};
 use syn::{braced, token};
 
-use crate::boxed::{self, Boxed};
-use crate::diagnostics::{Errors, Reported};
+use crate::boxed::{self, BoxedBody};
+use crate::diagnostics::{Errors, ReportedError};
 
-/// A function with a body, as it was written.
+/// A function with a body, as written.
 pub(crate) struct Function {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) vis: Visibility,
     pub(crate) sig: Signature,
     pub(crate) brace: token::Brace,
-    /// `#![…]` at the head of the body. They speak about the whole function.
+    /// The `#![…]` at the start of the body, which apply to the whole function.
     pub(crate) inner_attrs: Vec<Attribute>,
     pub(crate) body: Body,
 }
 
 pub(crate) enum Body {
     Plain(TokenStream),
-    /// What `#[async_trait]` leaves of an async method.
-    Boxed(Boxed),
+    /// The body of an async method after `#[async_trait]`.
+    Boxed(BoxedBody),
 }
 
 impl Function {
-    pub(crate) fn require_async(self, errors: &Errors) -> Result<Self, Reported> {
+    pub(crate) fn require_async(self, errors: &Errors) -> Result<Self, ReportedError> {
         if self.sig.asyncness.is_some() || matches!(self.body, Body::Boxed(_)) {
             return Ok(self);
         }
         let name = &self.sig.ident;
         let message = format!(
-            "a decision is awaited, so this needs an `async fn`: write `async fn {name}`, or \
-             leave `{name}` as it is and put the attribute on the async function that calls it"
+            "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn {name}`, \
+             or put the attribute on the async function that calls `{name}`"
         );
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
     }
 
-    /// Two attributes on one function would count every call twice under one name.
+    /// Rejects a second attribute, which would count every call again under the same name.
     pub(crate) fn require_one_attribute(&self, errors: &Errors) {
         for attribute in &self.attrs {
             let path = attribute.path();
             if path.segments.last().is_some_and(|last| last.ident == "rate_limit") {
-                let message = "a second `#[rate_limit]` on one function: put both into one, as \
-                               `#[rate_limit(limit(…), limit(…))]`, where they are decided together";
+                let message = "a function can have only one `#[rate_limit]`: write both limits in one, \
+                               as `#[rate_limit(limit(…), limit(…))]`, to decide them together";
                 errors.report(syn::Error::new_spanned(path, message));
             }
         }
     }
 
-    /// What the future of the function resolves to; `None` is `()`.
+    /// The type that the future of the function resolves to; `None` is `()`.
     pub(crate) fn output(&self) -> Option<&Type> {
         match (&self.body, &self.sig.output) {
             (Body::Boxed(_), output) => boxed::future_output(output),
@@ -65,16 +65,16 @@ impl Function {
     }
 
     pub(crate) fn returns_impl_trait(&self) -> bool {
-        matches!(self.output().map(peel), Some(Type::ImplTrait(_)))
+        matches!(self.output().map(unwrap_parens), Some(Type::ImplTrait(_)))
     }
 
-    /// Every value the signature brings into scope.
+    /// The names of all values that the signature binds.
     pub(crate) fn bindings(&self) -> Vec<Ident> {
         let mut found = Vec::new();
         for input in &self.sig.inputs {
             match input {
                 FnArg::Receiver(receiver) => found.push(Ident::from(receiver.self_token)),
-                FnArg::Typed(typed) => collect(&typed.pat, &mut found),
+                FnArg::Typed(typed) => collect_bindings(&typed.pat, &mut found),
             }
         }
         found.extend(self.sig.generics.const_params().map(|param| param.ident.clone()));
@@ -89,7 +89,7 @@ impl Parse for Function {
         expect_function(&input.fork())?;
         let sig: Signature = input.parse()?;
         if input.peek(Token![;]) {
-            let message = "there is no body to guard: put the attribute on the implementations";
+            let message = "this function has no body: put `#[rate_limit]` on its implementations";
             return Err(syn::Error::new(sig.ident.span(), message));
         }
         let body;
@@ -104,8 +104,8 @@ impl Parse for Function {
     }
 }
 
-/// Rejects every item but a function by what it is, before the parser complains about what it is
-/// not.
+/// Rejects an item that is not a function, by its kind: the parser would only say that it expected
+/// `fn`.
 fn expect_function(input: ParseStream<'_>) -> syn::Result<()> {
     const QUALIFIERS: [&str; 6] = ["default", "const", "async", "unsafe", "safe", "extern"];
     const CONTAINERS: [&str; 3] = ["impl", "trait", "mod"];
@@ -127,14 +127,14 @@ fn expect_function(input: ParseStream<'_>) -> syn::Result<()> {
     } else {
         (first, "")
     };
-    let message = format!("`#[rate_limit]` goes on an `async fn`, not on `{item}`{advice}");
+    let message = format!("`#[rate_limit]` works on an `async fn`, not on `{item}`{advice}");
     Err(syn::Error::new(item.span(), message))
 }
 
 fn parse_body(sig: &Signature, input: ParseStream<'_>) -> syn::Result<Body> {
     let ahead = input.fork();
     if sig.asyncness.is_none()
-        && let Ok(boxed) = ahead.parse::<Boxed>()
+        && let Ok(boxed) = ahead.parse::<BoxedBody>()
         && ahead.is_empty()
     {
         input.parse::<TokenStream>()?;
@@ -143,32 +143,33 @@ fn parse_body(sig: &Signature, input: ParseStream<'_>) -> syn::Result<Body> {
     input.parse().map(Body::Plain)
 }
 
-fn collect(pat: &Pat, found: &mut Vec<Ident>) {
-    let mut all = |pats: &Punctuated<Pat, _>| pats.iter().for_each(|pat| collect(pat, found));
+fn collect_bindings(pat: &Pat, found: &mut Vec<Ident>) {
+    let mut all =
+        |pats: &Punctuated<Pat, _>| pats.iter().for_each(|pat| collect_bindings(pat, found));
     match pat {
         Pat::Ident(pat) => {
             found.push(pat.ident.clone());
             if let Some((_, subpattern)) = &pat.subpat {
-                collect(subpattern, found);
+                collect_bindings(subpattern, found);
             }
         }
-        Pat::Paren(pat) => collect(&pat.pat, found),
-        Pat::Reference(pat) => collect(&pat.pat, found),
-        Pat::Type(pat) => collect(&pat.pat, found),
-        Pat::Struct(pat) => pat.fields.iter().for_each(|field| collect(&field.pat, found)),
+        Pat::Paren(pat) => collect_bindings(&pat.pat, found),
+        Pat::Reference(pat) => collect_bindings(&pat.pat, found),
+        Pat::Type(pat) => collect_bindings(&pat.pat, found),
+        Pat::Struct(pat) => pat.fields.iter().for_each(|field| collect_bindings(&field.pat, found)),
         Pat::Tuple(pat) => all(&pat.elems),
         Pat::TupleStruct(pat) => all(&pat.elems),
         Pat::Slice(pat) => all(&pat.elems),
         // All cases bind the same names.
-        Pat::Or(pat) => pat.cases.first().into_iter().for_each(|pat| collect(pat, found)),
+        Pat::Or(pat) => pat.cases.first().into_iter().for_each(|pat| collect_bindings(pat, found)),
         _ => {}
     }
 }
 
-fn peel(ty: &Type) -> &Type {
+fn unwrap_parens(ty: &Type) -> &Type {
     match ty {
-        Type::Group(group) => peel(&group.elem),
-        Type::Paren(paren) => peel(&paren.elem),
+        Type::Group(group) => unwrap_parens(&group.elem),
+        Type::Paren(paren) => unwrap_parens(&paren.elem),
         other => other,
     }
 }

@@ -1,64 +1,69 @@
-//! What the attribute puts in front of a body, understood and free of contradictions.
+//! The check that the attribute puts in front of a body: which charges it makes, and what it does
+//! with a rejection.
 
 use syn::{Expr, LitStr, Path};
 
-use crate::args::{Args, NOT_TOGETHER};
-use crate::diagnostics::Reported;
+use crate::args::{Args, LEASE_WITH_GROUPS};
+use crate::argument::{ArgumentName, Place};
+use crate::diagnostics::ReportedError;
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
 use crate::policy::Policy;
-use crate::values::{as_literal, as_path, peel, whole_number};
+use crate::values::{as_literal, as_path, unwrap_parens, whole_number};
+use crate::words::Word;
 
 pub(crate) struct Guard {
-    pub(crate) rules: Rules,
+    pub(crate) charges: Charges,
     pub(crate) policy: Policy,
-    /// Makes the return value of a refused call.
+    /// Makes the return value of a rejected call.
     pub(crate) on_limited: Option<Expr>,
-    /// Where the runtime is, if not at `::ratelimit_runtime`.
+    /// The path of the runtime, if it is not `::ratelimit_runtime`.
     pub(crate) runtime: Option<Path>,
 }
 
-/// The limits, and what a call has there.
-pub(crate) enum Rules {
-    One(Box<Rule>),
-    Several(Box<Several>),
+/// The charges of one call.
+pub(crate) enum Charges {
+    One(Box<Charge>),
+    Several(Box<ChargeGroup>),
 }
 
-/// Limits that are decided together.
-pub(crate) struct Several {
+/// The charges of an attribute with `limit(…)` groups, which are decided together.
+pub(crate) struct ChargeGroup {
     pub(crate) name: Option<LitStr>,
-    pub(crate) rules: Vec<Rule>,
-    /// What goes for the rules that do not say it themselves.
-    pub(crate) default: Charge,
+    pub(crate) charges: Vec<Charge>,
+    /// The key and the cost for the limits that do not have their own.
+    pub(crate) shared: KeyAndCost,
 }
 
-pub(crate) struct Rule {
-    pub(crate) limit: Limit,
-    pub(crate) charge: Charge,
-}
-
-/// The key that is charged, and the cost.
 pub(crate) struct Charge {
-    /// `None`: all calls together.
+    pub(crate) limit: Limit,
+    pub(crate) key_and_cost: KeyAndCost,
+}
+
+pub(crate) struct KeyAndCost {
+    /// `None`: all calls share one count.
     pub(crate) key: Option<Key>,
     /// `None`: one unit.
     pub(crate) cost: Option<Expr>,
 }
 
 impl Guard {
-    /// Without a function, what depends on it goes unchecked, and the rest is still reported.
-    pub(crate) fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
-        let rules = if args.groups.is_empty() {
-            Rule::validate(args, function).map(|rule| Rules::One(Box::new(rule)))
+    /// Without a function, the checks that depend on it are skipped.
+    pub(crate) fn validate(
+        args: &Args<'_>,
+        function: Option<&Function>,
+    ) -> Result<Self, ReportedError> {
+        let charges = if args.groups.is_empty() {
+            Charge::validate(args, function).map(|charge| Charges::One(Box::new(charge)))
         } else {
-            Several::validate(args, function).map(|several| Rules::Several(Box::new(several)))
+            ChargeGroup::validate(args, function).map(|group| Charges::Several(Box::new(group)))
         };
         let policy = Policy::validate(args);
-        let on_limited = args.optional("on_limited", read_on_limited);
-        let runtime = args.optional("crate", read_runtime);
+        let on_limited = args.optional(ArgumentName::OnLimited, read_on_limited);
+        let runtime = args.optional(ArgumentName::Crate, read_runtime);
         Ok(Guard {
-            rules: rules?,
+            charges: charges?,
             policy: policy?,
             on_limited: on_limited.transpose()?,
             runtime: runtime.transpose()?,
@@ -66,49 +71,57 @@ impl Guard {
     }
 }
 
-impl Several {
-    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
-        let mut misplaced = Ok(());
-        for word in ["period", "threshold", "algo", "burst", "align"] {
-            if let Some(argument) = args.get(word) {
-                let message = format!("`{word}` belongs to one limit: move it into `limit(…)`");
-                misplaced = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
-            }
-        }
-        if let Some(argument) = args.get("lease") {
-            let error = syn::Error::new_spanned(argument, NOT_TOGETHER);
-            misplaced = Err(args.errors.report(error));
-        }
-        let name = args.optional("name", read_name).transpose();
-        let rules: Vec<_> =
-            args.groups.iter().map(|group| Rule::validate(group, function)).collect();
-        names_are_apart(args, &rules);
-        // The smallest capacity that is known is the first that the common cost exceeds.
-        let sharing = rules.iter().flatten().filter(|rule| rule.charge.cost.is_none());
-        let capacity = sharing.filter_map(|rule| rule.limit.capacity()).min();
-        let default = Charge::validate(args, function, capacity);
-        misplaced?;
+impl ChargeGroup {
+    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
+        let placed = check_places(args);
+        let name = args.optional(ArgumentName::Name, read_name).transpose();
+        let charges: Vec<_> =
+            args.groups.iter().map(|group| Charge::validate(group, function)).collect();
+        check_counts_differ(args, &charges);
+        // The shared cost has to fit the smallest capacity that is known.
+        let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
+        let capacity = sharing
+            .filter_map(|charge| charge.limit.capacity())
+            .min_by_key(|(capacity, _)| *capacity);
+        let shared = KeyAndCost::validate(args, function, capacity);
+        placed?;
         Ok(Self {
             name: name?,
-            rules: rules.into_iter().collect::<Result<_, _>>()?,
-            default: default?,
+            charges: charges.into_iter().collect::<Result<_, _>>()?,
+            shared: shared?,
         })
     }
 }
 
-/// Two limits of one name, algorithm, period and align are one count, which cannot have two thresholds.
-fn names_are_apart(args: &Args<'_>, rules: &[Result<Rule, Reported>]) {
+/// Rejects the arguments beside `limit(…)` groups that belong to one limit.
+fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
+    let mut outcome = Ok(());
+    for name in ArgumentName::ALL {
+        let message = match name.place() {
+            Place::Anywhere | Place::Attribute => continue,
+            Place::OneLimit => format!("`{name}` describes one limit: move it into `limit(…)`"),
+            Place::WithoutGroups => LEASE_WITH_GROUPS.to_owned(),
+        };
+        if let Some(argument) = args.get(*name) {
+            outcome = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
+        }
+    }
+    outcome
+}
+
+/// Rejects two limits with one name, algorithm, period and align: they would share one count.
+fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
     let mut counts = Vec::new();
-    for rule in rules.iter().flatten() {
-        let Limit { name: Some(name), algorithm, period, align, .. } = &rule.limit else {
+    for charge in charges.iter().flatten() {
+        let Limit { name: Some(name), algorithm, period, align, .. } = &charge.limit else {
             continue;
         };
         let align = align.map(|offset| offset.minutes);
-        let count = (name.value(), algorithm.name(), period.known, align);
+        let count = (name.value(), *algorithm, period.known, align);
         if period.known.is_some() && counts.contains(&count) {
             let message = format!(
-                "two limits named `{}` have one algorithm, period and align, and so one count: give \
-                 one of them another `name`",
+                "two limits named `{}` have the same algorithm, period and align, so they share one \
+                 count: give one of them another `name`",
                 count.0
             );
             args.errors.report(syn::Error::new(name.span(), message));
@@ -117,36 +130,37 @@ fn names_are_apart(args: &Args<'_>, rules: &[Result<Rule, Reported>]) {
     }
 }
 
-impl Rule {
-    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, Reported> {
+impl Charge {
+    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
         let limit = Limit::validate(args);
         let capacity = limit.as_ref().ok().and_then(Limit::capacity);
-        let charge = Charge::validate(args, function, capacity);
-        Ok(Self { limit: limit?, charge: charge? })
+        let key_and_cost = KeyAndCost::validate(args, function, capacity);
+        Ok(Self { limit: limit?, key_and_cost: key_and_cost? })
     }
 }
 
-impl Charge {
+impl KeyAndCost {
+    /// `capacity` is the largest cost that can be admitted, and the argument that sets it.
     fn validate(
         args: &Args<'_>,
         function: Option<&Function>,
-        capacity: Option<(u32, &str)>,
-    ) -> Result<Self, Reported> {
-        let key = args.optional("key", |expr| Key::read(expr, function));
-        let cost = args.optional("cost", |expr| read_cost(expr, capacity));
+        capacity: Option<(u32, ArgumentName)>,
+    ) -> Result<Self, ReportedError> {
+        let key = args.optional(ArgumentName::Key, |expr| Key::read(expr, function));
+        let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
         Ok(Self { key: key.transpose()?, cost: cost.transpose()? })
     }
 }
 
-fn read_cost(expr: &Expr, capacity: Option<(u32, &str)>) -> syn::Result<Expr> {
-    let zero = "`cost = 0` takes nothing, so nothing would be limited: the smallest is 1";
-    let cost = whole_number("cost", zero, expr)?;
+fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<Expr> {
+    let zero = "`cost = 0` would charge nothing, so no call is limited: the smallest value is 1";
+    let cost = whole_number(ArgumentName::Cost, zero, expr)?;
     if let (Some(cost), Some((capacity, argument))) = (cost, capacity)
         && cost > capacity
     {
         let message = format!(
-            "a call that costs {cost} is never admitted, because at most {capacity} can be: lower \
-             `cost` or raise `{argument}`"
+            "a call with `cost = {cost}` is never admitted, because at most {capacity} can be \
+             admitted at once: lower `cost` or raise `{argument}`"
         );
         return Err(syn::Error::new_spanned(expr, message));
     }
@@ -154,14 +168,14 @@ fn read_cost(expr: &Expr, capacity: Option<(u32, &str)>) -> syn::Result<Expr> {
 }
 
 fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
-    let message = match peel(expr) {
+    let message = match unwrap_parens(expr) {
         Expr::Path(_) => return Ok(expr.clone()),
         Expr::Closure(closure) if closure.asyncness.is_none() => return Ok(expr.clone()),
-        Expr::Closure(_) => "`on_limited` is called and not awaited: remove `async`",
-        _ => {
-            "`on_limited` is a function or a closure that takes the rejection, such as \
-              `on_limited = |rejection| …`"
-        }
+        Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
+        _ => format!(
+            "`on_limited` must be a function or a closure that takes the rejection, such as `{}`",
+            ArgumentName::OnLimited.example()
+        ),
     };
     Err(syn::Error::new_spanned(expr, message))
 }
@@ -172,8 +186,8 @@ fn read_runtime(expr: &Expr) -> syn::Result<Path> {
         _ => {
             let quotes = if as_literal(expr).is_some() { ", without quotes" } else { "" };
             let message = format!(
-                "`crate` is the path of the runtime: write it as in `crate = my_crate::ratelimit`\
-                 {quotes}"
+                "`crate` must be the path of the runtime, such as `{}`{quotes}",
+                ArgumentName::Crate.example()
             );
             Err(syn::Error::new_spanned(expr, message))
         }

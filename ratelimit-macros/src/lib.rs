@@ -1,11 +1,18 @@
-//! The `#[rate_limit]` attribute. Depend on `ratelimit-runtime`, which re-exports it: what the
-//! attribute writes calls that crate.
+//! The `#[rate_limit]` attribute. Depend on `ratelimit-runtime`, which re-exports it: the expansion
+//! calls that crate.
 //!
-//! One attribute becomes code in three steps: `Args` and `Function` say what was written, `Guard`
-//! what it means, and `expand` writes it.
+//! The attribute is expanded in three steps: `Args` and `Function` parse what is written, `Guard`
+//! validates it, and `expand` writes the limited function.
 
+#[cfg(test)]
+mod agreement;
+#[cfg(test)]
+mod arbitrary_input;
 mod args;
+mod argument;
 mod boxed;
+#[cfg(test)]
+mod completeness;
 mod diagnostics;
 mod duration;
 mod expand;
@@ -14,15 +21,15 @@ mod function;
 mod guard;
 mod key;
 mod limit;
-#[cfg(test)]
-mod nonsense;
+mod offset;
 mod policy;
 mod rewrite;
 #[cfg(test)]
 mod snapshots;
 mod values;
+mod words;
 
-/// Limits how often an async function runs. A call above the limit is refused before the body
+/// Limits how often an async function runs. A call above the limit is rejected before the body
 /// starts.
 ///
 /// ```
@@ -36,86 +43,126 @@ mod values;
 /// # async fn main() {
 /// assert!(say_hi(1).await.is_ok());
 /// assert!(say_hi(1).await.is_ok());
-/// assert!(say_hi(1).await.is_err()); // the third within 30 seconds
-/// assert!(say_hi(2).await.is_ok());
+/// assert!(say_hi(1).await.is_err()); // the third call within 30 seconds
+/// assert!(say_hi(2).await.is_ok()); // another key
 /// # }
 /// ```
 ///
 /// # Arguments
 ///
-/// | argument | form | meaning |
-/// | --- | --- | --- |
-/// | [`period`](#period-and-threshold) | `30`, `0.5`, `"250ms"`, `"1h30m"`, or the path of a `const` of type `Duration` | required; a bare number is seconds; the units are `us`, `ms`, `s`, `m`, `h`, `d` |
-/// | [`threshold`](#period-and-threshold) | an integer, or the path of a `const` of type `u32` | required; the cost admitted per period |
-/// | [`algo`](#algo-and-burst) | `"sliding"`, `"fixed"`, `"sliding_counter"`, `"token_bucket"`, `"leaky_bucket"` | how it is counted; default `"sliding"` |
-/// | [`burst`](#algo-and-burst) | like `threshold` | capacity of a bucket; default: `threshold` for a token bucket, 1 for a leaky one |
-/// | [`align`](#align) | `"utc"`, `"+08:00"`, `"-03:30"` | `"fixed"` windows start at calendar boundaries there; the period divides a day or is whole days |
-/// | [`key`](#key) | an expression, or a format string | what is counted separately; default: all calls together |
-/// | [`cost`](#cost) | an expression of type `u32` | what one call takes; default 1 |
-/// | [`name`](#name) | a string literal | the identity of the limit; default `crate::module::function` |
-/// | [`limit(…)`](#several-limits) | a group of `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`; any number of them | several limits decided together |
-/// | [`scope`](#scope) | `"global"`, `"process"` | who counts together: all who use the store, or this process by itself; default `"global"` |
-/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what to do when Redis cannot decide: decide in this process, admit, refuse; default as the limiter was built, there `"local"` |
-/// | [`shadow`](#shadow) | `true` | decide and count, and never refuse |
-/// | [`wait`](#wait) | like `period` | wait up to that long for the permit, first come first served, instead of being refused at once |
-/// | [`lease`](#lease) | like `threshold` | pay Redis for up to that many calls of a key at once, and let them pass without asking; 1 or more |
-/// | [`on_limited`](#what-a-refused-call-returns) | a path or a closure, `FnOnce(Rejection) -> ReturnType` | makes the value that a refused call returns |
-/// | `crate` | a path | where the runtime is, if a crate re-exports it; default `::ratelimit_runtime` |
+/// | argument | value | meaning | default |
+/// | --- | --- | --- | --- |
+/// | [`period`](#period) | `30`, `0.5`, `"250ms"`, `"1h30m"`, or a constant of type `Duration` | the length of a period | required |
+/// | [`threshold`](#threshold) | an integer, or a constant of type `u32` | how many units a period admits | required |
+/// | [`algo`](#algo) | one of five words | how calls are counted | `"sliding"` |
+/// | [`burst`](#burst) | like `threshold` | the capacity of a bucket | `threshold` for a token bucket, 1 for a leaky bucket |
+/// | [`align`](#align) | `"utc"`, or an offset such as `"+08:00"` | windows start at calendar boundaries | a window starts with the first admitted call |
+/// | [`key`](#key) | an expression, or a format string | what is counted separately | all calls share one count |
+/// | [`cost`](#cost) | an expression of type `u32` | how many units a call takes | 1 |
+/// | [`name`](#name) | a string literal | the name of the limit | `crate::module::function` |
+/// | [`limit`](#limit) | a group of arguments, `limit(…)` | one of several limits that are decided together | one limit |
+/// | [`scope`](#scope) | `"global"`, `"process"` | which processes share the count | `"global"` |
+/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | as the limiter is built, which is `"local"` unless set |
+/// | [`shadow`](#shadow) | `true` | count and report, but never reject | `false` |
+/// | [`wait`](#wait) | like `period` | how long a call waits before it is rejected | calls do not wait |
+/// | [`lease`](#lease) | like `threshold` | how many units a process charges in advance | 0 |
+/// | [`on_limited`](#on_limited) | a function, or a closure | makes the return value of a rejected call | the rejection is converted to the return type |
+/// | [`crate`](#crate) | a path | where the runtime is re-exported | `::ratelimit_runtime` |
 ///
-/// ## `period` and `threshold`
+/// A wrong argument is a compile error at that argument. All errors of one attribute are reported
+/// at once.
+///
+/// A constant is written by its path: `LIMIT`, `Self::LIMIT`, `T::LIMIT`. The attribute checks
+/// literals itself; the compiler checks constants when it generates code for the function, in
+/// `cargo build` and not in `cargo check`. For values that are known only at run time, use a
+/// `Limit` and `RateLimiter::check` instead of the attribute.
+///
+/// ## `period`
+///
+/// A number without quotes is in seconds. In a string, the units are `us`, `ms`, `s`, `m`, `h` and
+/// `d`, the longest first. The shortest period is one microsecond, the longest is 100 years.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
 /// # use std::time::Duration;
-/// const PER_MINUTE: u32 = 100;
 /// const QUARTER: Duration = Duration::from_secs(15 * 60);
 ///
-/// #[rate_limit(period = "1m", threshold = PER_MINUTE)]
-/// async fn minutely() -> Result<(), Rejection> {
+/// #[rate_limit(period = "1h30m", threshold = 100)]
+/// async fn literal() -> Result<(), Rejection> {
 ///     Ok(())
 /// }
 ///
+/// #[rate_limit(period = QUARTER, threshold = 100)]
+/// async fn constant() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `threshold`
+///
+/// How many units each key can take per period. A call takes one unit, or its [`cost`](#cost). The
+/// smallest threshold is 1.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
 /// struct Mailer;
 ///
 /// impl Mailer {
 ///     const MAILS: u32 = 20;
 ///
-///     #[rate_limit(period = QUARTER, threshold = Self::MAILS)]
+///     #[rate_limit(period = "1h", threshold = Self::MAILS)]
 ///     async fn send(&self) -> Result<(), Rejection> {
 ///         Ok(())
 ///     }
 /// }
 /// ```
 ///
-/// Literals are checked while the attribute is read, constants behind a path when code is generated for
-/// the function. A value that is known at run time only is a `Limit` used by hand, with
-/// `RateLimiter::check`.
+/// ## `algo`
 ///
-/// ## `algo` and `burst`
+/// | algorithm | what it admits |
+/// | --- | --- |
+/// | `"sliding"` | at most `threshold` units in any period: exact, with a log of the admitted calls |
+/// | `"fixed"` | at most `threshold` units in each window |
+/// | `"sliding_counter"` | close to `"sliding"`, by an estimate from two windows, in little memory |
+/// | `"token_bucket"` | up to `burst` units at once, refilled by `threshold` units per period |
+/// | `"leaky_bucket"` | like a token bucket, but with a `burst` of 1: evenly spaced calls |
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// 50 at once, then 10 a second.
-/// #[rate_limit(period = 1, threshold = 10, algo = "token_bucket", burst = 50)]
-/// async fn search() -> Result<(), Rejection> {
-///     Ok(())
-/// }
-///
-/// /// One every 100 milliseconds.
+/// /// One call every 100 milliseconds.
 /// #[rate_limit(period = 1, threshold = 10, algo = "leaky_bucket")]
 /// async fn call_downstream() -> Result<(), Rejection> {
 ///     Ok(())
 /// }
 /// ```
 ///
-/// ## `align`
+/// ## `burst`
 ///
-/// Another align is another count, as another period is: while a deployment changes it, a key can use
-/// the limit once under each.
+/// The capacity of a bucket: how many units it admits at once when it is full. Only for
+/// `"token_bucket"` and `"leaky_bucket"`. The smallest burst is 1, and a bucket cannot take more
+/// than 100 years to fill.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// A day begins at midnight in Singapore. A period of seven days begins on Monday.
+/// /// 50 calls at once, then 10 per second.
+/// #[rate_limit(period = 1, threshold = 10, algo = "token_bucket", burst = 50)]
+/// async fn search() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// ## `align`
+///
+/// Starts the windows of a `"fixed"` limit at calendar boundaries of UTC, or of an offset from
+/// `-14:00` to `+14:00`. The period must divide a day or be whole days. A period of seven days
+/// starts on Monday.
+///
+/// Each align has its own count. While a deployment changes the align, a key can use the limit
+/// once under each.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// /// A day starts at midnight in Singapore.
 /// #[rate_limit(period = "1d", threshold = 1_000, algo = "fixed", align = "+08:00")]
 /// async fn daily() -> Result<(), Rejection> {
 ///     Ok(())
@@ -124,12 +171,16 @@ mod values;
 ///
 /// ## `key`
 ///
-/// An expression may use everything in scope at the start of the function. It is borrowed, each element
-/// of a tuple by itself, so the body still owns its arguments. Its type implements `Key`.
+/// Each value of the key has its own count.
+///
+/// An expression can use everything that is in scope at the start of the function. The attribute
+/// borrows the value, and each element of a tuple, so the body still owns the arguments. The type
+/// of the value implements `Key`: strings, integers, `bool`, `char`, IP addresses, bytes, `Uuid`
+/// (with the feature `uuid`), and tuples of up to 8 of these do.
 ///
 /// A format string names arguments of the function, or fields of them, of any type that can be
-/// formatted. Each is delimited in the key: `"{a}:{b}"` keeps `a = "x:y", b = "z"` and
-/// `a = "x", b = "y:z"` apart.
+/// formatted. Each value is delimited in the key: with `"{a}:{b}"`, the values `"x:y"` and `"z"`
+/// are another key than `"x"` and `"y:z"`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -147,6 +198,11 @@ mod values;
 ///
 /// ## `cost`
 ///
+/// How many units a call takes. The expression can use the arguments of the function and is
+/// evaluated after the key. A cost of 0 is admitted and takes nothing. A cost above the capacity
+/// is rejected with `Rejection::CostExceedsCapacity`, since no wait helps. As a literal, both are
+/// compile errors.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
 /// #[rate_limit(period = "1m", threshold = 10_000, cost = rows / 100 + 1)]
@@ -155,18 +211,19 @@ mod values;
 /// }
 /// ```
 ///
-/// A cost of 0 is admitted and takes nothing; one above the capacity is never admitted.
-///
 /// ## `name`
 ///
-/// Functions whose limits have one name, one algorithm and one period share their counts. The default
-/// name is `crate::module::function`, without the type: it does not tell two types in one module apart.
-/// If both have a limited method `get`, give each a `name`, as to functions of one name that are nested
-/// in others; two functions that share a default name are reported by a `tracing` warning. Give one as
-/// well if the counts are to survive that the function is moved or renamed.
+/// The name identifies the limit in Redis keys, logs and metrics. Limits with the same name,
+/// algorithm, period and align share their counts. Set a name:
 ///
-/// All instances of a generic function have one name, and so one count. If each is to have its own, the
-/// type is the key, or a part of it: `key = std::any::type_name::<T>()`.
+/// - to keep the counts when the function is moved or renamed;
+/// - when two limited functions have the same default name, `crate::module::function`. The default
+///   name has no type, so this happens to methods of one name on two types of a module, and to
+///   functions of one name that are nested in other functions. A `tracing` warning reports the two
+///   functions.
+///
+/// All instances of a generic function share one name and one count. To count each instance
+/// separately, put the type into the key: `key = std::any::type_name::<T>()`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -186,7 +243,16 @@ mod values;
 /// }
 /// ```
 ///
-/// ## Several limits
+/// ## `limit`
+///
+/// Each `limit(…)` is one of several limits that are decided together. A call is admitted if all
+/// limits admit it; otherwise, none of them is charged. The decision is one atomic request to
+/// Redis. The rejection is that of the limit with the longest wait.
+///
+/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A
+/// `key` and a `cost` beside the groups apply to the groups without their own and are evaluated
+/// once. All other arguments belong beside the groups and apply to all of them, except `lease`,
+/// which works with a single limit only.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -199,16 +265,18 @@ mod values;
 /// }
 /// ```
 ///
-/// admits a call if all limits do, and charges none if one refuses; that is one decision, atomic on Redis
-/// as well. The rejection is that of the limit with the longest wait. A `key` and a `cost` beside the
-/// groups go for the limits without their own, and are evaluated once. Each limit counts under the name
-/// of the function and its place in the list, `#1`, `#2` and so on: give them names if they may move.
+/// The default name of a group is the `name` beside the groups, or the path of the function,
+/// followed by the position of the group: `#1`, `#2` and so on. To keep the counts when groups are
+/// reordered, give each group a `name`.
 ///
 /// ## `scope`
 ///
+/// With `"global"`, all processes that use the same store share the count. With `"process"`, each
+/// process counts for itself and does not use Redis.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// Protects this machine, however many there are.
+/// /// Protects this machine, regardless of how many machines there are.
 /// #[rate_limit(period = 1, threshold = 4, scope = "process")]
 /// async fn resize_image() -> Result<(), Rejection> {
 ///     Ok(())
@@ -217,9 +285,16 @@ mod values;
 ///
 /// ## `on_error`
 ///
+/// What happens to a call when Redis is unreachable, too slow, or returns an error:
+///
+/// - `"local"`: this process decides, by the same limit and with counts of its own. A fleet of `n`
+///   processes can then admit `n` times the limit, unless `Builder::instances` is set.
+/// - `"allow"`: the call is admitted.
+/// - `"deny"`: the call is rejected with `Rejection::Unavailable`.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// Rather nobody than anybody.
+/// /// While Redis is unreachable, no password can be reset.
 /// #[rate_limit(period = "1h", threshold = 5, key = user, on_error = "deny")]
 /// async fn reset_password(user: &str) -> Result<(), Rejection> {
 ///     Ok(())
@@ -228,9 +303,12 @@ mod values;
 ///
 /// ## `shadow`
 ///
+/// With `shadow = true`, calls are decided, counted and reported as usual, and none is rejected.
+/// Use it to try a limit in production.
+///
 /// ```
 /// # use ratelimit_runtime::rate_limit;
-/// /// Every call goes on; the counts show what the limit would have done.
+/// /// Logs and metrics show which calls the limit would reject.
 /// #[rate_limit(period = "1m", threshold = 100, key = user, shadow = true)]
 /// async fn on_trial(user: u64) -> Option<()> {
 ///     Some(())
@@ -239,9 +317,12 @@ mod values;
 ///
 /// ## `wait`
 ///
+/// A call that cannot be admitted now waits up to that long. It needs a tokio runtime with time
+/// enabled.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// Ten a second, evenly, for all callers together; nobody stands in line for more than five seconds.
+/// /// Ten calls a second, evenly spaced, from all processes. No call waits for more than five seconds.
 /// #[rate_limit(period = 1, threshold = 10, algo = "leaky_bucket", wait = "5s")]
 /// async fn call_partner() -> Result<(), Rejection> {
 ///     Ok(())
@@ -256,36 +337,84 @@ mod values;
 /// # }
 /// ```
 ///
-/// Calls are admitted first come, first served: with a bucket those of all processes, which book their
-/// moment ahead in one step of the store; with the other algorithms, and with several limits, those of
-/// one process among themselves that have all their keys in common. With a bucket alone, a call that
-/// cannot be admitted in time is refused at once; with the others, as soon as that is known.
+/// Calls of one key are admitted first come, first served:
 ///
-/// One that is dropped while it waits gives back what it booked, and those of its cost behind it in its
-/// process move up. When a call of another process, or of another cost, has booked behind it, its moment
-/// goes to the next of its cost here, or passes unused: never is more admitted for it.
+/// - With a bucket, this holds across all processes: a waiting call reserves its moment in the
+///   store. A call that would have to wait longer than `wait` is rejected at once.
+/// - With the other algorithms, and with several limits, it holds within a process, among calls
+///   with the same keys. A call is rejected as soon as it is known that it cannot be admitted in
+///   time.
+///
+/// A call that is dropped while it waits cancels its reservation. Calls of the same cost that wait
+/// behind it in this process move up. If a call of another process, or of another cost, has
+/// reserved a moment behind it, the canceled moment goes to the next waiting call of its cost in
+/// this process, or passes unused. The limit holds exactly.
 ///
 /// ## `lease`
 ///
+/// A process charges up to `lease` units of a busy key in advance and spends them locally, without
+/// a round trip. The limit still holds exactly.
+///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
-/// /// A key that is called a million times a minute asks Redis some thousand times.
+/// /// For a million calls per minute, a process sends a few thousand requests to Redis.
 /// #[rate_limit(period = "1m", threshold = 1_000_000, key = tenant, lease = 1_000)]
 /// async fn hot(tenant: &str) -> Result<(), Rejection> {
 ///     Ok(())
 /// }
 /// ```
 ///
-/// Units of a busy key are charged in advance, and spent in this process without a round trip. Never is
-/// more admitted for it. What it costs: up to so many units of each process may stand idle for a
-/// hundredth of the period, and for a second at most; and the limit is counted by that much more strictly,
-/// under a key of its own. `Limit::lease` says it in full. On the embedded store, nothing changes.
+/// The price: up to `lease` units per process can sit unused while another process rejects calls,
+/// for a hundredth of the period and at most a second. The limit is stricter by that much, and it
+/// is counted under its own key. `Limit::lease` documents the details. The period must be at least
+/// 100 milliseconds, and `lease` cannot be more than the units that can be admitted at once. It
+/// changes nothing on the embedded store.
 ///
-/// # What a refused call returns
+/// ## `on_limited`
 ///
-/// What `FromRejection` makes of the `Rejection`: an `Err` if the error is `From<Rejection>`, and `None`
-/// for an `Option`. A function that returns anything else says what with `on_limited`. A closure may use
-/// the arguments of the function; it is called and not awaited.
+/// Makes the value that a rejected call returns. It takes the `Rejection` and returns the return
+/// type of the function. A closure can use the arguments of the function. The result is not
+/// awaited.
+///
+/// ```
+/// # use ratelimit_runtime::rate_limit;
+/// #[rate_limit(
+///     period = 1,
+///     threshold = 10,
+///     on_limited = |rejection| format!("{name}, {rejection}")
+/// )]
+/// async fn no_error(name: &str) -> String {
+///     format!("hi {name}")
+/// }
+/// ```
+///
+/// ## `crate`
+///
+/// The path of the runtime in a crate that does not depend on it but on a crate that re-exports
+/// it.
+///
+/// ```
+/// mod my_crate {
+///     pub use ratelimit_runtime as limits;
+/// }
+///
+/// #[my_crate::limits::rate_limit(period = 1, threshold = 10, crate = my_crate::limits)]
+/// async fn search() -> Result<(), my_crate::limits::Rejection> {
+///     Ok(())
+/// }
+/// ```
+///
+/// # The return value of a rejected call
+///
+/// Without `on_limited`, the return type decides:
+///
+/// | return type | value of a rejected call |
+/// | --- | --- |
+/// | `Result<_, E>` where `E: From<Rejection>` | `Err`, with the rejection converted to `E` |
+/// | `Option<_>` | `None` |
+/// | a type of yours that implements `FromRejection` | as implemented |
+/// | `impl Trait` | `Err(Rejection)`; see below |
+/// | any other type | compile error: set [`on_limited`](#on_limited) |
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -304,46 +433,43 @@ mod values;
 /// async fn own_error() -> Result<String, Error> {
 ///     Err(Error::NotFound)
 /// }
-///
-/// #[rate_limit(
-///     period = 1,
-///     threshold = 10,
-///     on_limited = |rejection| format!("{name}, {rejection}")
-/// )]
-/// async fn no_error(name: &str) -> String {
-///     format!("hi {name}")
-/// }
 /// ```
 ///
-/// A function that returns `impl Trait` hides its type. There, the value is wrapped in a
-/// `Result<_, Rejection>`, which has to implement the trait, as it does for the response traits of web
-/// frameworks. Not so with `on_limited`: then both return one type, and nothing is wrapped.
+/// A function that returns `impl Trait` returns a `Result<_, Rejection>` instead, with the value
+/// of the body in its `Ok`. This `Result` has to implement the trait, as it does for the response
+/// traits of web frameworks. With `on_limited`, the value is not wrapped.
 ///
-/// # What becomes of the function
+/// # How the function changes
 ///
-/// A check is put in front of the body, which is left as it is, and so are signature, lifetimes, `?`,
-/// the order in which arguments are dropped, and whether the future is `Send`. (In a function that
-/// returns `impl Trait`, the body moves into an `async move` block: what it uses of the arguments is
-/// dropped before the rest.) Key and cost are evaluated first, in that order; the decision is then
-/// awaited without holding on to them.
+/// The attribute puts a check in front of the body and does not change the body. The signature,
+/// lifetimes, `?`, the order in which arguments are dropped, and whether the future is `Send` stay
+/// the same. If the function returns `impl Trait` without `on_limited`, the body moves into an
+/// `async move` block, which drops the arguments that it uses before the others.
 ///
-/// A future that is dropped before it is polled has not been counted. One that is dropped while Redis
-/// decides may have been, once. A function that calls itself is checked by each call.
+/// The key is evaluated first, then the cost. Their temporaries are dropped before the decision is
+/// awaited.
 ///
-/// # Together with other attributes
+/// A future that is dropped before its first poll is not counted. A future that is dropped while
+/// Redis decides is counted at most once. A recursive function is checked in each call.
 ///
-/// Any order works, but for those that make a plain function of an async one: `#[tokio::main]` and
-/// `#[tokio::test]` stand below this one. Attributes above it wrap the check, attributes below it wrap
-/// what the check lets through: under `#[tracing::instrument]`, a refused call has a span; above it,
-/// none. Two
-/// `#[rate_limit]` on one function are an error: they are two `limit(…)` in one.
+/// # Other attributes
 ///
-/// On a method of an `#[async_trait]`, put it on the method. A parameter that is taken apart by a pattern
-/// cannot be part of the key there.
+/// Any order works, except with attributes that turn an async function into a plain one:
+/// `#[tokio::main]` and `#[tokio::test]` go below `#[rate_limit]`.
 ///
-/// # Coming from Java
+/// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
+/// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above
+/// `#[rate_limit]`, and no span if it stands below.
 ///
-/// | there | here |
+/// Two `#[rate_limit]` on one function are an error: write two [`limit(…)`](#limit) in one
+/// attribute.
+///
+/// In an `#[async_trait]`, put `#[rate_limit]` on the method. There, the key cannot use a
+/// parameter that is destructured by a pattern.
+///
+/// # Equivalents in Java libraries
+///
+/// | in Java | here |
 /// | --- | --- |
 /// | Redisson `trySetRate(OVERALL, 10, 1, SECONDS)` | `period = 1, threshold = 10` |
 /// | Redisson `PER_CLIENT` | `scope = "process"` |

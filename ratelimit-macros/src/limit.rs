@@ -1,19 +1,22 @@
 //! The limit that an attribute declares, and the rules between its arguments.
 //!
-//! A rule speaks when it knows the values: a constant behind a path is checked by the const
-//! functions of the runtime instead, which the expansion evaluates at compile time.
+//! A rule applies when the values are literals. A constant behind a path is checked by the const
+//! functions of the runtime, which the expansion evaluates at compile time.
 
 use syn::{Expr, LitStr};
 
 use crate::args::Args;
-use crate::diagnostics::Reported;
+use crate::argument::ArgumentName;
+use crate::diagnostics::ReportedError;
 use crate::duration::{DAY_US, LONGEST_US};
+use crate::offset::Offset;
 use crate::values::{self, Constant};
+use crate::words::{self, Word, word_enum};
 
-/// The shortest period whose permits are kept for long enough to be of use.
+/// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
 const SHORTEST_LEASED_US: u64 = 100_000;
 
-/// A limit without a contradiction.
+/// A limit without contradictions.
 pub(crate) struct Limit {
     /// `None`: the path of the function.
     pub(crate) name: Option<LitStr>,
@@ -25,41 +28,37 @@ pub(crate) struct Limit {
     pub(crate) lease: Option<Constant<u32>>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Algorithm {
-    Sliding,
-    Fixed,
-    SlidingCounter,
-    TokenBucket,
-    LeakyBucket,
+word_enum! {
+    /// How a limit counts. The word is also the name of the constructor in the runtime.
+    Algorithm {
+        Sliding = "sliding",
+        Fixed = "fixed",
+        SlidingCounter = "sliding_counter",
+        TokenBucket = "token_bucket",
+        LeakyBucket = "leaky_bucket",
+    }
 }
 
-/// How far local time is ahead of UTC.
-#[derive(Clone, Copy)]
-pub(crate) struct Offset {
-    pub(crate) minutes: i32,
-}
-
-/// The arguments of a limit, each right or wrong by itself.
-struct Draft<'a> {
+/// The arguments of a limit, each read by itself, before the rules between them are checked.
+struct LimitDraft<'a> {
     args: &'a Args<'a>,
-    name: Option<Result<LitStr, Reported>>,
-    algorithm: Result<Algorithm, Reported>,
-    threshold: Result<Constant<u32>, Reported>,
-    period: Result<Constant<u64>, Reported>,
-    burst: Option<Result<Constant<u32>, Reported>>,
-    align: Option<Result<Offset, Reported>>,
-    lease: Option<Result<Constant<u32>, Reported>>,
+    name: Option<Result<LitStr, ReportedError>>,
+    algorithm: Result<Algorithm, ReportedError>,
+    threshold: Result<Constant<u32>, ReportedError>,
+    period: Result<Constant<u64>, ReportedError>,
+    burst: Option<Result<Constant<u32>, ReportedError>>,
+    align: Option<Result<Offset, ReportedError>>,
+    lease: Option<Result<Constant<u32>, ReportedError>>,
 }
 
 impl Limit {
-    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, Reported> {
-        let draft = Draft::read(args);
-        draft.burst_is_for_buckets();
-        draft.burst_refills_in_time();
-        draft.align_is_for_fixed_windows();
-        draft.align_meets_midnight();
-        draft.lease_is_within_the_limit();
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
+        let draft = LimitDraft::read(args);
+        draft.check_burst_has_a_bucket();
+        draft.check_burst_fills_in_time();
+        draft.check_align_has_fixed_windows();
+        draft.check_align_fits_the_day();
+        draft.check_lease();
         Ok(Limit {
             name: draft.name.transpose()?,
             algorithm: draft.algorithm?,
@@ -71,13 +70,13 @@ impl Limit {
         })
     }
 
-    /// The largest cost that can ever be admitted at once, if it is known, and the argument that
-    /// sets it.
-    pub(crate) fn capacity(&self) -> Option<(u32, &'static str)> {
-        let argument = if self.algorithm.is_bucket() { "burst" } else { "threshold" };
+    /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
+    pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
+        let argument =
+            if self.algorithm.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold };
         let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known)?;
         let reserve = match &self.lease {
-            Some(_) => self.algorithm.reserve(self.threshold.known?, self.period.known?),
+            Some(_) => self.algorithm.lease_reserve(self.threshold.known?, self.period.known?),
             None => 0,
         };
         Some((capacity.saturating_sub(reserve), argument))
@@ -85,120 +84,104 @@ impl Limit {
 }
 
 impl Algorithm {
-    const ALL: [Algorithm; 5] = [
-        Algorithm::Sliding,
-        Algorithm::Fixed,
-        Algorithm::SlidingCounter,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-    ];
-
-    /// The word in the attribute, and the constructor in the runtime.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Algorithm::Sliding => "sliding",
-            Algorithm::Fixed => "fixed",
-            Algorithm::SlidingCounter => "sliding_counter",
-            Algorithm::TokenBucket => "token_bucket",
-            Algorithm::LeakyBucket => "leaky_bucket",
-        }
-    }
-
     fn is_bucket(self) -> bool {
-        matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket)
-    }
-
-    /// The largest cost that can be admitted at once, as far as it is known.
-    fn capacity(self, burst: Option<&Constant<u32>>, threshold: Option<u32>) -> Option<u32> {
-        match (burst, self) {
-            (Some(burst), _) => burst.known,
-            (None, Algorithm::LeakyBucket) => Some(1),
-            (None, _) => threshold,
+        match self {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
+            Algorithm::Sliding | Algorithm::Fixed | Algorithm::SlidingCounter => false,
         }
     }
 
-    /// How much smaller a bucket is that is leased: what refills while a permit is kept, a hundredth of
-    /// the period and a second at most, rounded up.
-    fn reserve(self, threshold: u32, period_us: u64) -> u32 {
+    /// Whether the windows can start at calendar boundaries.
+    pub(crate) fn has_align(self) -> bool {
+        match self {
+            Algorithm::Fixed => true,
+            Algorithm::Sliding
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => false,
+        }
+    }
+
+    /// The largest cost that can be admitted at once, if it is known.
+    fn capacity(self, burst: Option<&Constant<u32>>, threshold: Option<u32>) -> Option<u32> {
+        if let Some(burst) = burst {
+            return burst.known;
+        }
+        match self {
+            Algorithm::LeakyBucket => Some(1),
+            Algorithm::Sliding
+            | Algorithm::Fixed
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket => threshold,
+        }
+    }
+
+    /// How many units of its capacity a leased bucket keeps back: those that refill while a lease
+    /// lasts, which is a hundredth of the period and at most a second. Rounded up, as in the
+    /// runtime.
+    fn lease_reserve(self, threshold: u32, period_us: u64) -> u32 {
         if !self.is_bucket() {
             return 0;
         }
-        let term = (period_us / 100).min(1_000_000);
-        let refilled = (u64::from(threshold) * term).div_ceil(period_us);
+        let term_us = (period_us / 100).min(1_000_000);
+        let refilled = (u64::from(threshold) * term_us).div_ceil(period_us);
         u32::try_from(refilled).unwrap_or(u32::MAX)
     }
 
     fn read(expr: &Expr) -> syn::Result<Self> {
-        values::choice("algo", "algorithm", Self::ALL.map(|it| (it.name(), it)), expr)
+        words::choice(ArgumentName::Algo, "algorithm", expr)
     }
 }
 
-impl Offset {
-    /// RFC 3339's `time-numoffset`, or `utc`. Zones with a name change their offset with the
-    /// seasons, and a window that shrinks or grows by an hour is not what a limit promises.
-    fn read(expr: &Expr) -> syn::Result<Self> {
-        let text = values::text("align", "utc", expr)?;
-        let word = text.value();
-        let message = match parse_offset(&word) {
-            Some(minutes) if minutes.abs() <= 14 * 60 => return Ok(Offset { minutes }),
-            Some(_) => format!("`{word}` is out of range: offsets lie within `±14:00`"),
-            None if ["utc", "gmt", "z"].contains(&word.to_lowercase().as_str()) => {
-                format!("unknown offset `{word}`: did you mean `\"utc\"`?")
-            }
-            None => format!(
-                "unknown offset `{word}`: write `\"utc\"` or an offset such as `\"+08:00\"` or \
-                 `\"-03:30\"`"
-            ),
-        };
-        Err(syn::Error::new(text.span(), message))
-    }
-}
-
-impl<'a> Draft<'a> {
+impl<'a> LimitDraft<'a> {
     fn read(args: &'a Args<'a>) -> Self {
         let threshold = |expr: &Expr| {
-            let zero = "`threshold = 0` would refuse every call: the smallest is 1";
-            Constant::count("threshold", zero, expr)
+            let zero = "`threshold = 0` would reject every call: the smallest value is 1";
+            Constant::count(ArgumentName::Threshold, zero, expr)
         };
         let burst = |expr: &Expr| {
-            let zero = "a bucket with `burst = 0` would refuse every call: the smallest is 1";
-            Constant::count("burst", zero, expr)
+            let zero = "`burst = 0` would reject every call: the smallest value is 1";
+            Constant::count(ArgumentName::Burst, zero, expr)
         };
         let lease = |expr: &Expr| {
-            let zero = "`lease = 0` pays for nothing in advance: the smallest is 1";
-            Constant::count("lease", zero, expr)
+            let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
+            Constant::count(ArgumentName::Lease, zero, expr)
         };
-        let no_period = "missing `period`: say how long, such as `period = 30` for 30 seconds";
-        let no_threshold =
-            "missing `threshold`: say how many calls one period admits, such as `threshold = 100`";
-        Draft {
+        let period = |expr: &Expr| Constant::duration(ArgumentName::Period, expr);
+        let no_period = "missing `period`: write the length of a period, such as `period = 30` for \
+                         30 seconds";
+        let no_threshold = "missing `threshold`: write how many calls a period admits, such as \
+                            `threshold = 100`";
+        LimitDraft {
             args,
-            period: args.required("period", no_period, |expr| Constant::duration("period", expr)),
-            threshold: args.required("threshold", no_threshold, threshold),
-            algorithm: args.optional("algo", Algorithm::read).unwrap_or(Ok(Algorithm::Sliding)),
-            burst: args.optional("burst", burst),
-            align: args.optional("align", Offset::read),
-            lease: args.optional("lease", lease),
-            name: args.optional("name", read_name),
+            period: args.required(ArgumentName::Period, no_period, period),
+            threshold: args.required(ArgumentName::Threshold, no_threshold, threshold),
+            algorithm: args
+                .optional(ArgumentName::Algo, Algorithm::read)
+                .unwrap_or(Ok(Algorithm::Sliding)),
+            burst: args.optional(ArgumentName::Burst, burst),
+            align: args.optional(ArgumentName::Align, Offset::read),
+            lease: args.optional(ArgumentName::Lease, lease),
+            name: args.optional(ArgumentName::Name, read_name),
         }
     }
 
-    fn burst_is_for_buckets(&self) {
+    fn check_burst_has_a_bucket(&self) {
         if let Ok(algorithm) = self.algorithm
             && !algorithm.is_bucket()
         {
             self.reject(
-                "burst",
+                ArgumentName::Burst,
                 &format!(
-                    "`burst` is the capacity of a bucket, and `{}` has none: remove it, or write \
-                     `algo = \"token_bucket\"`",
-                    algorithm.name()
+                    "`burst` is the capacity of a bucket, and `{}` is not a bucket: remove `burst`, \
+                     or write `algo = \"token_bucket\"`",
+                    algorithm.as_str()
                 ),
             );
         }
     }
 
-    fn burst_refills_in_time(&self) {
+    fn check_burst_fills_in_time(&self) {
         if let (Ok(threshold), Ok(period), Some(Ok(burst))) =
             (&self.threshold, &self.period, &self.burst)
             && let (Some(threshold), Some(period_us), Some(burst)) =
@@ -207,51 +190,51 @@ impl<'a> Draft<'a> {
                 > u128::from(threshold) * u128::from(LONGEST_US)
         {
             self.reject(
-                "burst",
-                "at this rate a bucket of this size takes more than 100 years to fill: \
-                 lower `burst` or `period`, or raise `threshold`",
+                ArgumentName::Burst,
+                "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise \
+                 `threshold`",
             );
         }
     }
 
-    fn align_is_for_fixed_windows(&self) {
+    fn check_align_has_fixed_windows(&self) {
         if let Ok(algorithm) = self.algorithm
-            && algorithm != Algorithm::Fixed
+            && !algorithm.has_align()
         {
             self.reject(
-                "align",
+                ArgumentName::Align,
                 &format!(
-                    "`align` moves the windows of `algo = \"fixed\"`, and `{}` has none to move: \
-                     remove it, or write `algo = \"fixed\"`",
-                    algorithm.name()
+                    "`align` works with `algo = \"fixed\"` only, and this limit is `{}`: remove \
+                     `align`, or write `algo = \"fixed\"`",
+                    algorithm.as_str()
                 ),
             );
         }
     }
 
-    /// Windows that drift through the day would not be aligned to anything a reader could name.
-    fn align_meets_midnight(&self) {
+    /// With any other period, the boundaries of the windows would move from day to day.
+    fn check_align_fits_the_day(&self) {
         if let Ok(period) = &self.period
             && let Some(period_us) = period.known
             && !DAY_US.is_multiple_of(period_us)
             && !period_us.is_multiple_of(DAY_US)
         {
             self.reject(
-                "align",
-                "aligned windows start at midnight, so the period divides a day or is whole days, \
-                 such as `\"15m\"`, `\"1h\"` or `\"7d\"`",
+                ArgumentName::Align,
+                "aligned windows start at midnight, so the period must divide a day or be whole \
+                 days, such as `\"15m\"`, `\"1h\"` or `\"7d\"`",
             );
         }
     }
 
-    fn lease_is_within_the_limit(&self) {
+    fn check_lease(&self) {
         let Some(Ok(lease)) = &self.lease else { return };
         let (Ok(algorithm), Ok(period)) = (self.algorithm, &self.period) else { return };
         let Some(period_us) = period.known else { return };
         if period_us < SHORTEST_LEASED_US {
-            let message = "units are leased for a hundredth of the period, and here that is too \
-                           short to be of use: `lease` needs a period of `\"100ms\"` or more";
-            return self.reject("lease", message);
+            let message = "a lease lasts a hundredth of the period, which is too short here: with \
+                           `lease`, the shortest period is `\"100ms\"`";
+            return self.reject(ArgumentName::Lease, message);
         }
         let burst = match &self.burst {
             Some(Ok(burst)) => Some(burst),
@@ -263,33 +246,32 @@ impl<'a> Draft<'a> {
             return;
         };
         let Some(capacity) = algorithm.capacity(burst, Some(threshold)) else { return };
-        let reserve = algorithm.reserve(threshold, period_us);
+        let reserve = algorithm.lease_reserve(threshold, period_us);
         if capacity <= reserve {
             let message = format!(
-                "a bucket that is leased keeps back what refills in a hundredth of the period, a \
-                 second at most: that is {reserve} here, and `burst` is {capacity}: write `burst = \
-                 {}` or more, or remove `lease`",
+                "a leased bucket keeps back what refills while a lease lasts (a hundredth of the \
+                 period, at most a second): {reserve} here, and `burst` is {capacity}; write `burst \
+                 = {}` or more, or remove `lease`",
                 reserve.saturating_add(1)
             );
-            return self.reject("lease", &message);
+            return self.reject(ArgumentName::Lease, &message);
         }
         let most = capacity - reserve;
         if lease.known.is_some_and(|lease| lease > most) {
-            let why = if reserve > 0 {
+            let message = if reserve > 0 {
                 format!(
-                    ", for a bucket that is leased keeps back the {reserve} that refill meanwhile"
+                    "`lease` can be at most {most} here: the capacity of {capacity}, less the \
+                     {reserve} that refill while a lease lasts"
                 )
             } else {
-                String::new()
+                format!("`lease` can be at most {most} here, the most that is admitted at once")
             };
-            let message =
-                format!("`lease` is at most {most}, all that can be admitted at once{why}");
-            self.reject("lease", &message);
+            self.reject(ArgumentName::Lease, &message);
         }
     }
 
-    /// Points at the whole argument, if it is there.
-    fn reject(&self, argument: &str, message: &str) {
+    /// Reports an error at the whole argument, if it is given.
+    fn reject(&self, argument: ArgumentName, message: &str) {
         if let Some(argument) = self.args.get(argument) {
             self.args.errors.report(syn::Error::new_spanned(argument, message));
         }
@@ -297,45 +279,11 @@ impl<'a> Draft<'a> {
 }
 
 pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {
-    let text = values::text("name", "login", expr)?;
+    let text = values::text(ArgumentName::Name, expr)?;
     if text.value().trim().is_empty() {
-        let message = "an empty `name` identifies nothing: remove it to use the function's path";
+        let message =
+            "`name` cannot be empty: write a name, or remove it to use the path of the function";
         return Err(syn::Error::new(text.span(), message));
     }
     Ok(text.clone())
-}
-
-/// Minutes east of UTC, in whatever range two digits have.
-fn parse_offset(text: &str) -> Option<i32> {
-    if text == "utc" {
-        return Some(0);
-    }
-    let (sign, digits) = match text.split_at_checked(1)? {
-        ("+", digits) => (1, digits),
-        ("-", digits) => (-1, digits),
-        _ => return None,
-    };
-    let two_digits = |part: &str| {
-        let written = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse::<i32>().ok().filter(|_| written)
-    };
-    let (hours, minutes) = digits.split_once(':')?;
-    let minutes = two_digits(minutes).filter(|minutes| *minutes < 60)?;
-    Some(sign * (two_digits(hours)? * 60 + minutes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_offset;
-
-    #[test]
-    fn offsets_have_a_sign_and_four_digits() {
-        assert_eq!(parse_offset("utc"), Some(0));
-        assert_eq!(parse_offset("+00:00"), Some(0));
-        assert_eq!(parse_offset("+08:00"), Some(480));
-        assert_eq!(parse_offset("-03:30"), Some(-210));
-        for wrong in ["", "UTC", "08:00", "+8", "+8:00", "+0800", "+08:60", "+-8:00", "−03:30"] {
-            assert_eq!(parse_offset(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -1,54 +1,73 @@
-//! What an attribute says beyond the limit itself: who counts together, what to do when Redis
-//! cannot decide, whether to refuse at all, and whether to wait first.
+//! The arguments that change what happens around a decision and not what is counted: which
+//! processes share the count, what happens when Redis cannot decide, whether calls are rejected at
+//! all, and whether they wait.
 
 use syn::Expr;
 
 use crate::args::Args;
-use crate::diagnostics::Reported;
+use crate::argument::ArgumentName;
+use crate::diagnostics::ReportedError;
 use crate::values::{self, Constant};
+use crate::words::{self, word_enum};
 
-/// `None` is what the runtime does by itself.
+/// The policy of an attribute. `None` leaves the default of the runtime.
 pub(crate) struct Policy {
-    /// The variant of `Scope`.
-    pub(crate) scope: Option<&'static str>,
-    /// The variant of `OnError`.
-    pub(crate) on_error: Option<&'static str>,
+    pub(crate) scope: Option<Scope>,
+    pub(crate) on_error: Option<OnError>,
     pub(crate) shadow: Option<bool>,
     pub(crate) wait: Option<Constant<u64>>,
 }
 
+word_enum! {
+    /// Which processes share the count.
+    Scope {
+        Global = "global",
+        Process = "process",
+    }
+}
+
+word_enum! {
+    /// What happens to a call when Redis cannot decide.
+    OnError {
+        Local = "local",
+        Allow = "allow",
+        Deny = "deny",
+    }
+}
+
 impl Policy {
-    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, Reported> {
-        let scope = args.optional("scope", read_scope);
-        let on_error = args.optional("on_error", read_on_error);
-        let shadow = args.optional("shadow", |expr| values::flag("shadow", expr));
-        if let (Some(Ok("Process")), Some(on_error)) = (&scope, args.get("on_error")) {
-            let message = "`on_error` is about Redis, and `scope = \"process\"` never asks it: \
-                           remove one of the two";
-            args.errors.report(syn::Error::new_spanned(on_error, message));
-        }
-        let wait = args.optional("wait", |expr| Constant::duration("wait", expr));
-        if let (Some(Ok(true)), Some(wait)) = (&shadow, args.get("wait")) {
-            let message = "`shadow = true` refuses nothing, so there is nothing to wait for: \
-                           remove one of the two";
-            args.errors.report(syn::Error::new_spanned(wait, message));
-        }
-        if let Some(lease) = args.get("lease") {
-            let reject = |message| {
-                args.errors.report(syn::Error::new_spanned(lease, message));
-            };
-            if let Some(Ok("Process")) = &scope {
-                reject(
-                    "`lease` saves questions to Redis, and `scope = \"process\"` asks none: remove one \
-                     of the two",
-                );
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
+        let scope = args.optional(ArgumentName::Scope, read_scope);
+        let on_error = args.optional(ArgumentName::OnError, read_on_error);
+        let shadow =
+            args.optional(ArgumentName::Shadow, |expr| values::flag(ArgumentName::Shadow, expr));
+        let wait =
+            args.optional(ArgumentName::Wait, |expr| Constant::duration(ArgumentName::Wait, expr));
+
+        // Reported at the argument that has no effect.
+        let reject = |name, message: &str| {
+            if let Some(argument) = args.get(name) {
+                args.errors.report(syn::Error::new_spanned(argument, message));
             }
-            if wait.is_some() {
-                reject(
-                    "a call that waits books its own moment, and what is leased would be spent out \
-                     of turn: remove `lease` or `wait`",
+        };
+        if let Some(Ok(Scope::Process)) = scope {
+            for name in [ArgumentName::OnError, ArgumentName::Lease] {
+                let message = format!(
+                    "`{name}` has no effect with `scope = \"process\"`, which does not use Redis: \
+                     remove one of the two"
                 );
+                reject(name, &message);
             }
+        }
+        if let Some(Ok(true)) = shadow {
+            let message = "`wait` has no effect with `shadow = true`, which rejects no call: \
+                           remove one of the two";
+            reject(ArgumentName::Wait, message);
+        }
+        if wait.is_some() {
+            let message = "`lease` cannot be combined with `wait`, because leased units would be \
+                           spent out of turn: remove one of the two";
+            reject(ArgumentName::Lease, message);
         }
         Ok(Policy {
             scope: scope.transpose()?,
@@ -59,11 +78,10 @@ impl Policy {
     }
 }
 
-fn read_scope(expr: &Expr) -> syn::Result<&'static str> {
-    values::choice("scope", "scope", [("global", "Global"), ("process", "Process")], expr)
+fn read_scope(expr: &Expr) -> syn::Result<Scope> {
+    words::choice(ArgumentName::Scope, "scope", expr)
 }
 
-fn read_on_error(expr: &Expr) -> syn::Result<&'static str> {
-    let policies = [("local", "Local"), ("allow", "Allow"), ("deny", "Deny")];
-    values::choice("on_error", "policy", policies, expr)
+fn read_on_error(expr: &Expr) -> syn::Result<OnError> {
+    words::choice(ArgumentName::OnError, "policy", expr)
 }

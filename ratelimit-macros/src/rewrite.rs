@@ -1,4 +1,5 @@
-//! From the tokens of an attribute and its function to the tokens of the limited function.
+//! The whole way from the tokens of an attribute and its function to the tokens of the limited
+//! function.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -12,15 +13,15 @@ use crate::guard::Guard;
 pub(crate) fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     let errors = Errors::default();
     let args = Args::parse(arguments, &errors);
-    let function = errors.note(syn::parse2::<Function>(item.clone()));
+    let function = errors.record(syn::parse2::<Function>(item.clone()));
     if let Ok(function) = &function {
         function.require_one_attribute(&errors);
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
     let function = function.and_then(|function| function.require_async(&errors));
-    match errors.conclude(function.and_then(|function| Ok((function, guard?)))) {
+    match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
         Ok((function, guard)) => expand(&function, &guard),
-        // The function stays, so that the callers it has do not turn red as well.
+        // The function stays, so that its callers do not fail to compile as well.
         Err(compile_errors) => quote!(#item #compile_errors),
     }
 }

@@ -1,4 +1,4 @@
-//! Every algorithm, its own arguments, and a name that two functions share.
+//! Every algorithm with its own arguments, and a name that two functions share.
 
 use ratelimit_runtime::{Clock, RateLimiter, VirtualClock, rate_limit};
 
@@ -53,8 +53,8 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
-    // An hour that no calendar boundary interrupts.
+async fn admits_the_capacity_of_each_algorithm() {
+    // With a virtual clock, no window ends during the test.
     let clock = VirtualClock::new();
     let limiter = RateLimiter::builder().clock(Clock::Virtual(clock)).build().unwrap();
     limiter.scope(run()).await;

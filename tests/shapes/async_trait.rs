@@ -1,4 +1,4 @@
-//! `#[async_trait]` runs first and leaves a boxed block, into which the guard goes.
+//! Methods of an `#[async_trait]`, which expands first: the check goes into its boxed block.
 
 use async_trait::async_trait;
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
@@ -70,6 +70,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_async_trait_methods() {
     RateLimiter::embedded().scope(run()).await;
 }

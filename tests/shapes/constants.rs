@@ -1,4 +1,4 @@
-//! Constants by their paths, checked when they are known.
+//! Constants given by their paths, also associated constants of a type parameter.
 
 use std::time::Duration;
 
@@ -63,6 +63,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn reads_constants_by_path() {
     RateLimiter::embedded().scope(run()).await;
 }

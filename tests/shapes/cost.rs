@@ -1,4 +1,4 @@
-//! A call may cost more than one unit, and what it costs may depend on its arguments.
+//! A cost above one unit, and a cost that depends on the arguments.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -21,7 +21,7 @@ async fn run() {
     assert_eq!(batch(vec![0; 6]).await.unwrap().len(), 6);
     assert!(batch(vec![0; 5]).await.is_err());
     assert!(batch(vec![0; 4]).await.is_ok());
-    assert!(batch(vec![]).await.is_ok(), "nothing is always admitted");
+    assert!(batch(vec![]).await.is_ok(), "a cost of 0 is always admitted");
     assert!(matches!(batch(vec![0; 11]).await, Err(Rejection::CostExceedsCapacity { .. })));
 
     assert!(fixed().await.is_ok());
@@ -35,6 +35,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn charges_the_cost() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! A crate that re-exports the runtime says where it is.
+//! The argument `crate` for a crate that re-exports the runtime.
 
 mod facade {
     pub(crate) use ratelimit_runtime as limits;
@@ -30,6 +30,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn finds_a_re_exported_runtime() {
     facade::limits::RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! Arguments and locals are dropped in the order they would be without the attribute.
+//! Arguments and locals are dropped in the same order as without the attribute.
 
 use std::cell::RefCell;
 
@@ -8,34 +8,34 @@ thread_local! {
     static DROPPED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Noisy(&'static str);
+struct DropRecorder(&'static str);
 
-impl Noisy {
+impl DropRecorder {
     fn touch(&self) -> usize {
         self.0.len()
     }
 }
 
-impl Drop for Noisy {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
         DROPPED.with_borrow_mut(|dropped| dropped.push(self.0));
     }
 }
 
-macro_rules! twins {
+macro_rules! functions {
     ($($name:ident $(#[$attribute:meta])?;)*) => {$(
         $(#[$attribute])?
-        async fn $name(first: Noisy, _: Noisy, _third: Noisy) -> Result<usize, Rejection> {
-            let _local = Noisy("local");
+        async fn $name(first: DropRecorder, _: DropRecorder, _third: DropRecorder) -> Result<usize, Rejection> {
+            let _local = DropRecorder("local");
             tokio::task::yield_now().await;
-            Ok(first.touch() + Noisy("temporary").touch())
+            Ok(first.touch() + DropRecorder("temporary").touch())
         }
     )*};
 }
 
-twins! {
+functions! {
     plain;
-    limited #[rate_limit(period = "1h", threshold = 1, key = Noisy("key").touch())];
+    limited #[rate_limit(period = "1h", threshold = 1, key = DropRecorder("key").touch())];
 }
 
 fn dropped() -> Vec<&'static str> {
@@ -43,7 +43,7 @@ fn dropped() -> Vec<&'static str> {
 }
 
 async fn run() {
-    let arguments = || (Noisy("first"), Noisy("second"), Noisy("third"));
+    let arguments = || (DropRecorder("first"), DropRecorder("second"), DropRecorder("third"));
     let (a, b, c) = arguments();
     plain(a, b, c).await.unwrap();
     let expected = dropped();
@@ -51,9 +51,9 @@ async fn run() {
 
     let (a, b, c) = arguments();
     limited(a, b, c).await.unwrap();
-    let mut seen = dropped();
-    assert_eq!(seen.remove(0), "key");
-    assert_eq!(seen, expected);
+    let mut actual = dropped();
+    assert_eq!(actual.remove(0), "key");
+    assert_eq!(actual, expected);
 
     let (a, b, c) = arguments();
     assert!(limited(a, b, c).await.is_err());
@@ -61,6 +61,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn keeps_the_drop_order() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! Format strings: text, escapes, fields, specs, and no two keys that meet.
+//! Format strings as keys: text, escapes, fields and formats. Different values are different keys.
 
 use ratelimit_runtime::{RateLimiter, rate_limit};
 
@@ -48,6 +48,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn counts_each_formatted_key_separately() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! One count per key, and nothing else of the function changes.
+//! A plain async function, with and without a key.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -24,6 +24,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn counts_each_key_separately() {
     RateLimiter::embedded().scope(run()).await;
 }

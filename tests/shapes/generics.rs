@@ -1,4 +1,4 @@
-//! Type, lifetime and const parameters, `where`, and `impl Trait` arguments.
+//! Type, lifetime and const parameters, `where` clauses, and `impl Trait` arguments.
 
 use std::fmt::Display;
 
@@ -65,7 +65,7 @@ async fn run() {
     assert!(counted::<2>().await.is_err());
 
     assert_eq!(anonymous(7).await.unwrap(), "7");
-    assert!(anonymous("7").await.is_err(), "the same text");
+    assert!(anonymous("7").await.is_err(), "7 and \"7\" are one key");
 
     assert!(together::<u8>().await.is_ok());
     assert!(together::<u16>().await.is_err());
@@ -79,6 +79,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_generic_functions() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,6 +1,6 @@
-//! Whatever the user's code calls its own, it neither disturbs the guard nor is disturbed by it.
+//! Items and variables of the user that have the names of the expansion: neither affects the other.
 
-#![allow(unused, nonstandard_style, reason = "the names of others, not ours to choose")]
+#![allow(unused, nonstandard_style, reason = "the names of the expansion")]
 #![no_implicit_prelude]
 
 use ::std::{assert, assert_eq};
@@ -63,7 +63,7 @@ async fn hidden(pending: u8, output: u8) -> impl ::core::fmt::Debug {
     key = "{rejection}",
     on_limited = |_| rejection
 )]
-async fn answered(rejection: u8) -> u8 {
+async fn with_on_limited(rejection: u8) -> u8 {
     rejection + 1
 }
 
@@ -72,12 +72,12 @@ async fn run() {
     assert!(variables(1, 2, 1, 4, 5).await.is_err());
     assert_eq!(::std::format!("{:?}", hidden(1, 2).await), "Ok(3)");
     assert!(::std::format!("{:?}", hidden(1, 2).await).starts_with("Err("));
-    assert_eq!(answered(1).await, 2);
-    assert_eq!(answered(1).await, 1);
+    assert_eq!(with_on_limited(1).await, 2);
+    assert_eq!(with_on_limited(1).await, 1);
 }
 
 #[test]
-fn runs() {
+fn keeps_names_of_the_user_apart() {
     let limited = ::ratelimit_runtime::RateLimiter::embedded().scope(run());
     let runtime = ::tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(limited);

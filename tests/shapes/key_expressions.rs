@@ -1,4 +1,4 @@
-//! A key is borrowed, so that the body still owns everything.
+//! Expressions as keys. The key is borrowed, so the body still owns the arguments.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -114,6 +114,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn borrows_the_key() {
     RateLimiter::embedded().scope(run()).await;
 }

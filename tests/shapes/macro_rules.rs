@@ -1,4 +1,4 @@
-//! Functions written by `macro_rules!`, whose fragments come in invisible parentheses.
+//! Functions from `macro_rules!`, whose fragments are wrapped in invisible parentheses.
 
 #![deny(warnings)]
 
@@ -49,6 +49,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_functions_from_macro_rules() {
     RateLimiter::embedded().scope(run()).await;
 }

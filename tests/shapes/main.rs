@@ -1,5 +1,5 @@
-//! Functions of every shape under the attribute: that they compile at all, that the limit holds, and
-//! that nothing else about them changes.
+//! The attribute on functions of every shape: they compile, the limit holds, and the function does not
+//! change otherwise.
 
 #![allow(
     clippy::items_after_statements,
@@ -7,7 +7,7 @@
     clippy::map_identity,
     clippy::needless_pass_by_value,
     clippy::unused_async,
-    reason = "shapes that users write, whatever we would write ourselves"
+    reason = "users write functions like these"
 )]
 
 mod algorithms;

@@ -1,4 +1,4 @@
-//! Every receiver, in the key, in a hole, and still usable in the body.
+//! Every kind of receiver, in the key, in a format string, and in the body.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ async fn run() {
 
     assert_eq!(a.by_mutable_reference().await.unwrap(), 1);
     assert!(a.by_mutable_reference().await.is_err());
-    assert_eq!(a.calls, 1, "a refused call does not run");
+    assert_eq!(a.calls, 1, "a rejected call does not run");
 
     assert_eq!(Tenant::new("a").by_value().await.unwrap(), "a!");
     assert!(Tenant::new("a").by_value().await.is_err());
@@ -73,6 +73,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_methods_with_every_receiver() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! Functions inside functions, and items in a body that are named like ours.
+//! Functions inside functions, and items in a body that have the names of the expansion.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -35,6 +35,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_nested_functions() {
     RateLimiter::embedded().scope(run()).await;
 }

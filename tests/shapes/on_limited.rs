@@ -1,4 +1,4 @@
-//! A path or a closure makes the return value where the type alone cannot.
+//! `on_limited` as a path and as a closure.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -59,6 +59,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn returns_the_value_of_on_limited() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! Beside the attributes of others, in either order.
+//! The attribute above and below the attributes of other crates.
 
 use actix_web::{App, HttpResponse, test as actix};
 use axum::extract::Path;
@@ -45,7 +45,7 @@ fn too_many() -> HttpResponse {
     HttpResponse::TooManyRequests().finish()
 }
 
-/// As tonic generates it for a service.
+/// Like the trait that tonic generates for a service.
 #[tonic::async_trait]
 trait Greeter: Send + Sync + 'static {
     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status>;
@@ -86,12 +86,12 @@ async fn above_main() -> Result<u8, Rejection> {
 }
 
 #[test]
-fn a_main_function_runs() {
+fn checks_a_main_function() {
     assert_eq!(above_main().unwrap(), 7);
 }
 
 #[actix_web::test]
-async fn actix_routes() {
+async fn limits_actix_routes() {
     let app = App::new().service(above_route).service(below_route);
     let app = actix::init_service(app).await;
     let run = async {
@@ -112,7 +112,7 @@ async fn above_test() -> Result<(), Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1)]
-#[allow(clippy::unused_unit, reason = "an attribute below")]
+#[allow(clippy::unused_unit, reason = "tests an attribute below")]
 async fn above_allow() -> Option<()> {
     Some(())
 }
@@ -136,6 +136,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn works_beside_other_attributes() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! Whatever a parameter binds can be in the key, wherever the pattern hides it.
+//! Keys from parameters that are destructured by patterns of every kind.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -73,6 +73,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn reads_keys_from_patterns() {
     RateLimiter::embedded().scope(run()).await;
 }

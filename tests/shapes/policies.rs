@@ -1,4 +1,4 @@
-//! `scope`, `on_error`, `shadow` and `lease` reach the limit.
+//! `scope`, `on_error`, `shadow`, `lease` and `wait` have their effect.
 
 use ratelimit_runtime::{OnError, RateLimiter, Rejection, StoreError, rate_limit};
 
@@ -23,7 +23,7 @@ async fn deny() -> Result<(), Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1)]
-async fn unsaid() -> Result<(), Rejection> {
+async fn default_policy() -> Result<(), Rejection> {
     Ok(())
 }
 
@@ -45,7 +45,7 @@ async fn leased() -> Result<(), Rejection> {
 }
 
 #[tokio::test]
-async fn a_lease_changes_nothing_in_this_process() {
+async fn lease_changes_nothing_on_the_embedded_store() {
     let limiter = RateLimiter::embedded();
     let calls = limiter.scope(async { [leased().await.is_ok(), leased().await.is_ok()] });
     assert_eq!(calls.await, [true, false]);
@@ -60,7 +60,7 @@ async fn run() {
     assert_eq!(twice(local).await, [true, false]);
     assert_eq!(twice(allow).await, [true, true]);
     assert_eq!(twice(deny).await, [false, false]);
-    assert_eq!(twice(unsaid).await, [false, false]);
+    assert_eq!(twice(default_policy).await, [false, false]);
     assert_eq!(twice(async || shadow(1).await).await, [true, true]);
     assert_eq!(shadow(2).await.unwrap(), 2);
     let denied = deny().await;
@@ -73,15 +73,15 @@ async fn run() {
     ));
 }
 
-/// Nothing listens on port 1.
+/// No server listens on port 1.
 #[tokio::test]
-async fn without_redis() {
+async fn applies_on_error_without_redis() {
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     limiter.build().unwrap().scope(run()).await;
 }
 
 #[tokio::test]
-async fn with_a_store() {
+async fn decides_when_the_store_works() {
     let limiter = RateLimiter::embedded();
     assert_eq!(limiter.scope(twice(deny)).await, [true, false]);
     assert_eq!(limiter.scope(twice(allow)).await, [true, false]);
@@ -98,12 +98,12 @@ async fn patient(id: u64) -> Result<u64, Rejection> {
 }
 
 #[rate_limit(limit(period = "1h", threshold = 1), limit(period = "1d", threshold = 2), wait = "1s")]
-async fn in_vain() -> Result<(), Rejection> {
+async fn waits_too_short() -> Result<(), Rejection> {
     Ok(())
 }
 
 #[tokio::test]
-async fn waits() {
+async fn waits_for_admission() {
     let start = std::time::Instant::now();
     RateLimiter::embedded()
         .scope(async {
@@ -111,8 +111,8 @@ async fn waits() {
                 assert_eq!(patient(1).await.unwrap(), 1);
             }
             assert!(start.elapsed() >= std::time::Duration::from_millis(150));
-            assert!(in_vain().await.is_ok());
-            assert!(in_vain().await.is_err());
+            assert!(waits_too_short().await.is_ok());
+            assert!(waits_too_short().await.is_err());
         })
         .await;
 }

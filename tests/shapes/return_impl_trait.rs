@@ -1,11 +1,11 @@
-//! `-> impl Trait`: a `Result` with the hidden type stands in for it, and `return` still works.
+//! `-> impl Trait`: the function returns a `Result` with the hidden type, and `return` still works.
 
 use std::fmt::{Debug, Display};
 use std::rc::Rc;
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
-/// As web frameworks have it: a `Result` answers when both sides do.
+/// Like the response traits of web frameworks: implemented for a `Result` of two responses.
 trait Respond {
     fn respond(self) -> String;
 }
@@ -18,7 +18,7 @@ impl Respond for String {
 
 impl<T: Respond> Respond for Result<T, Rejection> {
     fn respond(self) -> String {
-        self.map_or_else(|rejection| format!("refused by {}", rejection.name()), Respond::respond)
+        self.map_or_else(|rejection| format!("rejected by {}", rejection.name()), Respond::respond)
     }
 }
 
@@ -54,28 +54,28 @@ async fn inside(text: &str) -> Result<impl Display, Rejection> {
 }
 
 #[rate_limit(period = "1h", threshold = 1, on_limited = |_| "later".to_owned())]
-async fn answered() -> impl Respond {
+async fn with_on_limited() -> impl Respond {
     "now".to_owned()
 }
 
 async fn run() {
     assert_eq!(page("a".to_owned(), false).await.respond(), "a!");
     assert_eq!(page("a".to_owned(), true).await.respond(), "early");
-    assert_eq!(page("a".to_owned(), false).await.respond(), "refused by page");
+    assert_eq!(page("a".to_owned(), false).await.respond(), "rejected by page");
 
     let site = Site { name: "s".to_owned() };
     assert_eq!(site.render("ab").await.respond(), "s/ab/2");
-    assert_eq!(site.render("ab").await.respond(), "refused by site");
+    assert_eq!(site.render("ab").await.respond(), "rejected by site");
     assert_eq!(format!("{:?}", site.consume().await), r#"Ok("s")"#);
 
     assert_eq!(inside("abc").await.unwrap().to_string(), "3");
     assert!(inside("abc").await.is_err());
 
-    assert_eq!(answered().await.respond(), "now");
-    assert_eq!(answered().await.respond(), "later");
+    assert_eq!(with_on_limited().await.respond(), "now");
+    assert_eq!(with_on_limited().await.respond(), "later");
 }
 
 #[tokio::test]
-async fn runs() {
+async fn wraps_impl_trait_in_a_result() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! What can carry a rejection: any error made from one, and `Option`.
+//! Return types that can carry a rejection: errors made from one, `Option`, and own types.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use ratelimit_runtime::{FromRejection, RateLimiter, Rejection, rate_limit};
 #[derive(Debug)]
 enum AppError {
     Busy(Rejection),
-    #[allow(dead_code, reason = "an error is for its reader")]
+    #[allow(dead_code, reason = "read by `Debug` only")]
     Parse(std::num::ParseIntError),
 }
 
@@ -91,6 +91,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn converts_the_rejection_to_the_return_type() {
     RateLimiter::embedded().scope(run()).await;
 }

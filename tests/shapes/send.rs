@@ -1,4 +1,4 @@
-//! A future is as `Send` after the attribute as before it.
+//! The attribute does not change whether a future is `Send`.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,14 +21,14 @@ fn rc_of(id: u64) -> Rc<String> {
     Rc::new(id.to_string())
 }
 
-/// Neither are those of an expression.
+/// The temporaries of this expression are not `Send`.
 #[rate_limit(period = "1h", threshold = 9, key = (rc_of(id).as_str(), rc_of(id)))]
 async fn expression(id: u64) -> Result<(), Rejection> {
     tokio::task::yield_now().await;
     Ok(())
 }
 
-/// `&Cell<_>` is not `Send`, `Cell<_>` is.
+/// `Cell<_>` is `Send`, and `&Cell<_>` is not.
 #[rate_limit(period = "1h", threshold = 9, key = cell.get())]
 async fn cell(cell: Cell<u64>) -> impl std::fmt::Debug {
     tokio::task::yield_now().await;
@@ -37,7 +37,7 @@ async fn cell(cell: Cell<u64>) -> impl std::fmt::Debug {
 }
 
 #[rate_limit(period = "1h", threshold = 9, on_limited = |_| drop(rc_of(0)))]
-async fn answered() {
+async fn with_on_limited() {
     tokio::task::yield_now().await;
 }
 
@@ -50,11 +50,11 @@ async fn run() {
     assert_send(format(1, "a")).await.unwrap();
     assert_send(expression(1)).await.unwrap();
     assert_send(cell(Cell::new(0))).await;
-    assert_send(answered()).await;
+    assert_send(with_on_limited()).await;
     not_send(rc_of(1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn runs() {
+async fn keeps_futures_send() {
     RateLimiter::embedded().scope(run()).await;
 }

@@ -1,4 +1,4 @@
-//! `limit(…)`, repeated: all admit the call, or none is charged.
+//! Several `limit(…)`: all admit the call, or none is charged.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn login(user: String, address: [u8; 4]) -> Result<(String, [u8; 4]), Stri
 #[rate_limit(
     name = "upload",
     key = (tenant.as_str(), "{tenant}".len()),
-    cost = { CALLED.fetch_add(1, Ordering::Relaxed); size },
+    cost = { EVALUATIONS.fetch_add(1, Ordering::Relaxed); size },
     limit(period = "1s", threshold = 100, algo = "leaky_bucket", burst = 50),
     limit(period = "1d", threshold = 120, algo = "sliding_counter"),
     limit(period = "1d", threshold = 4, cost = 1),
@@ -35,8 +35,8 @@ async fn upload(tenant: String, size: u32) -> Result<String, Rejection> {
     Ok(tenant)
 }
 
-/// How often the common cost was evaluated.
-static CALLED: AtomicU32 = AtomicU32::new(0);
+/// How often the shared cost was evaluated.
+static EVALUATIONS: AtomicU32 = AtomicU32::new(0);
 
 struct Service<const N: u32>;
 
@@ -74,7 +74,7 @@ async fn run(clock: &VirtualClock) {
 
     let upload = async |size| upload("shop".to_owned(), size).await;
     assert_eq!(upload(50).await.unwrap(), "shop");
-    assert_eq!(CALLED.load(Ordering::Relaxed), 1);
+    assert_eq!(EVALUATIONS.load(Ordering::Relaxed), 1);
     assert_eq!(upload(50).await.unwrap_err().name(), "upload#1");
     clock.advance(Duration::from_secs(1));
     assert!(upload(50).await.is_ok());
@@ -94,11 +94,11 @@ async fn run(clock: &VirtualClock) {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn decides_several_limits_together() {
     fn send<T: Send>(future: T) -> T {
         future
     }
-    // In the middle of a day, or the sliding counter would begin a new window.
+    // Noon, so that no window of the sliding counter ends during the test.
     let clock = VirtualClock::at(Duration::from_secs(86_400 * 20_000 + 43_200));
     let limiter = RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().unwrap();
     limiter.scope(run(&clock)).await;

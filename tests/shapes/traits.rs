@@ -1,4 +1,4 @@
-//! Native async functions in traits: implementations and default bodies.
+//! Async functions in traits: implementations and default bodies.
 
 use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 
@@ -42,6 +42,6 @@ async fn run() {
 }
 
 #[tokio::test]
-async fn runs() {
+async fn limits_trait_methods() {
     RateLimiter::embedded().scope(run()).await;
 }

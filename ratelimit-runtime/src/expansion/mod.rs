@@ -16,7 +16,7 @@ use crate::reply::{Answer, Decision, Rejection, StoreError};
 use crate::report::Report;
 
 /// A [`Part`] whose key need not be `Sync`.
-pub type Charge<'a> = Part<'a, dyn Key + 'a>;
+pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
 
 /// Starts the check of a call. The future owns what it needs, so that nothing which the key borrows lives
 /// across the `await`.
@@ -28,7 +28,7 @@ pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
 }
 
 /// Starts the check of a call against several limits.
-pub fn check_all(parts: &[Charge<'_>]) -> Pass {
+pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
     limiter::with_current(
         |limiter| limiter.checker().check_all(parts).pass(),
         |error| match parts.first() {

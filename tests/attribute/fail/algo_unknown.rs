@@ -1,7 +1,7 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, threshold = 2, algo = "slidng")]
-async fn slip() -> Option<()> {
+async fn typo() -> Option<()> {
     None
 }
 
@@ -11,7 +11,7 @@ async fn hyphen() -> Option<()> {
 }
 
 #[rate_limit(period = 30, threshold = 2, algo = "magic")]
-async fn other() -> Option<()> {
+async fn unknown() -> Option<()> {
     None
 }
 

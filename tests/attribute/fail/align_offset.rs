@@ -1,22 +1,22 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = "1d", threshold = 2, algo = "fixed", align = "UTC")]
-async fn case() -> Option<()> {
+async fn upper_case() -> Option<()> {
     None
 }
 
 #[rate_limit(period = "1d", threshold = 2, algo = "fixed", align = "+8")]
-async fn short() -> Option<()> {
+async fn incomplete() -> Option<()> {
     None
 }
 
 #[rate_limit(period = "1d", threshold = 2, algo = "fixed", align = "+14:01")]
-async fn far() -> Option<()> {
+async fn out_of_range() -> Option<()> {
     None
 }
 
 #[rate_limit(period = "1d", threshold = 2, algo = "fixed", align = "Asia/Shanghai")]
-async fn zone() -> Option<()> {
+async fn named_zone() -> Option<()> {
     None
 }
 

@@ -3,17 +3,17 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, treshold = 2)]
-async fn slip() -> Option<()> {
+async fn typo() -> Option<()> {
     None
 }
 
 #[rate_limit(window = 30, max = 2)]
-async fn words_of_others() -> Option<()> {
+async fn synonyms() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, colour = |a, b| { red })]
-async fn no_such_thing() -> Option<()> {
+async fn unknown() -> Option<()> {
     None
 }
 

@@ -6,7 +6,7 @@ async fn zero() -> Option<()> {
 }
 
 #[rate_limit(period = "365d", threshold = 1, algo = "leaky_bucket", burst = 101)]
-async fn longer_than_anybody_waits() -> Option<()> {
+async fn fills_too_slowly() -> Option<()> {
     None
 }
 

@@ -32,7 +32,7 @@ async fn above_burst() -> Option<()> {
 }
 
 #[rate_limit(period = 30, threshold = 10, algo = "leaky_bucket", cost = 2)]
-async fn above_the_drop() -> Option<()> {
+async fn above_default_burst() -> Option<()> {
     None
 }
 

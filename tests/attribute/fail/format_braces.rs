@@ -3,17 +3,17 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, threshold = 2, key = "user:{id")]
-async fn open(id: u64) -> Option<()> {
+async fn unclosed(id: u64) -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, key = "{id}}")]
-async fn close(id: u64) -> Option<()> {
+async fn unmatched(id: u64) -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, key = "{a{id}}")]
-async fn both(id: u64) -> Option<()> {
+async fn nested(id: u64) -> Option<()> {
     None
 }
 

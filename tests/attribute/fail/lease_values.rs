@@ -1,7 +1,7 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, threshold = 2, lease = 0)]
-async fn nothing() -> Option<()> {
+async fn zero() -> Option<()> {
     None
 }
 
@@ -11,47 +11,47 @@ async fn text() -> Option<()> {
 }
 
 #[rate_limit(period = 30, threshold = 2, lease = 3)]
-async fn more_than_there_is() -> Option<()> {
+async fn above_threshold() -> Option<()> {
     None
 }
 
 #[rate_limit(period = "50ms", threshold = 100, lease = 10)]
-async fn too_short() -> Option<()> {
+async fn period_too_short() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, algo = "leaky_bucket", lease = 1)]
-async fn one_at_a_time() -> Option<()> {
+async fn burst_too_small() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 1, threshold = 1_000, algo = "token_bucket", burst = 20, lease = 11)]
-async fn more_than_the_bucket_has() -> Option<()> {
+async fn above_burst() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 1, threshold = 1_000, algo = "token_bucket", burst = 20, lease = 5, cost = 11)]
-async fn costs_more_than_the_bucket_has() -> Option<()> {
+async fn cost_above_leased_burst() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, scope = "process", lease = 2)]
-async fn never_asks_redis() -> Option<()> {
+async fn with_process_scope() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, wait = 1, lease = 2)]
-async fn waits() -> Option<()> {
+async fn with_wait() -> Option<()> {
     None
 }
 
 #[rate_limit(limit(period = 30, threshold = 2), lease = 2)]
-async fn together() -> Option<()> {
+async fn beside_a_group() -> Option<()> {
     None
 }
 
 #[rate_limit(limit(period = 30, threshold = 2, lease = 2))]
-async fn within() -> Option<()> {
+async fn inside_a_group() -> Option<()> {
     None
 }
 

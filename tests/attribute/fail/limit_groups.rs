@@ -15,6 +15,11 @@ async fn incomplete() -> Option<()> {
     None
 }
 
+#[rate_limit(limit(period = 1, threshold = 2, limit(period = "1h", threshold = 3)))]
+async fn nested() -> Option<()> {
+    None
+}
+
 #[rate_limit(limit = 5)]
 async fn not_a_group() -> Option<()> {
     None
@@ -26,7 +31,7 @@ async fn braces() -> Option<()> {
 }
 
 #[rate_limit(limit(period = 1, treshold = 2, algo = "fixed", burst = 2), limits(period = 1))]
-async fn slips() -> Option<()> {
+async fn typos() -> Option<()> {
     None
 }
 
@@ -58,7 +63,7 @@ async fn keys(user: u64) -> Option<()> {
     limit(period = "1h", threshold = 50, name = "api", key = user),
     limit(period = "1m", threshold = 10, name = "api", key = user)
 )]
-async fn names(user: u64) -> Option<u64> {
+async fn same_name(user: u64) -> Option<u64> {
     Some(user)
 }
 

@@ -1,22 +1,22 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, threshold = 2, scope = "process", on_error = "deny")]
-async fn never_asks_redis() -> Option<()> {
+async fn on_error_with_process_scope() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, shadow = true, wait = "1s")]
-async fn never_waits() -> Option<()> {
+async fn wait_with_shadow() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, wait = 0)]
-async fn no_wait() -> Option<()> {
+async fn zero_wait() -> Option<()> {
     None
 }
 
 #[rate_limit(period = 30, threshold = 2, wait = true)]
-async fn no_duration() -> Option<()> {
+async fn wait_of_wrong_type() -> Option<()> {
     None
 }
 

@@ -1,7 +1,7 @@
 use ratelimit_runtime::rate_limit;
 
 #[rate_limit(period = 30, threshold = 2, scope = "proces")]
-async fn slip() -> Option<()> {
+async fn typo() -> Option<()> {
     None
 }
 

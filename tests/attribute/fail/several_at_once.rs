@@ -1,4 +1,4 @@
-//! All mistakes of one attribute are reported, and the function is still there for its callers.
+//! All mistakes of one attribute are reported, and callers of the function still compile.
 
 use ratelimit_runtime::rate_limit;
 

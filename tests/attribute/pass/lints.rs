@@ -1,4 +1,4 @@
-//! The expansion raises no warning, and the user's own attributes still hold for the body.
+//! The expansion causes no warning, and the attributes of the user still apply to the body.
 
 #![deny(
     warnings,
@@ -31,7 +31,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 pub async fn outer(id: u64) -> Result<(), Rejection> {
     #![allow(unused_variables)]
     //! Documented inside as well.
-    let nobody_reads_this = 1;
+    let unused = 1;
     Ok(())
 }
 

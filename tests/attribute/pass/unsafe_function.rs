@@ -1,4 +1,4 @@
-//! The body of an `unsafe` function is as unsafe as before, and the guard is not.
+//! The body of an `unsafe` function stays unsafe code, and the check in front of it is safe code.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -9,7 +9,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
 /// `pointer` is valid for reads.
 #[rate_limit(period = "1h", threshold = 1)]
 async unsafe fn read(pointer: *const u8) -> Result<u8, Rejection> {
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { pointer.read() })
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in the body are reported where they are, as without the attribute.
+//! Mistakes in the body are reported at the same place as without the attribute.
 
 use ratelimit_runtime::{Rejection, rate_limit};
 
@@ -19,7 +19,7 @@ async fn moved(id: String) -> Option<String> {
 }
 
 #[rate_limit(period = 30, threshold = 2)]
-async fn our_names() -> Option<u8> {
+async fn names_of_the_check() -> Option<u8> {
     drop((pending, rejection));
     Some(output)
 }

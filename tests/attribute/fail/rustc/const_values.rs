@@ -1,14 +1,14 @@
-//! Behind a path, the compiler finds the mistake when it generates code.
+//! The compiler reports a bad constant when it generates code.
 
 use std::time::Duration;
 
 use ratelimit_runtime::rate_limit;
 
-const NONE: u32 = 0;
-const MANY: u32 = 2;
+const ZERO: u32 = 0;
+const TWO: u32 = 2;
 const NANOS: Duration = Duration::from_nanos(1500);
 
-#[rate_limit(period = 30, threshold = NONE)]
+#[rate_limit(period = 30, threshold = ZERO)]
 async fn zero() -> Option<()> {
     None
 }
@@ -18,13 +18,13 @@ async fn too_fine() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 30, threshold = 1, algo = "token_bucket", burst = NONE)]
+#[rate_limit(period = 30, threshold = 1, algo = "token_bucket", burst = ZERO)]
 async fn no_capacity() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 30, threshold = 1, lease = MANY)]
-async fn more_than_there_is() -> Option<()> {
+#[rate_limit(period = 30, threshold = 1, lease = TWO)]
+async fn above_threshold() -> Option<()> {
     None
 }
 
@@ -33,5 +33,5 @@ async fn main() {
     zero().await;
     too_fine().await;
     no_capacity().await;
-    more_than_there_is().await;
+    above_threshold().await;
 }

@@ -1,19 +1,20 @@
 use ratelimit_runtime::rate_limit;
 
-// Text that is an argument, text in Spring's way, a slip, and text that is nothing at all.
+// The name of an argument, the syntax of Spring, a typing error, and text without a relation to the
+// arguments.
 
 #[rate_limit(period = 30, threshold = 2, key = "user_id")]
-async fn argument(user_id: u64) -> Option<u64> {
+async fn name_of_an_argument(user_id: u64) -> Option<u64> {
     Some(user_id)
 }
 
 #[rate_limit(period = 30, threshold = 2, key = "#id")]
-async fn spring(name: String, id: u64) -> Option<(String, u64)> {
+async fn spring_syntax(name: String, id: u64) -> Option<(String, u64)> {
     Some((name, id))
 }
 
 #[rate_limit(period = 30, threshold = 2, key = "userId")]
-async fn slip(user_id: u64) -> Option<u64> {
+async fn typo(user_id: u64) -> Option<u64> {
     Some(user_id)
 }
 

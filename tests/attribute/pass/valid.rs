@@ -1,5 +1,5 @@
-//! Nothing to complain about. With this beside them, mistakes are built and not only checked: a bad
-//! constant is found when code is generated.
+//! A valid attribute. trybuild generates code for all cases, and does not only check them, when one
+//! of them has to pass; a bad constant is found only then.
 
 use ratelimit_runtime::{Rejection, rate_limit};
 

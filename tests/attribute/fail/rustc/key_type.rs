@@ -5,7 +5,7 @@ struct User {
 }
 
 #[rate_limit(period = 30, threshold = 2, key = user)]
-async fn of_its_own(user: User) -> Option<u64> {
+async fn alone(user: User) -> Option<u64> {
     Some(user.id)
 }
 

@@ -1,0 +1,125 @@
+//! The arguments of the attribute. Parsing, suggestions and messages derive from this table, and
+//! `completeness.rs` compares the lists elsewhere with it.
+
+use std::fmt;
+
+use crate::words::{Word, word_enum};
+
+word_enum! {
+    /// The name of an argument.
+    ArgumentName {
+        Period = "period",
+        Threshold = "threshold",
+        Algo = "algo",
+        Burst = "burst",
+        Align = "align",
+        Key = "key",
+        Cost = "cost",
+        Name = "name",
+        Limit = "limit",
+        Scope = "scope",
+        OnError = "on_error",
+        Shadow = "shadow",
+        Wait = "wait",
+        Lease = "lease",
+        OnLimited = "on_limited",
+        Crate = "crate",
+    }
+}
+
+/// Where an argument can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Describes one limit: in the `limit(…)` groups, if the attribute has any.
+    OneLimit,
+    /// In a group, or beside the groups for all that do not have their own.
+    Anywhere,
+    /// Beside the groups, never in one.
+    Attribute,
+    /// Only in an attribute without groups.
+    WithoutGroups,
+}
+
+impl ArgumentName {
+    pub(crate) fn place(self) -> Place {
+        match self {
+            Self::Period | Self::Threshold | Self::Algo | Self::Burst | Self::Align => {
+                Place::OneLimit
+            }
+            Self::Key | Self::Cost | Self::Name => Place::Anywhere,
+            Self::Limit
+            | Self::Scope
+            | Self::OnError
+            | Self::Shadow
+            | Self::Wait
+            | Self::OnLimited
+            | Self::Crate => Place::Attribute,
+            Self::Lease => Place::WithoutGroups,
+        }
+    }
+
+    /// The argument with a value, to show in messages.
+    pub(crate) fn example(self) -> &'static str {
+        match self {
+            Self::Period => "period = 30",
+            Self::Threshold => "threshold = 100",
+            Self::Algo => "algo = \"fixed\"",
+            Self::Burst => "burst = 200",
+            Self::Align => "align = \"utc\"",
+            Self::Key => "key = user_id",
+            Self::Cost => "cost = 5",
+            Self::Name => "name = \"login\"",
+            Self::Limit => "limit(period = 1, threshold = 10)",
+            Self::Scope => "scope = \"process\"",
+            Self::OnError => "on_error = \"deny\"",
+            Self::Shadow => "shadow = true",
+            Self::Wait => "wait = \"5s\"",
+            Self::Lease => "lease = 50",
+            Self::OnLimited => "on_limited = |rejection| Err(rejection)",
+            Self::Crate => "crate = my_crate::limits",
+        }
+    }
+
+    /// What other rate limiters call the argument.
+    fn synonyms(self) -> &'static [&'static str] {
+        match self {
+            Self::Period => &["window", "interval", "per"],
+            Self::Threshold => &["max", "rate", "requests"],
+            Self::Algo => &["algorithm"],
+            Self::Burst => &["capacity"],
+            Self::Align => &["timezone"],
+            Self::Key => &["by"],
+            Self::Cost => &["weight"],
+            Self::OnError => &["fallback"],
+            Self::Shadow => &["dry_run"],
+            Self::Wait => &["timeout"],
+            Self::Lease => &["prefetch"],
+            Self::Name | Self::Limit | Self::Scope | Self::OnLimited | Self::Crate => &[],
+        }
+    }
+
+    /// The argument that is written as `word`.
+    pub(crate) fn find(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|name| name.as_str() == word)
+    }
+
+    /// The argument that other rate limiters call `word`.
+    pub(crate) fn find_synonym(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|name| name.synonyms().contains(&word))
+    }
+}
+
+impl Place {
+    pub(crate) fn is_in_groups(self) -> bool {
+        match self {
+            Self::OneLimit | Self::Anywhere => true,
+            Self::Attribute | Self::WithoutGroups => false,
+        }
+    }
+}
+
+impl fmt::Display for ArgumentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
