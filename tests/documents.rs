@@ -60,6 +60,31 @@ fn the_readme_lists_every_example_and_guide() {
     }
 }
 
+/// Runs the `cargo add` commands of the README in a new package.
+#[test]
+fn the_commands_of_use_it_add_the_dependencies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cargo = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO"));
+        let output = command.args(words).current_dir(folder.path()).output().expect("cargo runs");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    cargo(&["init", "--name", "shop", "--vcs", "none"]);
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let here = root().join("ratelimit-runtime").display().to_string();
+    let added = commands(&readme).into_iter().filter(|command| command.starts_with("cargo add "));
+    for command in added {
+        // The README is about a clone beside the package.
+        let command = command.replace("../ratelimit/ratelimit-runtime", &here);
+        let words: Vec<_> = command.split(' ').skip(1).chain(["--offline"]).collect();
+        cargo(&words);
+    }
+    let manifest = fs::read_to_string(folder.path().join("Cargo.toml")).expect("a manifest");
+    for dependency in ["ratelimit-runtime", "tokio"] {
+        assert!(manifest.contains(&format!("\n{dependency} = ")), "{manifest}");
+    }
+}
+
 #[test]
 fn mistakes_are_found() {
     let packages = packages();
@@ -241,7 +266,8 @@ fn example_heads() -> Vec<(PathBuf, String)> {
 }
 
 fn read(path: PathBuf) -> (PathBuf, String) {
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let text =
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     (path, text)
 }
 
@@ -265,7 +291,7 @@ fn packages() -> Vec<Value> {
 }
 
 fn targets(packages: &[Value], kind: &str) -> BTreeSet<String> {
-    let targets = packages.iter().flat_map(|package| package["targets"].as_array()).flatten();
+    let targets = packages.iter().filter_map(|package| package["targets"].as_array()).flatten();
     let of_kind = targets.filter(|target| target["kind"][0] == kind);
     of_kind.map(|target| target["name"].as_str().expect("a name").to_owned()).collect()
 }
