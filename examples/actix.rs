@@ -1,25 +1,25 @@
-//! actix-web: a middleware for all routes, annotated handlers whose keys come from extractors, a cost by
-//! the size of the body, events of each refusal.
+//! actix-web: a middleware for all routes, annotated handlers with keys from extractors, a cost that depends
+//! on the size of the body, and an event for each rejection.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example actix
 //! ```
 //!
-//! and in another terminal:
+//! In another terminal:
 //!
 //! ```sh
-//! # Two greetings of one user by one client in 30 seconds; the third is 429 with Retry-After.
+//! # One client may greet one user twice in 30 seconds. The third call gets 429 with Retry-After.
 //! for i in 1 2 3; do curl -i http://127.0.0.1:3000/hi/7; echo; done
-//! # As a problem for who asks for JSON.
+//! # A client that asks for JSON gets a problem document.
 //! curl -i -H 'accept: application/json' http://127.0.0.1:3000/hi/7
-//! # Ten kilobytes a minute: of two notes of six, the second waits; one of eleven never passes: 413.
+//! # Ten kilobytes a minute. Two notes of six kilobytes: the second gets 429. One note of eleven: always 413.
 //! for i in 1 2; do head -c 6000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes; done
 //! head -c 11000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes
-//! # Is never refused.
+//! # The health check is exempt.
 //! curl -i http://127.0.0.1:3000/health
 //! ```
 //!
-//! With `RATELIMIT_REDIS_URL` set, any number of these servers share the counts.
+//! If `RATELIMIT_REDIS_URL` is set, all servers that use that Redis share the counts.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Of each client, on each route.
+/// Counted for each client on each route.
 const ALL: Limit = Limit::token_bucket("all", 100, Duration::from_secs(60));
 
 #[get("/hi/{user_id}")]
@@ -47,7 +47,7 @@ async fn notes(client: Client, note: web::Bytes) -> Result<String, Rejection> {
     Ok(format!("{} bytes kept for {client}\n", note.len()))
 }
 
-/// Begun ones count; an empty note costs as much as a short one.
+/// The size in kilobytes, rounded up, and at least 1: also an empty note costs a unit.
 fn kilobytes(note: &[u8]) -> u32 {
     u32::try_from(note.len().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
 }
@@ -59,14 +59,14 @@ async fn health() -> &'static str {
 
 #[actix_web::main]
 async fn main() -> anyhow::Result<()> {
-    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    // At DEBUG, each rejection is an event with the limit, a hash of the key, and the wait.
     let shown =
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
-    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind([..])`.
     let clients = Clients::direct();
     let of = clients.clone();
     let limits = RateLimits::new()
@@ -88,7 +88,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(server.run().await?)
 }
 
-/// HOST and PORT; unless set, a free port that this machine alone reaches.
+/// HOST and PORT. The default is a free port on 127.0.0.1.
 fn address() -> anyhow::Result<(String, u16)> {
     let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());

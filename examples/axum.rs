@@ -1,26 +1,27 @@
-//! axum: a layer for all routes, annotated handlers whose keys come from extractors, a body of one's own
-//! for refusals, events of each refusal, and metrics for Prometheus.
+//! axum: a layer for all routes, annotated handlers with keys from extractors, a custom body for rejections,
+//! an event for each rejection, and metrics for Prometheus.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example axum --features metrics
 //! ```
 //!
-//! and in another terminal:
+//! In another terminal:
 //!
 //! ```sh
-//! # Two greetings of one user by one client in 30 seconds; the third is 429 with Retry-After.
+//! # One client may greet one user twice in 30 seconds. The third call gets 429 with Retry-After.
 //! for i in 1 2 3; do curl -i http://127.0.0.1:3000/hi/7; echo; done
 //! # Another user is not affected.
 //! curl -i http://127.0.0.1:3000/hi/8
-//! # A bucket of 5 pages for each API key, refilled at one a second; more than 5 at once never pass: 413.
+//! # Each API key has a bucket of 5 pages that refills one page a second. A call for more than 5 pages
+//! # always gets 413.
 //! curl -i -H 'x-api-key: secret' 'http://127.0.0.1:3000/search?pages=4'
 //! curl -i -H 'x-api-key: secret' 'http://127.0.0.1:3000/search?pages=4'
 //! curl -i -H 'x-api-key: secret' 'http://127.0.0.1:3000/search?pages=6'
-//! # What became of all these, and how long it took to decide.
+//! # The outcomes of all these calls, and how long the decisions took.
 //! curl http://127.0.0.1:3000/metrics
 //! ```
 //!
-//! With `RATELIMIT_REDIS_URL` set, any number of these servers share the counts.
+//! If `RATELIMIT_REDIS_URL` is set, all servers that use that Redis share the counts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +43,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Of each client, on each route.
+/// Counted for each client on each route.
 const ALL: Limit = Limit::token_bucket("all", 100, Duration::from_secs(60));
 
 #[rate_limit(period = "30s", threshold = 2, key = (client, user_id))]
@@ -67,7 +68,8 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let key = parts.headers.get("x-api-key").and_then(|key| key.to_str().ok());
-        // In place of a database. Keys that anybody can invent would limit nobody.
+        // Stands for a lookup in a database. Without it, a client could send a new key with each call, and
+        // would never be limited.
         match key.filter(|key| ["secret", "other"].contains(key)) {
             Some(key) => Ok(Self(key.to_owned())),
             None => Err((StatusCode::UNAUTHORIZED, "send a known x-api-key\n")),
@@ -75,20 +77,20 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
     }
 }
 
-/// The body of a refusal, by the layer or by a handler.
-fn refused(refusal: &Refusal<'_>) -> (&'static str, String) {
+/// The body of a rejection, from the layer or from a handler.
+fn rejection_body(refusal: &Refusal<'_>) -> (&'static str, String) {
     let rejection = refusal.rejection();
     let body = json!({"error": rejection.to_string(), "retry_after": refusal.retry_after()});
     ("application/json", format!("{body}\n"))
 }
 
-/// A page for Prometheus: of the limiters that are made after it.
+/// A page for Prometheus. Limiters that are built after this call report to it.
 fn metrics() -> anyhow::Result<Router> {
     let buckets = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1];
     let recorder = PrometheusBuilder::new().set_buckets(&buckets)?.install_recorder()?;
     let upkeep = recorder.clone();
     tokio::spawn(async move {
-        // What is measured piles up while nobody fetches the page.
+        // Drains the histograms: without it, they grow as long as no client fetches the page.
         let mut interval = tokio::time::interval(Duration::from_secs(5));
         loop {
             interval.tick().await;
@@ -101,20 +103,20 @@ fn metrics() -> anyhow::Result<Router> {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    // At DEBUG, each rejection is an event with the limit, a hash of the key, and the wait.
     let shown =
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
     let metrics = metrics()?;
-    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind([..])`.
     let clients = Clients::direct();
     let of = clients.clone();
     let limits = RateLimitLayer::new()
         .limit(ALL, move |request| (route(request), of.of(request)))
-        .body(refused);
+        .body(rejection_body);
     let router = Router::new()
         .route("/hi/{user_id}", get(hi))
         .route("/search", get(search))
@@ -131,7 +133,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(axum::serve(listener, service).await?)
 }
 
-/// HOST and PORT; unless set, a free port that this machine alone reaches.
+/// HOST and PORT. The default is a free port on 127.0.0.1.
 fn address() -> anyhow::Result<(String, u16)> {
     let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());

@@ -1,13 +1,13 @@
-//! Workers in several processes that share one limit on Redis: this program starts itself three times, and
-//! shows what the three log as one.
+//! Workers in several processes that share one limit on Redis. This program starts three workers, each a
+//! process of itself, and merges their output.
 //!
 //! ```sh
 //! redis-server --port 6380 --save '' &
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6380 cargo run --example background_job
 //! ```
 //!
-//! Twelve mails are sent at five a second, whoever sends them; it takes about two seconds. A worker knows
-//! of no other one: on another machine, it would be the same.
+//! The workers together send twelve mails at five a second, which takes about two seconds. The workers do not
+//! know each other: they could run on different machines.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -24,7 +24,7 @@ use tracing_subscriber::prelude::*;
 const WORKERS: usize = 3;
 const MAILS: usize = 12;
 
-/// A job waits for its permit, and takes none by itself while Redis is away: then it fails.
+/// A job waits for its permit. While Redis is down it fails, because a limit per process would send too fast.
 #[rate_limit(
     period = "1s",
     threshold = 5,
@@ -55,7 +55,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// What a worker does with every third mail.
+/// A worker: sends every third mail.
 async fn work(worker: usize) -> anyhow::Result<()> {
     for mail in (worker..=MAILS).step_by(WORKERS) {
         send(worker, mail).await?;
@@ -63,7 +63,7 @@ async fn work(worker: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the workers, and shows what they say, when they say it.
+/// Starts the workers, and prints each line of their output with its time.
 async fn watch() -> anyhow::Result<()> {
     let start = Instant::now();
     let mut workers = JoinSet::new();

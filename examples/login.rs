@@ -1,24 +1,24 @@
-//! Failed logins, limited by user and by address at once: 5 for a user in 15 minutes, wherever they come
-//! from, and 20 from an address in a minute, whomever they are for. What a login takes it gives back when
-//! it succeeds, so that only failures count.
+//! Failed logins, limited by user and by address together: 5 per user in 15 minutes from any address, and 20
+//! per address in a minute for any user. A successful login gives its units back, so that only failures
+//! count.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example login
 //! ```
 //!
-//! and in another terminal:
+//! In another terminal:
 //!
 //! ```sh
-//! # Whoever knows the password comes in, as often as they like,
+//! # A user with the right password can log in any number of times.
 //! for i in 1 2 3 4 5 6 7; do curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login; done
-//! # and whoever guesses has five guesses: the sixth is 429, with Retry-After,
+//! # A client that guesses has five guesses. The sixth gets 429 with Retry-After.
 //! for i in 1 2 3 4 5 6; do curl -i -d "user=ann&password=$i" http://127.0.0.1:3000/login; done
-//! # also if it were right, or nothing would be gained. Other users are not affected.
+//! # Now the right password gets 429, too: otherwise guessing could continue. Other users are not affected.
 //! curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login
 //! curl -i -d 'user=bob&password=letmein' http://127.0.0.1:3000/login
 //! ```
 //!
-//! With `RATELIMIT_REDIS_URL` set, any number of these servers share the counts.
+//! If `RATELIMIT_REDIS_URL` is set, all servers that use that Redis share the counts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -55,7 +55,7 @@ async fn login(
     State(limiter): State<RateLimiter>,
     Form(login): Form<Login>,
 ) -> Result<(StatusCode, String), Rejection> {
-    // Before the password is looked at: of guesses that come all at once, no more pass either.
+    // Charges before it checks the password: concurrent guesses cannot pass the limit either.
     let parts = [Part::new(&BY_USER, &login.user, 1), Part::new(&BY_ADDRESS, &client, 1)];
     limiter.check_all(&parts).await?;
     if !is_right(&login) {
@@ -66,27 +66,27 @@ async fn login(
         limiter.refund(&BY_ADDRESS, client, 1).await,
     ];
     for error in given_back.into_iter().filter_map(Result::err) {
-        // A login too many is counted, which is no reason to refuse this one.
+        // This login stays counted as a failure. That is no reason to reject it.
         tracing::warn!(%error, "cannot give back what a login took");
     }
     Ok((StatusCode::OK, format!("hi {}\n", login.user)))
 }
 
-/// In place of a database with hashes of passwords.
+/// Stands for a database with password hashes.
 fn is_right(login: &Login) -> bool {
     [("ann", "opensesame"), ("bob", "letmein")].contains(&(&login.user, &login.password))
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    // At DEBUG, each rejection is an event with the limit, a hash of the key, and the wait.
     let shown =
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
-    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     let limiter = ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind([..])`.
     let server = Server { clients: Clients::direct(), limiter };
     let router = Router::new().route("/login", post(login)).with_state(server);
     let address = address()?;
@@ -98,7 +98,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(axum::serve(listener, service).await?)
 }
 
-/// HOST and PORT; unless set, a free port that this machine alone reaches.
+/// HOST and PORT. The default is a free port on 127.0.0.1.
 fn address() -> anyhow::Result<(String, u16)> {
     let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());

@@ -1,13 +1,14 @@
-//! A client of somebody else's API that keeps to its limit: calls wait for their permits, first come,
-//! first served, instead of being refused by the API.
+//! A client of an external API that stays within the limit of the API: calls wait for their permits, first
+//! come, first served, so that the API never rejects them.
 //!
 //! ```sh
 //! cargo run --example outbound_client
 //! ```
 //!
-//! shows twelve calls made at once to an API that admits ten a second, and none refused; it takes about
-//! two seconds. With `RATELIMIT_REDIS_URL` set, all clients that use it share the permits: start two.
-//! With `API_URL=http://..`, that is called, and no API is started here.
+//! The program starts an API that admits ten calls a second, and sends it twelve calls at once. The API
+//! rejects none of them. It takes about two seconds. If `RATELIMIT_REDIS_URL` is set, all clients that use that
+//! Redis share the permits: start the program twice. If `API_URL=http://..` is set, the program calls that API
+//! instead of starting one.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +29,8 @@ struct Weather {
 }
 
 impl Weather {
-    /// Five a second, evenly spaced: less than the API admits, as some calls are longer on their way than
-    /// others. Who would wait for more than ten seconds is refused at once.
+    /// Five calls a second, evenly spaced. This is less than the API admits, because network delays move
+    /// calls closer together. A call that would wait for more than ten seconds is rejected at once.
     #[rate_limit(
         period = "1s",
         threshold = 5,
@@ -49,7 +50,7 @@ async fn main() -> anyhow::Result<()> {
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(log).with(shown).init();
-    // Now, so that a wrong RATELIMIT_REDIS_URL is found before the first call.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program before the first call.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
     let url = match std::env::var("API_URL") {
         Ok(url) => url,
@@ -79,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Somebody else's API: refuses the eleventh call in any second, whoever it is from.
+/// The external API: rejects the eleventh call in any second, from any client.
 async fn api() -> anyhow::Result<String> {
     let theirs = Limit::sliding("their limit", 10, Duration::from_secs(1));
     let limits = RateLimitLayer::new().limit(theirs, |_| ()).limiter(RateLimiter::embedded());

@@ -5,9 +5,9 @@
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart   # the same on Redis
 //! ```
 //!
-//! First comes a picture, drawn on virtual time: which calls each algorithm admits, and what remains
-//! after each. Then `say_hi` is called in real time, is refused, waits as long as it is told, and is
-//! admitted again. It takes about five seconds.
+//! First, the program draws a picture on virtual time: which calls each algorithm admits, and what remains
+//! after each call. Then it calls `say_hi` in real time. A call is rejected, waits for `retry_after`, and is
+//! admitted. The program takes about five seconds.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -22,27 +22,24 @@ use ratelimit_runtime::{
 const PERIOD: Duration = Duration::from_secs(5);
 
 const ALGORITHMS: [(Limit, &str); 5] = [
-    (
-        Limit::sliding("quickstart", 5, PERIOD),
-        "exact; never more than 5 in any 5 s, however one looks",
-    ),
+    (Limit::sliding("quickstart", 5, PERIOD), "never more than 5 in any 5 s, exactly"),
     (
         Limit::fixed("quickstart", 5, PERIOD),
-        "one count per window: up to 10 pass around the end of one",
+        "one count per window; around its end, up to 10 can pass",
     ),
     (
         Limit::sliding_counter("quickstart", 5, PERIOD),
-        "two counts and an estimate: nearly as smooth as sliding",
+        "two counts and an estimate; nearly as exact as sliding",
     ),
     (
         Limit::token_bucket("quickstart", 5, PERIOD),
         "5 at once, then one a second, as tokens refill",
     ),
-    (Limit::leaky_bucket("quickstart", 5, PERIOD), "no bursts: one a second, evenly spaced"),
+    (Limit::leaky_bucket("quickstart", 5, PERIOD), "no bursts; one a second, evenly spaced"),
 ];
 
-/// A quarter of a second a column: one call early in a window, a burst around its end, a caller who
-/// comes once a second, another burst.
+/// Each column is a quarter of a second: one call early in a window, a burst around the end of the window,
+/// one call a second, another burst, and again one call a second.
 const CALLS: &str = "x...............xxxxxxxxxx......x...x...x...xxxxxxxx....x...x...";
 const COLUMN: Duration = Duration::from_millis(250);
 
@@ -69,16 +66,16 @@ async fn main() -> ExitCode {
 }
 
 async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
-    // The start of a window of the sliding counter, whose windows begin at multiples of the period.
+    // Windows of the sliding counter begin at multiples of the period: this is the start of one.
     let start = Duration::from_secs(1_800_000_000);
     let clock = VirtualClock::at(start);
     let mut builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
     if let Some(url) = std::env::var("RATELIMIT_REDIS_URL").ok().filter(|url| !url.is_empty()) {
-        // A picture of what Redis decides, and of nothing else.
+        // Deny: the picture must show decisions of Redis only.
         builder = builder.redis(url).deadline(Duration::from_secs(2)).on_error(OnError::Deny);
     }
     let limiter = builder.build()?;
-    // On Redis, another run must not have used it.
+    // A new key for each run: on Redis, an earlier run may have left counts.
     let key = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
 
     println!("\nFive algorithms, 5 calls per 5 seconds each, one stream of calls:\n");
@@ -108,11 +105,11 @@ async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
         println!("  answers    {answers}  {admitted} admitted");
         println!("  remaining  {}", paint(&remaining, 2));
     }
-    println!("\n{} admitted   {} refused   · no call\n", paint("●", 32), paint("✕", 31));
+    println!("\n{} admitted   {} rejected   · no call\n", paint("●", 32), paint("✕", 31));
     Ok(())
 }
 
-/// A refusal is a decision as well.
+/// Returns the decision, also of a rejected call.
 async fn decide(limiter: &RateLimiter, limit: &Limit, key: u128) -> Result<Decision, Rejection> {
     match limiter.check(limit, key, 1).await {
         Err(Rejection::Limited { decision, .. }) => Ok(decision),
@@ -134,7 +131,7 @@ async fn call_say_hi() -> Result<(), Box<dyn Error>> {
                         "{at:4.1} s  say_hi(\"{name}\")  {}",
                         paint(&rejection.to_string(), 31)
                     );
-                    // No wait helps where Redis is away: then this ends here.
+                    // `None`: no wait helps, for example if Redis is down. The program ends.
                     let wait = rejection.retry_after().ok_or(rejection)?;
                     println!("        waiting {wait:.1?}, as `retry_after` says");
                     tokio::time::sleep(wait).await;

@@ -1,20 +1,19 @@
-//! The greeting of the Java tutorials: at most two calls per 30 seconds, then a polite refusal.
+//! The greeting of the Java tutorials: at most two calls per 30 seconds, then a polite rejection.
 //!
 //! ```sh
 //! cargo run --example spring_style
 //! ```
 //!
-//! In Spring it is an annotation on a bean, an aspect around it, and a Lua script or a sorted set in
-//! Redis that everybody copies:
+//! In Spring, it takes an annotation on a method, an aspect around it, and a Lua script or a sorted set in Redis:
 //!
 //! ```java
 //! @RateLimit(period = 30, count = 2, key = "#userId")
 //! public String sayHi(Long userId) { ... }
 //! ```
 //!
-//! Here it is the attribute. A misspelled argument, a period of zero or a key that does not exist
-//! do not compile, and neither does `"#userId"`. Expect two greetings for each user and a refusal for
-//! the third call, then three broadcasts and a refusal of the fourth.
+//! Here, it takes the attribute alone. A misspelled argument, a period of zero, or a key that does not exist is a
+//! compile error. The program prints two greetings for each user and a rejection of the third call, then three
+//! broadcasts and a rejection of the fourth.
 
 use ratelimit_runtime::{Rejection, rate_limit};
 
@@ -23,7 +22,7 @@ struct Greeter {
 }
 
 impl Greeter {
-    /// Each user separately; a refusal is an answer, too.
+    /// Counts each user separately. A rejected call returns a text.
     #[rate_limit(
         period = 30,
         threshold = 2,
@@ -34,7 +33,7 @@ impl Greeter {
         format!("{}, user {user_id}!", self.greeting)
     }
 
-    /// All users together; whoever calls handles the refusal.
+    /// Counts all users together. The caller handles the rejection.
     #[rate_limit(period = 30, threshold = 3, algo = "fixed", name = "greeter.broadcast")]
     async fn broadcast(&self) -> Result<String, Rejection> {
         Ok(format!("{}, everybody!", self.greeting))

@@ -1,12 +1,12 @@
-//! tonic: a layer for all methods of a gRPC server, and an annotated method; refusals are statuses with
-//! `RetryInfo` and `QuotaFailure`. The service is what `tonic-build` writes, by hand, so that no `protoc`
-//! is needed.
+//! tonic: a layer for all methods of a gRPC server, and an annotated method. A rejection is a status with
+//! `RetryInfo` and `QuotaFailure`. The service is written by hand, as `tonic-build` would generate it, so that
+//! the example needs no `protoc`.
 //!
 //! ```sh
 //! PORT=50051 cargo run --example tonic
 //! ```
 //!
-//! and in another terminal:
+//! In another terminal:
 //!
 //! ```sh
 //! cat >greeter.proto <<PROTO
@@ -15,13 +15,13 @@
 //! import "google/protobuf/wrappers.proto";
 //! service Greeter { rpc Greet(google.protobuf.StringValue) returns (google.protobuf.StringValue); }
 //! PROTO
-//! # Two greetings of one name in 30 seconds; the third is RESOURCE_EXHAUSTED.
+//! # One name is greeted twice in 30 seconds. The third call gets RESOURCE_EXHAUSTED.
 //! for i in 1 2 3; do
 //!   grpcurl -v -plaintext -proto greeter.proto -d '"ann"' 127.0.0.1:50051 hello.Greeter/Greet
 //! done
 //! ```
 //!
-//! With `RATELIMIT_REDIS_URL` set, any number of these servers share the counts.
+//! If `RATELIMIT_REDIS_URL` is set, all servers that use that Redis share the counts.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Of each client, for all methods together.
+/// Counted for each client, over all methods together.
 const ALL: Limit = Limit::token_bucket("all", 5, Duration::from_secs(60));
 
 struct Greeter;
@@ -57,14 +57,14 @@ impl Greeter {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    // At DEBUG, each rejection is an event with the limit, a hash of the key, and the wait.
     let shown =
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
-    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind([..])`.
     let clients = Clients::direct();
     let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
     let address = address()?;
@@ -76,7 +76,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(server.serve_with_incoming(TcpIncoming::from(listener)).await?)
 }
 
-/// HOST and PORT; unless set, a free port that this machine alone reaches.
+/// HOST and PORT. The default is a free port on 127.0.0.1.
 fn address() -> anyhow::Result<(String, u16)> {
     let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());
@@ -84,7 +84,7 @@ fn address() -> anyhow::Result<(String, u16)> {
     Ok((host, number))
 }
 
-/// From here on, what is generated of a service.
+/// The rest is what `tonic-build` would generate for the service.
 #[derive(Clone)]
 struct GreeterServer(Arc<Greeter>);
 

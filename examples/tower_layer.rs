@@ -1,23 +1,23 @@
-//! The layer on a server of hyper, without a framework: each client has a bucket, told by its address,
-//! also behind proxies that are trusted.
+//! The layer on a hyper server, without a framework. Each client address has a bucket, also behind trusted
+//! proxies.
 //!
 //! ```sh
 //! PORT=3000 TRUSTED_PROXIES=127.0.0.0/8,10.0.0.0/8 cargo run --example tower_layer
 //! ```
 //!
-//! and in another terminal, as a proxy of this machine:
+//! In another terminal, `curl` acts as a proxy on this machine:
 //!
 //! ```sh
-//! # Three at once, then one in 10 seconds: the fourth is 429 with Retry-After.
+//! # Three calls at once, then one in 10 seconds: the fourth call gets 429 with Retry-After.
 //! for i in 1 2 3 4; do curl -i -H 'x-forwarded-for: 203.0.113.7' http://127.0.0.1:3000; echo; done
-//! # It is the same client, whatever it says of itself before the proxy speaks,
+//! # The client forges an address in front of the one that the proxy adds. It is still the same client.
 //! curl -i -H 'x-forwarded-for: 1.1.1.1, 203.0.113.7' http://127.0.0.1:3000
-//! # and this is another one.
+//! # Another client.
 //! curl -i -H 'x-forwarded-for: 203.0.113.8' http://127.0.0.1:3000
 //! ```
 //!
-//! With no `TRUSTED_PROXIES`, nobody's word is taken: the client is the peer. With `RATELIMIT_REDIS_URL`
-//! set, any number of these servers share the counts.
+//! Without `TRUSTED_PROXIES`, the server ignores the header: the client is the peer of the connection. If
+//! `RATELIMIT_REDIS_URL` is set, all servers that use that Redis share the counts.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -41,11 +41,11 @@ const EACH_CLIENT: Limit = Limit::token_bucket("client", 6, Duration::from_secs(
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // At this level, each refusal is an event: the limit, a hash of the key, the wait.
+    // At DEBUG, each rejection is an event with the limit, a hash of the key, and the wait.
     let shown =
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
-    // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
+    // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     let clients = clients()?;
@@ -65,7 +65,7 @@ async fn main() -> anyhow::Result<()> {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // There are too many connections, say. That passes.
+                // A temporary fault, for example too many open files.
                 tracing::error!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;
@@ -73,7 +73,7 @@ async fn main() -> anyhow::Result<()> {
         };
         let service = ServiceBuilder::new()
             .map_request(move |mut request: Request<Incoming>| {
-                // So that it is known who the peer is.
+                // Tells `Clients` the peer of the connection.
                 request.extensions_mut().insert::<SocketAddr>(peer);
                 request
             })
@@ -89,14 +89,14 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// By the networks in `TRUSTED_PROXIES`, between commas.
+/// Trusts the networks in `TRUSTED_PROXIES`, a list with commas.
 fn clients() -> anyhow::Result<Clients> {
     let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default();
     let proxies = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty());
     Clients::behind(proxies).context("TRUSTED_PROXIES")
 }
 
-/// HOST and PORT; unless set, a free port that this machine alone reaches.
+/// HOST and PORT. The default is a free port on 127.0.0.1.
 fn address() -> anyhow::Result<(String, u16)> {
     let host = std::env::var("HOST").unwrap_or_else(|_| "127.0.0.1".to_owned());
     let port = std::env::var("PORT").unwrap_or_else(|_| "0".to_owned());

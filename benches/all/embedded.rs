@@ -76,8 +76,8 @@ fn by_load(scale: &Scale) -> Block {
             keys::zipf(many, scale.decisions),
         ),
         ("1 key, 2 threads".to_owned(), FLOWING, 2, vec![0; scale.decisions]),
-        (format!("{} keys, refused", counted(few)), 1, 1, keys::uniform(few, scale.decisions)),
-        (format!("{} keys, refused", counted(many)), 1, 1, keys::uniform(many, scale.decisions)),
+        (format!("{} keys, rejected", counted(few)), 1, 1, keys::uniform(few, scale.decisions)),
+        (format!("{} keys, rejected", counted(many)), 1, 1, keys::uniform(many, scale.decisions)),
     ];
     let rows = loads.into_iter().map(|(name, threshold, threads, picked)| {
         let all = KEYED.map(|name| peers::keyed(name, threshold));
@@ -98,7 +98,7 @@ fn by_load(scale: &Scale) -> Block {
 }
 
 fn without_keys(scale: &Scale) -> Block {
-    let loads = [("admitted", FLOWING, 1), ("admitted, 2 threads", FLOWING, 2), ("refused", 1, 1)];
+    let loads = [("admitted", FLOWING, 1), ("admitted, 2 threads", FLOWING, 2), ("rejected", 1, 1)];
     let rows = loads.map(|(name, threshold, threads)| {
         let all = KEYLESS.map(|name| peers::keyless(name, threshold));
         Row::of(name, compare(scale, threads, &vec![0; scale.decisions], &all))
@@ -159,7 +159,7 @@ fn by_algorithm(scale: &Scale) -> Block {
             better: Better::Less,
             by: "algorithm",
             rows: rows.collect(),
-            columns: ["admitted", "refused"].map(|name| Column::new(name, Kind::Beside)).into(),
+            columns: ["admitted", "rejected"].map(|name| Column::new(name, Kind::Beside)).into(),
             chart: None,
         },
     )

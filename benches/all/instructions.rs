@@ -55,7 +55,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         "A decision in one process",
         "algorithm or limiter",
         ours.into_iter().chain(others).collect(),
-        &["admitted", "refused"],
+        &["admitted", "rejected"],
     );
     let calls = table(
         "A call through the attribute",

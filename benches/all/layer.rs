@@ -34,9 +34,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let rows = [
-        ("admitted, both tell clients what is left", FLOWING, true),
-        ("admitted, theirs tells nothing", FLOWING, false),
-        ("refused", 1, true),
+        ("admitted, both send the fields", FLOWING, true),
+        ("admitted, tower_governor sends no fields", FLOWING, false),
+        ("rejected", 1, true),
     ];
     let rows = rows.map(|(name, burst, tells)| Row::of(name, compare(scale, burst, tells)));
     let columns = [("ours", Kind::Ours), ("tower_governor", Kind::Peer)];

@@ -38,15 +38,15 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
 
     log.calls(records - rounds * GROWTH, u32::MAX, 1, APART);
     row("the log grows", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
-    row("refused: a cost that half the log is in the way of", rounds, &|| {
+    row("rejected: a cost that half of the log blocks", rounds, &|| {
         log.calls(calls, u32::MAX, half, Duration::ZERO);
     });
-    row("refused: a threshold lowered to half the log", rounds, &|| {
+    row("rejected: the threshold lowered to half of the log", rounds, &|| {
         log.calls(calls, records / 2, 1, Duration::ZERO);
     });
     row("admitted: the threshold raised again", rounds, &|| log.calls(calls, u32::MAX, 1, APART));
     log.clock.set(log.start + PERIOD);
-    row("one record leaves with each call", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
+    row("one entry leaves with each call", rounds, &|| log.calls(GROWTH, u32::MAX, 1, APART));
     row("a thousandth of the log leaves with each call", rounds, &|| {
         log.calls(40, u32::MAX, 1, APART * (records / 1_000));
     });
@@ -64,7 +64,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![Block::table(
         "longest",
         Table {
-            title: "Scripts on a sliding log of ten million records",
+            title: "Scripts on a sliding log of ten million entries",
             unit: "microseconds of the server in one command",
             better: Better::Less,
             by: "calls",

@@ -62,7 +62,7 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
         ),
         table(
             "redis-p50",
-            "Half of all decisions on Redis take at most",
+            "Median of a decision on Redis",
             "microseconds, 10,000 keys",
             less,
             None,
@@ -70,7 +70,7 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
         ),
         table(
             "redis-p99",
-            "All but one in a hundred decisions on Redis take at most",
+            "99th percentile of a decision on Redis",
             "microseconds, 10,000 keys",
             less,
             log,

@@ -41,7 +41,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let (mut times, mut bytes) = (Vec::new(), Vec::new());
     for (algorithm, shape, script) in PAIRS {
         let pair = [Measured::Ours(algorithm), Measured::Textbook(script)];
-        let loads = [("admitted", FLOWING, 10), ("refused", (100, LASTING), 101)];
+        let loads = [("admitted", FLOWING, 10), ("rejected", (100, LASTING), 101)];
         for (name, limit, before) in loads {
             let took = in_turns(scale.rounds, &pair, |what| {
                 bench.forget();

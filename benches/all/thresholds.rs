@@ -52,7 +52,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let (bytes, times) = (
         table("Memory of a full key in Redis", "bytes, name included", bytes, Some(Axis::Log)),
         table(
-            "Refusing by a full key in Redis",
+            "A rejection by a full key in Redis",
             "microseconds of the server in the script",
             times,
             None,

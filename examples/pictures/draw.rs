@@ -1,5 +1,5 @@
-//! Lanes as SVG, in the looks of the playground: pins stand where calls were admitted, crosses lie
-//! where they were refused. It is dark on dark pages, and its description says what it shows.
+//! Draws lanes as SVG, in the style of the playground: a pin for each admitted call, a cross for each rejected
+//! call. The picture is dark on dark pages, and its description repeats it in words.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn legend(out: &mut String) {
     write!(
         out,
         "<circle class=\"head\" cx=\"28\" cy=\"{y}\" r=\"4\"/><text x=\"40\" y=\"{text}\">admitted</text>\n\
-         <path class=\"cross\" d=\"{}\"/><text x=\"128\" y=\"{text}\">refused</text>\n\
+         <path class=\"cross\" d=\"{}\"/><text x=\"128\" y=\"{text}\">rejected</text>\n\
          <path class=\"tint\" d=\"M200 {}h20v12h-20Z\"/><path class=\"edge\" d=\"M200 {}v12M220 {}v12\"/>\
          <text x=\"230\" y=\"{text}\">window, or what is in the bucket</text>\n\
          <path class=\"most\" d=\"M452 {}v-5h24v5\"/><text x=\"486\" y=\"{text}\">the fullest 5 s</text>\n",

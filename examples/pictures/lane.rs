@@ -1,4 +1,4 @@
-//! What the embedded store decides about the traffic, by each algorithm.
+//! The decisions of the embedded store about the traffic, for each algorithm.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use ratelimit_runtime::{Algorithm, Clock, Limit, RateLimiter, Rejection, Virtual
 
 pub(crate) const PERIOD: Duration = Duration::from_secs(5);
 
-/// A quarter of a second a column: one call early in a window, a burst around its end, a caller who
-/// comes once a second, another burst.
+/// Each column is a quarter of a second: one call early in a window, a burst around the end of the window,
+/// one call a second, another burst, and again one call a second.
 const CALLS: &str = "x...............xxxxxxxxxx......x...x...x...xxxxxxxx....x...x...x";
 const COLUMN: Duration = Duration::from_millis(250);
 
-/// One algorithm, and its answers. Times are counted from the first call.
+/// One algorithm and its decisions. Times count from the first call.
 pub(crate) struct Lane {
     limit: Limit,
     pub(crate) name: &'static str,
@@ -117,10 +117,10 @@ impl Lane {
         self.limit.algorithm().as_str()
     }
 
-    /// In words, for those who do not see it.
+    /// The picture in words, for screen readers.
     pub(crate) fn summary(&self) -> String {
         format!(
-            "{}, {}: of {} calls {} are admitted and {} refused; at most {} in any 5 s.",
+            "{}, {}: of {} calls {} are admitted and {} rejected; at most {} in any 5 s.",
             self.name,
             self.promise,
             self.admitted.len() + self.refused.len(),

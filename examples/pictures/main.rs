@@ -1,12 +1,12 @@
-//! Draws the pictures of the guide "Choosing an algorithm": the embedded store decides one stream of
-//! calls by each of the five algorithms, on virtual time, and what it answers is drawn.
+//! Draws the pictures of the guide "Choosing an algorithm": on virtual time, the embedded store decides one
+//! stream of calls by each of the five algorithms, and this program draws the decisions.
 //!
 //! ```sh
-//! cargo run --example pictures             # writes them anew, into ratelimit-runtime/docs/pictures
-//! cargo run --example pictures -- FOLDER   # into another folder
+//! cargo run --example pictures             # writes the pictures into ratelimit-runtime/docs/pictures
+//! cargo run --example pictures -- FOLDER   # writes them into another folder
 //! ```
 //!
-//! `tests/pictures.rs` fails while those of the guide are not what this draws.
+//! `tests/pictures.rs` fails if the pictures of the guide differ from what this program draws.
 
 mod draw;
 mod lane;

@@ -2,14 +2,16 @@
 //!
 //! ```sh
 //! cargo run --example playground                # prints the address to open
-//! PORT=8080 cargo run --example playground      # on that port; HOST=0.0.0.0 in a network you trust
-//! RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 cargo run --example playground   # and on Redis
+//! PORT=8080 cargo run --example playground      # uses this port
+//! RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 cargo run --example playground   # lets you choose Redis
 //! ```
 //!
-//! Every decision on it is one of the library, made here; the page draws what it is told. What a
-//! visitor sees arrives as Server-Sent Events, which browsers take up again by themselves and axum
-//! has built in; what a visitor does is a request each. A visitor's counts last as long as the stream.
-//! Nobody is asked who they are, and one visitor may take all seats: set HOST in trusted networks only.
+//! The library makes every decision in this program; the page only draws. The page receives decisions as
+//! Server-Sent Events, because axum supports them and browsers reconnect by themselves. Each action of a visitor
+//! is a request. The counts of a visitor last as long as the stream of events.
+//!
+//! There is no login, and one visitor can take all 64 places. Set HOST (the default is 127.0.0.1) only in a
+//! network that you trust.
 
 mod page;
 mod session;
@@ -48,7 +50,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     let (host, port) = (host.as_deref().unwrap_or("127.0.0.1"), port.as_deref().unwrap_or("0"));
     let number: u16 =
         port.parse().map_err(|_| format!("PORT is `{port}`: set it to a number up to 65535"))?;
-    // Away or not, Redis may be tried; the limits here are tried by few.
+    // Nothing connects to Redis yet, so the playground also starts while Redis is down.
     let stores = Stores {
         embedded: RateLimiter::builder().max_keys(10_000).build()?,
         redis: variable("RATELIMIT_REDIS_URL")
@@ -72,7 +74,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Set and not empty.
+/// The value of an environment variable, unless it is empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The files of the page, which are part of the program, and the headers that keep others out.
+//! The files of the page, which are compiled into the program, with security headers.
 
 use axum::Router;
 use axum::http::header::{
@@ -24,7 +24,7 @@ pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
             (CONTENT_SECURITY_POLICY, POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
-            // Or the page of another version would meet this program.
+            // Otherwise a browser could show the page of another version.
             (CACHE_CONTROL, "no-cache"),
         ];
         router.route(path, get(move || async move { (headers, text) }))

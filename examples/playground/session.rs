@@ -1,4 +1,4 @@
-//! One visitor: keys of their own, five limits, and a task that asks the library and tells the page.
+//! One visitor: a key, five limits, and a task that makes the calls and sends the decisions to the page.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +18,11 @@ use uuid::Uuid;
 use crate::settings::{Settings, StoreName, millis};
 use crate::traffic::Schedule;
 
-/// How many visitors there may be at a time.
+/// The most visitors at a time.
 const SEATS: usize = 64;
-/// How often what remains is looked at between calls.
+/// The time between two looks at what remains.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a page may leave what it is told unread.
+/// The longest time that a page may leave events unread.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Stores {
@@ -30,7 +30,7 @@ pub(crate) struct Stores {
     pub(crate) redis: Option<RateLimiter>,
 }
 
-/// Those who are there.
+/// The open sessions.
 pub(crate) struct Sessions {
     stores: Stores,
     open: Mutex<HashMap<Uuid, mpsc::Sender<Command>>>,
@@ -39,7 +39,7 @@ pub(crate) struct Sessions {
 pub(crate) enum Command {
     Call,
     Change(Box<Settings>),
-    /// Begin anew.
+    /// Reset the counts.
     Forget,
 }
 
@@ -111,15 +111,15 @@ struct Tally {
     refused: u64,
 }
 
-/// What a page is told at its beginning.
+/// The first event of a session.
 #[derive(Serialize)]
 struct Welcome {
     id: Uuid,
     has_redis: bool,
 }
 
-/// What a page is told of a call, or of a look between calls. Times are milliseconds; `at` counts
-/// from the start of the session.
+/// The event of a call, or of a look between calls. Times are in milliseconds; `at` counts from the start of
+/// the session.
 #[derive(Serialize)]
 struct Seen {
     at: f64,
@@ -143,11 +143,11 @@ struct Lane {
 enum DecidedBy {
     Embedded,
     Redis,
-    /// Redis does not answer, and this process decides meanwhile.
+    /// Redis does not answer, so this process decides.
     Fallback,
 }
 
-/// The page does not listen any more.
+/// The page has closed the stream.
 struct Left;
 
 impl Session<'_> {
@@ -175,14 +175,13 @@ impl Session<'_> {
         self.reset().await;
     }
 
-    /// Looks at once as well: the decision about a call that is admitted does not tell when the next
-    /// one would be.
+    /// Makes a call, then looks: the decision of an admitted call does not say when the next call passes.
     async fn call(&mut self) -> Result<(), Left> {
         self.ask(true).await?;
         self.ask(false).await
     }
 
-    /// Makes a call, or looks what would become of one, under all five limits.
+    /// Checks a call against each of the five limits, or only peeks.
     async fn ask(&mut self, call: bool) -> Result<(), Left> {
         let at = millis(self.start.elapsed());
         let ask = |limit: &Limit| -> Check {
@@ -204,7 +203,7 @@ impl Session<'_> {
             lanes.push(Lane::new(&decision, *tally));
         }
         let Ok(lanes) = <[Lane; 5]>::try_from(lanes) else { unreachable!("five limits") };
-        // Nothing has happened, as when nobody calls.
+        // Nothing has changed since the last event.
         if !call && self.told == Some(lanes) {
             return Ok(());
         }
@@ -218,7 +217,7 @@ impl Session<'_> {
         {
             self.schedule = Schedule::new(settings.traffic, &settings.limits[0]);
         }
-        // Counts of another period, or elsewhere, would be found by nobody.
+        // After a change of the period or of the store, the old counts are never used again.
         let counted = |settings: &Settings| (settings.store, settings.limits[0].period());
         if counted(&settings) != counted(&self.settings) {
             self.reset().await;
@@ -236,7 +235,7 @@ impl Session<'_> {
         self.tell("forgotten", &()).await
     }
 
-    /// What a store that is away does not forget now, it forgets by itself.
+    /// Resets all counts. If the store does not answer, its counts expire by themselves.
     async fn reset(&self) {
         join_all(self.settings.limits.iter().map(|limit| self.limiter().reset(limit, self.id)))
             .await;
@@ -255,8 +254,8 @@ impl Session<'_> {
     }
 }
 
-/// A refusal is a decision as well. Else there is none: with what the limits here say about errors
-/// and cost, that does not happen.
+/// The decision, also of a rejected call. `None` does not happen here: the limits fall back to this process, and
+/// each call costs 1.
 fn decision(answer: &Result<Decision, Rejection>) -> Option<Decision> {
     match answer {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => Some(*decision),
@@ -278,7 +277,7 @@ impl Lane {
 }
 
 impl DecidedBy {
-    /// One of five decisions that Redis did not make is what is to be told.
+    /// `Fallback` if Redis did not make one of the five decisions.
     fn or_redis(self) -> Self {
         if let Self::Fallback = self { self } else { Self::Redis }
     }
@@ -286,13 +285,13 @@ impl DecidedBy {
 
 impl IntoResponse for Full {
     fn into_response(self) -> Response {
-        let message = format!("{SEATS} others are here already: try again later");
+        let message = format!("the playground serves at most {SEATS} visitors: try again later");
         (StatusCode::SERVICE_UNAVAILABLE, message).into_response()
     }
 }
 
 impl IntoResponse for Gone {
     fn into_response(self) -> Response {
-        (StatusCode::GONE, Json("this session has ended: load the page anew")).into_response()
+        (StatusCode::GONE, Json("this session has ended: reload the page")).into_response()
     }
 }

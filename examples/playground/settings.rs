@@ -1,4 +1,4 @@
-//! What a visitor filled in, read into five limits or into what is wrong with it.
+//! Parses the form of a visitor into five limits, or into a message for each mistake.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::LeakyBucket,
 ];
 
-/// From the largest, in microseconds.
+/// From the largest to the smallest, in microseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -43,19 +43,19 @@ pub(crate) enum StoreName {
     Redis,
 }
 
-/// What is wrong, and with which field.
+/// A mistake in one field.
 #[derive(Debug, Serialize)]
 pub(crate) struct Complaint {
     field: &'static str,
     message: String,
 }
 
-/// What is in force.
+/// The settings that are in force.
 pub(crate) struct Settings {
     pub(crate) limits: [Limit; 5],
     pub(crate) traffic: Traffic,
     pub(crate) store: StoreName,
-    /// As given, so that the attributes say no more than they must.
+    /// As given, so that the attributes show no default.
     burst: Option<u32>,
 }
 
@@ -97,7 +97,7 @@ impl Settings {
         if form.store == StoreName::Redis && !has_redis {
             return Err(vec![Complaint {
                 field: "store",
-                message: "Redis needs the playground to be started with RATELIMIT_REDIS_URL".into(),
+                message: "To use Redis, start the playground with RATELIMIT_REDIS_URL".into(),
             }]);
         }
         let limits = limits(threshold, period, burst).map_err(|invalid| vec![invalid.into()])?;
@@ -142,7 +142,7 @@ impl Default for Settings {
 }
 
 impl From<InvalidLimit> for Complaint {
-    /// What a limit says of itself begins with the value that is to be changed.
+    /// The message of a limit begins with the value to change.
     fn from(invalid: InvalidLimit) -> Self {
         let message = invalid.to_string();
         let named = message.split('`').nth(1);
@@ -192,7 +192,7 @@ fn period(text: &str) -> Result<Duration, Complaint> {
     let seconds = unit.zip(number.trim_end().parse::<f64>().ok());
     // To whole microseconds, so that 0.1 is a tenth.
     let micros = seconds.map(|(us, number)| (number * us as f64).round());
-    // The rest of what a period may be is the limit's to say.
+    // `Limit::new` checks the other bounds of a period.
     match micros.filter(|micros| (0.0..9e15).contains(micros)) {
         Some(micros) => Ok(Duration::from_micros(micros as u64)),
         None => Err(Complaint {
@@ -204,7 +204,7 @@ fn period(text: &str) -> Result<Duration, Complaint> {
     }
 }
 
-/// With a capital, as what is shown by itself.
+/// Begins with a capital letter.
 fn sentence(message: &str) -> String {
     let (first, rest) = message.split_at(1);
     first.to_uppercase() + rest

@@ -1,4 +1,4 @@
-//! When calls come by themselves.
+//! The calls that the playground makes by itself.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use ratelimit_runtime::Limit;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// Who calls, beside the visitor.
+/// The pattern of the automatic calls.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Traffic {
-    /// Nobody.
+    /// No automatic calls.
     Clicks,
     /// One call after the other, a little more often than the limit admits.
     Steady,
-    /// Twice the threshold at once, and then nothing for more than a period.
+    /// A burst of twice the threshold, then a pause of more than a period.
     Bursts,
     /// Far more often than the limit admits, without a pause.
     Hammering,
 }
 
-/// Neither more often, whatever the limit, nor so seldom that nobody stays to see it.
+/// The shortest and the longest gap, whatever the limit.
 const GAPS: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(5));
 const LONGEST_BURST: u32 = 20;
 
-/// The next call of some traffic.
+/// The time of the next automatic call.
 pub(crate) struct Schedule {
     traffic: Traffic,
     limit: Limit,
@@ -38,13 +38,13 @@ impl Schedule {
         Self { traffic, limit: limit.clone(), due: Instant::now(), calls: 0 }
     }
 
-    /// Returns when a call is due. Dropped before, it changes nothing.
+    /// Completes when a call is due. A future that is dropped before changes nothing.
     pub(crate) async fn next(&mut self) {
         if self.traffic == Traffic::Clicks {
             return std::future::pending().await;
         }
         tokio::time::sleep_until(self.due).await;
-        // Calls that came too late, because a store was slow, are not made up for.
+        // Calls that a slow store delayed are not made up for.
         self.due = self.due.max(Instant::now()) + self.gap();
     }
 

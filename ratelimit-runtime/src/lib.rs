@@ -1,5 +1,5 @@
-//! Rate limits as an attribute: exact windows and buckets, in one process or across a fleet on
-//! Redis.
+//! Rate limits for async functions, as an attribute: exact windows and buckets, in one process or in Redis for a
+//! whole fleet.
 //!
 //! ```
 //! use ratelimit_runtime::{Rejection, rate_limit};
@@ -18,75 +18,77 @@
 //! # }
 //! ```
 //!
-//! - [`rate_limit`](macro@rate_limit) is the attribute; wrong arguments are compile errors.
-//! - [`RateLimiter`] decides, by hand or for the attribute; [`set_global`] sets the one that
-//!   annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the
-//!   embedded store when that is unset.
-//! - [`Limit`] says what is admitted, [`Key`] what is counted separately, [`Decision`] what the
-//!   store answered, [`Rejection`] why a call did not go on.
+//! - [`rate_limit`](macro@rate_limit) is the attribute. A wrong argument is a compile error.
+//! - [`RateLimiter`] makes the decisions, for the attribute or for your own calls. [`set_global`] sets the
+//!   limiter that annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the
+//!   embedded store if that is unset.
+//! - [`Limit`] describes what is admitted, a [`Key`] what is counted separately. [`Decision`] is the answer of
+//!   the store. [`Rejection`] is the reason why a call was not admitted.
 #![cfg_attr(
     feature = "redis",
-    doc = "- The [guides](guide) are about [choosing an algorithm](guide::algorithms), limits\n  \
+    doc = "- The [guides](guide) cover [choosing an algorithm](guide::algorithms), limits\n  \
            [per plan and tenant](guide::plans), [testing](guide::testing), and\n  \
            [production](guide::production)."
 )]
 #![cfg_attr(
     all(feature = "redis", feature = "axum", feature = "actix"),
-    doc = "  [Migrating](guide::migrating) says what is what for who comes from another limiter."
+    doc = "  [Migrating](guide::migrating) maps the terms of other limiters to this one."
 )]
 //!
 //! # Features
 //!
-//! | feature | default | what it adds |
+//! | feature | default | adds |
 //! | --- | --- | --- |
-//! | `redis` | yes | counts shared by a fleet, in Redis or Valkey |
-//! | `axum`, `actix`, `tonic` | | [`Rejection`] as what these refuse with, middleware, clients as keys: `web` |
-//! | `tower` | | the layer by itself, for hyper and other servers of tower services |
-//! | `metrics` | | what is decided, as metrics; see below |
+//! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
+//! | `tls` | | connections to Redis through TLS |
+//! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
+//! | `tower` | | the layer alone, for hyper and other servers of tower services |
+//! | `metrics` | | metrics of decisions; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
-//! # Seeing what happens
+//! # Events and metrics
 //!
-//! Each checked call is reported once, when it is answered: not the questions that it asks while it
-//! waits, nor calls that gave up, nor `peek`, `refund` and `reset`. Keys may be personal, and are
-//! many: they are in none of this. What events call `key` is a hash of it under a secret of the process,
-//! by which refusals of one key are seen to be of one.
+//! Each checked call is reported once, when it gets its decision. The requests that a call sends while it
+//! waits are not reported, nor are dropped calls, `peek`, `refund` and `reset`. Neither events nor metrics
+//! contain keys, because keys can be personal and can have any number of values. The field `key` of an event is a hash
+//! under a secret of the process: within one process, it shows which rejections are of the same key.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
-//! | refused | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
-//! | refused, however long it waits: the cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
-//! | would be refused, by a [shadow](Limit::shadow) | `INFO` | as of the refusal |
-//! | not decided: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
+//! | a call is rejected | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
+//! | a call is rejected because its cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
+//! | a [shadow](Limit::shadow) would reject a call | `INFO` | the fields of the rejection |
+//! | no decision: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
 //!
-//! With feature `metrics`, these go to the recorder that the application has installed for the
-//! `metrics` facade, best before the limiter is built: help texts and units are given then.
+//! With feature `metrics`, the following metrics go to the recorder that the application installs for the
+//! `metrics` facade. Install it before you build the limiter, because the limiter then describes the metrics (help
+//! texts and units).
 //!
 //! | metric | kind | labels | |
 //! | --- | --- | --- | --- |
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
-//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | from the call of `check` to its answer, waiting included |
-//! | `ratelimit_breaker_open` | gauge | `node` | 1 while a Redis server is not asked because it does not answer, else 0 |
-//! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; those out of use are counted until they are reclaimed |
+//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | from the call of `check` to the decision, waiting included |
+//! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
+//! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
 //!
-//! - `limit` is the name of the limit; of several, of the one that spoke.
-//! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity`, `unavailable`; of a shadow
-//!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity), `unavailable`.
-//! - `source` is who decided: `embedded`, `redis`, `cache` for a refusal of Redis that still holds,
-//!   `lease` for a unit that was paid for in advance, `fallback` for what [`OnError`] says, `none`.
+//! - `limit` is the name of the limit; of several limits, the name of the limit that the decision is about.
+//! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity` or `unavailable`; for a shadow
+//!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity) or `unavailable`.
+//! - `source` is where the decision was made: `embedded`, `redis`, `cache` for a rejection by Redis that still
+//!   holds, `lease` for a unit that was charged in advance, `fallback` for [`OnError`], `none`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// The code in the README compiles and runs.
+/// Compiles and runs the code in the README.
 #[cfg(all(doctest, feature = "redis", feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Guides: what is more than one item's to say.
+/// Guides: topics that concern more than one item.
 ///
-/// Where they lead to each other or show pictures, the files name files; here the same names mean pages
-/// of this documentation, and pictures within the page: of two definitions the first one counts.
+/// The links between the guides, and their pictures, are link definitions. In the files, the definitions name
+/// files. The definitions here come first and win: they name pages of this documentation, and inline pictures.
 #[cfg(all(any(doc, doctest), feature = "redis"))]
 pub mod guide {
     #[doc = include_str!("../docs/pictures/inline.md")]

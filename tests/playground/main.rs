@@ -52,7 +52,7 @@ async fn calls_are_decided_as_the_settings_say() {
     // A token of a bucket takes a third of an hour.
     let next = text_of("[data-algorithm=token_bucket] .next");
     page.until(&next, &"next call passes in 20 min".to_owned()).await;
-    let news = "Leaky bucket: 2 admitted, 2 refused, next call passes in 20 min.";
+    let news = "Leaky bucket: 2 admitted, 2 rejected, next call passes in 20 min.";
     page.until(&format!("{}.endsWith('{news}')", text_of("#news")), &true).await;
 
     page.click("#forget").await;
@@ -330,7 +330,7 @@ async fn a_screen_reader_is_told_everything() {
     assert_eq!(named("RootWebArea"), ["Rate limit playground"]);
     assert_eq!(page.value::<String>("document.documentElement.lang").await, "en");
     assert_eq!(page.value::<u32>("document.querySelectorAll('h1').length").await, 1);
-    assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Take it along"]);
+    assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Use it in your code"]);
     assert_eq!(named("textbox"), ["Threshold", "Period", "Burst of buckets"]);
     assert_eq!(named("button"), ["Start over", "Call", "Copy"]);
     assert_eq!(named("radio"), ["By hand", "Steady", "Bursts", "Hammering", "Process", "Redis"]);

@@ -1,5 +1,5 @@
-// Draws what the server tells: nothing is decided, counted or guessed here. Between two messages only
-// time goes on, by which counts run down and buckets refill.
+// Draws the decisions that the server sends. This page decides, counts and guesses nothing. Between two
+// messages it only advances the time: waits get shorter and buckets refill.
 
 import { draw, shown } from "/timeline.js";
 
@@ -19,14 +19,14 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 let session = null;
 let settings = null;
 let lanes = [];
-/** The session's time at `performance.now() === 0`, as the fastest message so far tells it. */
+/** The time of the session at `performance.now() === 0`, from the message with the least delay so far. */
 let offset = -Infinity;
-/** Whether the visitor has called since the news was last told. */
+/** Whether the visitor has called since the last announcement to screen readers. */
 let called = false;
 
 const now = () => performance.now() + offset;
 
-// --- What the server tells
+// --- Messages from the server
 
 function connect() {
   const events = new EventSource("/events");
@@ -37,9 +37,9 @@ function connect() {
     lanes.forEach((lane) => lane.clear());
     form.elements.store[1].disabled = !has_redis;
     $("#store-note").textContent = has_redis ? ""
-      : "To try Redis as well, start the playground with RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 set.";
+      : "To try Redis as well, set RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 and restart the playground.";
     trouble("");
-    // After a loss of connection, the session is a new one and the form is as it was.
+    // After a lost connection the session is new, so it gets the settings of the form again.
     send();
   });
   on("settings", apply);
@@ -47,8 +47,8 @@ function connect() {
   on("seen", see);
   events.onerror = () => {
     session = null;
-    trouble("The playground does not answer; trying again.");
-    // A browser gives up for good when the answer is an error, as when all seats are taken.
+    trouble("The playground does not answer. Trying again.");
+    // A browser does not reconnect after an error response, for example if the playground is full.
     if (events.readyState === EventSource.CLOSED) setTimeout(connect, 5000);
   };
 }
@@ -63,7 +63,7 @@ function apply(given) {
 function see({ at, call, decided_by, lanes: seen }) {
   offset = Math.max(offset, at - performance.now());
   trouble(decided_by === "fallback"
-    ? "Redis does not answer. This process decides meanwhile, by the same limits, on counts of its own."
+    ? "Redis does not answer. Until it does, this process decides by the same limits, on separate counts."
     : "");
   lanes.forEach((lane, index) => lane.see(at, call, seen[index]));
   document.body.dataset.decidedBy = decided_by;
@@ -74,7 +74,7 @@ function trouble(text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-// --- What the visitor does
+// --- Input of the visitor
 
 const request = (method, what, body) => session && fetch(`/sessions/${session}/${what}`, {
   method, body, headers: body ? { "content-type": "application/json" } : {},
@@ -92,7 +92,7 @@ async function send() {
   const wanted = filled();
   const complaints = await put(wanted);
   if (complaints.length) {
-    // The traffic and the store that were chosen hold all the same, on the limit that could be.
+    // The new traffic and the new store apply anyway, with the last valid limit.
     const { threshold, period, burst } = accepted;
     put({ ...wanted, threshold, period, burst });
   } else {
@@ -127,7 +127,7 @@ function showAttribute() {
 }
 
 $("#copy").addEventListener("click", async ({ target }) => {
-  // Browsers let pages from other machines copy only through TLS; then it is selected, to be copied by hand.
+  // Without TLS, browsers let only local pages copy. Otherwise the text is selected, to be copied by hand.
   const copied = await navigator.clipboard?.writeText($("#attribute").textContent).then(() => true, () => false);
   if (!copied) getSelection().selectAllChildren($("#attribute"));
   target.textContent = copied ? "Copied" : "Selected";
@@ -154,7 +154,7 @@ class Lane {
     this.period = period_ms;
     const every = span(period_ms / threshold).replace(".0 ", " ");
     $(".promise", this.row).textContent = NAMES[this.algorithm][1](limit.capacity, readable(period), every);
-    // Cells up to what can be told apart, a plain bar beyond.
+    // A cell for each unit, or a plain bar if there are too many units to tell apart.
     const cells = limit.capacity <= 24 ? limit.capacity : 1;
     $(".meter", this.row).style.setProperty("--cells", cells);
     if (this.seen) this.show();
@@ -178,7 +178,7 @@ class Lane {
     this.show();
   }
 
-  /** The window that ends when the count is reset; that of a counter, a period or two before. */
+  /** Notes the current window. It ends when the count resets; for the sliding counter, a period earlier. */
   noteWindow(at) {
     const left = this.algorithm === "sliding_counter" ? this.seen.reset % this.period : this.seen.reset;
     const [start, end] = [at + left - this.period, at + left];
@@ -199,7 +199,7 @@ class Lane {
     text($(".strip .unseen", this.row), `${this.marks.length} calls shown`);
   }
 
-  /** In words, as long as they say something. */
+  /** The wait in words: "now", or "in 3 s". */
   wait() {
     const left = this.passes - now();
     return left > 0 ? `in ${span(Math.max(left, 100))}` : "now";
@@ -215,7 +215,7 @@ class Lane {
   inWords() {
     const { admitted, refused } = this.seen;
     const name = NAMES[this.algorithm][0];
-    return `${name}: ${admitted} admitted, ${refused} refused, next call passes ${this.wait()}.`;
+    return `${name}: ${admitted} admitted, ${refused} rejected, next call passes ${this.wait()}.`;
   }
 }
 
@@ -225,14 +225,14 @@ function text(place, value) {
 
 const readable = (period) => period.replace(/([a-z]+)$/, " $1");
 
-/** Rounded up, so that nobody comes too early. */
+/** Rounded up, so that a call after this time is never too early. */
 function span(ms) {
   if (ms < 10000) return `${(Math.ceil(ms / 100 - 1e-6) / 10).toFixed(1)} s`;
   if (ms < 120000) return `${Math.ceil(ms / 1000)} s`;
   return ms < 7200000 ? `${Math.ceil(ms / 60000)} min` : `${Math.ceil(ms / 3600000)} h`;
 }
 
-// --- The news, for those who listen: soon after they called, and else now and then
+// --- Announcements for screen readers: soon after a call of the visitor, otherwise every ten seconds
 
 let told = 0;
 let seconds = 0;
@@ -244,10 +244,10 @@ setInterval(() => {
   [told, seconds, called] = [calls, 0, false];
 }, 1000);
 
-// --- Time goes on
+// --- Animation
 
 function frame(time) {
-  // Thirty steps a second are smooth here; who asked for less motion gets two.
+  // About thirty frames a second are smooth here. With reduced motion, two.
   if (time - frame.last >= (still.matches ? 500 : 30)) {
     frame.last = time;
     if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());

@@ -1,10 +1,10 @@
-// The lanes of the timeline. Time runs from right to left past the line that is now; to its right is
-// what is known of the time ahead: when a window ends, a bucket is full, the next call passes.
+// The lanes of the timeline. Time moves from right to left past the line that marks now. Right of the line
+// is the future as far as it is known: the end of a window, a full bucket, the next call that passes.
 
-/** Periods too short or too long to be watched are drawn as others of some seconds. */
+/** Very short and very long periods are drawn at the scale of 2 and of 20 seconds. */
 const unit = (period) => Math.min(20000, Math.max(2000, period));
 
-/** How far back something may have to be drawn. */
+/** The age up to which a mark is drawn. */
 export const shown = (period) => 3 * unit(period);
 
 const colors = {};
@@ -65,7 +65,7 @@ function grid(pen, { x, now, first, last, step }, height) {
   }
 }
 
-/** Windows that were counted in; for those that slide, also the period that trails. */
+/** Windows that were counted in; for the sliding algorithms, also the trailing period. */
 function drawWindows(pen, lane, { x, now, width }, base) {
   if (lane.algorithm !== "sliding") {
     for (const { start, end } of lane.windows) {
@@ -85,7 +85,7 @@ function drawWindows(pen, lane, { x, now, width }, base) {
   line(pen, colors["tint-edge"], 2, [[left, base], [left, top], [right, top]]);
 }
 
-/** What is in the bucket, as of each look at it; ahead, as it refills. */
+/** The level of the bucket at each sample; in the future, as it refills. */
 function drawLevel(pen, lane, { x, now, last }, base) {
   const top = 14;
   const y = (level) => base - level * (base - top);
@@ -110,7 +110,7 @@ function drawLevel(pen, lane, { x, now, last }, base) {
   pen.setLineDash([]);
 }
 
-/** Above the line and filled: admitted. Below it and crossed: refused. */
+/** A pin above the line for an admitted call, a cross below it for a rejected call. */
 function drawMark(pen, { allowed }, x, base, height) {
   if (allowed) {
     line(pen, colors.admitted, 2, [[x, base], [x, 26]]);
@@ -125,7 +125,7 @@ function drawMark(pen, { allowed }, x, base, height) {
   }
 }
 
-/** Where the next call passes: a flag, filled when that is now. */
+/** A flag at the moment when the next call passes; filled if that is now. */
 function drawFlag(pen, x, open, { width }, base) {
   const place = Math.min(width - 10, x);
   line(pen, colors.admitted, 1.5, [[place, base], [place, 4], [place + 8, 8], [place, 12]]);
