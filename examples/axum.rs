@@ -34,7 +34,7 @@ use axum::http::request::Parts;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use ratelimit_runtime::web::axum::route;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, RejectedRequest};
 use ratelimit_runtime::{Limit, Rejection, rate_limit};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -76,7 +76,7 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
 }
 
 /// The body of a refusal, by the layer or by a handler.
-fn refused(refusal: &Refusal<'_>) -> (&'static str, String) {
+fn refused(refusal: &RejectedRequest<'_>) -> (&'static str, String) {
     let rejection = refusal.rejection();
     let body = json!({"error": rejection.to_string(), "retry_after": refusal.retry_after()});
     ("application/json", format!("{body}\n"))
@@ -109,12 +109,12 @@ async fn main() -> anyhow::Result<()> {
     // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies it would be `Clients::behind_proxies([..])`.
     let clients = Clients::direct();
-    let of = clients.clone();
+    let layer_clients = clients.clone();
     let limits = RateLimitLayer::new()
-        .limit(ALL, move |request| (route(request), of.of(request)))
-        .body(refused);
+        .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
+        .rejection_body(refused);
     let router = Router::new()
         .route("/hi/{user_id}", get(hi))
         .route("/search", get(search))

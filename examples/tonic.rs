@@ -64,9 +64,9 @@ async fn main() -> anyhow::Result<()> {
     // Now, so that a wrong RATELIMIT_REDIS_URL ends the program and not the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies it would be `Clients::behind([..])`.
+    // Behind proxies it would be `Clients::behind_proxies([..])`.
     let clients = Clients::direct();
-    let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
+    let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
     let address = address()?;
     let listener = tokio::net::TcpListener::bind(&address)
         .await

@@ -79,7 +79,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> Socket
 #[test]
 fn every_response_tells_of_all_limits() {
     let (limiter, clock) = timed();
-    let limits = RateLimits::new().limit(ALL, |_| ()).older_fields();
+    let limits = RateLimits::new().limit(ALL, |_| ()).legacy_headers();
     let address = serve(limits, &limiter, &Clients::direct());
     let ask = |path| get(address, path, &[]);
 
@@ -119,7 +119,8 @@ fn refusals_are_problems_or_what_one_says() {
     let never = json("/costly");
     assert_eq!((never.status, never.header("retry-after")), (413, None));
 
-    let page = RateLimits::new().body(|refusal| ("text/html", refusal.status().to_string()));
+    let page =
+        RateLimits::new().rejection_body(|refusal| ("text/html", refusal.status().to_string()));
     let address = serve(page, &limiter, &Clients::direct());
     let refused = get(address, "/hi/1", &["accept: application/json"]);
     assert_eq!((&*refused.body, refused.header("content-type")), ("429", Some("text/html")));
@@ -156,10 +157,12 @@ fn the_exempt_are_told_of_what_they_meet_only() {
 #[test]
 fn routes_and_clients_are_keys() {
     let (limiter, _) = timed();
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let limits = RateLimits::new()
-        .limit(Limit::fixed("routes", 2, MINUTE), move |request| (route(request), of.of(request)))
+        .limit(Limit::fixed("routes", 2, MINUTE), move |request| {
+            (route(request), layer_clients.identify(request))
+        })
         .exempt(|request| request.path() == "/plain");
     let address = serve(limits, &limiter, &clients);
     let ask = |path, client| {

@@ -19,11 +19,11 @@ fn client(clients: &Clients, peer: &str, name: &'static str, lines: &[&[u8]]) ->
     for line in lines {
         request = request.header(name, HeaderValue::from_bytes(line).expect("a header value"));
     }
-    clients.of(&request.body(()).expect("a request")).to_string()
+    clients.identify(&request.body(()).expect("a request")).to_string()
 }
 
 fn behind() -> Clients {
-    Clients::behind(["10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.1"]).expect("networks")
+    Clients::behind_proxies(["10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.1"]).expect("networks")
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn is_the_last_hop_that_is_not_trusted() {
 
 #[test]
 fn is_read_from_one_field_only() {
-    let forwarded = behind().forwarded();
+    let forwarded = behind().forwarded_header();
     let line = br#"for=1.1.1.1;host="a, for=6.6.6.6", For="[2001:db8:1::5]:80";proto=https"#;
     assert_eq!(client(&forwarded, PROXY, "forwarded", &[line]), "2001:db8:1::/64");
     assert_eq!(client(&forwarded, PROXY, "x-forwarded-for", &[b"1.1.1.1"]), PROXY);
@@ -81,7 +81,7 @@ fn is_one_where_the_server_says_nothing() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log).finish();
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..2 {
-            let client = behind().of(&request);
+            let client = behind().identify(&request);
             assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
         }
     });
@@ -105,7 +105,7 @@ impl std::io::Write for Log {
 
 #[test]
 fn mapped_networks_are_those_of_ipv4() {
-    let clients = Clients::behind(["::ffff:10.0.0.0/104"]).expect("a network");
+    let clients = Clients::behind_proxies(["::ffff:10.0.0.0/104"]).expect("a network");
     assert_eq!(client(&clients, PROXY, "x-forwarded-for", &[b"203.0.113.7"]), "203.0.113.7");
     assert_eq!(client(&clients, "11.0.0.1", "x-forwarded-for", &[b"203.0.113.7"]), "11.0.0.1");
 }
@@ -116,13 +116,13 @@ fn a_peer_may_be_mocked() {
     let peer = SocketAddr::from(([10, 0, 0, 1], 1));
     let mock = axum::extract::connect_info::MockConnectInfo(peer);
     let request = Request::builder().extension(mock).body(()).expect("a request");
-    assert_eq!(Clients::direct().of(&request).to_string(), PROXY);
+    assert_eq!(Clients::direct().identify(&request).to_string(), PROXY);
 }
 
 #[test]
 fn proxies_are_addresses_or_networks() {
     for wrong in ["", "10.0.0", "10.0.0.0/33", "example.org", "10.0.0.0/8 "] {
-        let error = Clients::behind([wrong]).expect_err(wrong).to_string();
+        let error = Clients::behind_proxies([wrong]).expect_err(wrong).to_string();
         assert!(error.contains("neither an address nor a network"), "{error}");
     }
 }
@@ -155,7 +155,7 @@ async fn is_the_same_key_as_its_text() {
     for address in ["1.2.3.4", "0.0.0.0", "255.255.255.255", "100.20.3.0", "2001:db8::1"] {
         let peer = SocketAddr::new(address.parse().expect("an address"), 1);
         let request = Request::builder().extension(peer).body(()).expect("a request");
-        let client = Clients::direct().of(&request);
+        let client = Clients::direct().identify(&request);
         assert!(limiter.check(&LIMIT, client, 1).await.is_ok());
         assert!(limiter.check(&LIMIT, client.to_string(), 1).await.is_err(), "{client}");
     }
@@ -179,7 +179,7 @@ proptest! {
         let more = ["", ";proto=https;host=\"a,b\"", ";by=10.0.0.1"][hops];
         let added = [
             ("x-forwarded-for", behind(), node.clone(), ", 10.0.0.2".repeat(hops)),
-            ("forwarded", behind().forwarded(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
+            ("forwarded", behind().forwarded_header(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
         ];
         for (name, clients, added, hops) in added {
             let mut lines = sent.clone();
@@ -197,7 +197,7 @@ proptest! {
     #[test]
     fn no_bytes_cause_a_panic(sent in proptest::collection::vec(line(), 0..4), direct in address()) {
         let lines: Vec<_> = sent.iter().map(|line| &line[..]).collect();
-        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded())] {
+        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded_header())] {
             client(&clients, PROXY, name, &lines);
             let peer = direct.to_string();
             prop_assert_eq!(client(&clients, &peer, name, &lines), peer);

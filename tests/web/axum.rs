@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::{get as route_get, post};
 use ratelimit_runtime::web::axum::route;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, RejectedRequest};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 
@@ -168,7 +168,7 @@ fn layers_tell_side_by_side() {
         let limit = Limit::fixed(name, threshold, MINUTE);
         RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone())
     };
-    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).older_fields());
+    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).legacy_headers());
     let server = serve(router, &limiter);
     let ask = |path| get(server.address, path, &["accept: application/json"]);
     let policy = r#""outer";q=9;w=60, "inner";q=1;w=60"#;
@@ -242,13 +242,13 @@ fn what_a_handler_refuses_is_answered_by_the_layer() {
         response.headers_mut().insert("x-mark", HeaderValue::from_static("kept"));
         response
     });
-    let page = |refusal: &Refusal<'_>| {
+    let page = |refusal: &RejectedRequest<'_>| {
         let seconds = refusal.retry_after().unwrap_or_default();
         ("text/html", format!("{} {} {seconds}", refusal.status(), refusal.rejection().name()))
     };
     let server = serve(router().layer(mark).layer(RateLimitLayer::new()), &limiter);
     let ask = |accept| get(server.address, "/hi/1", &[accept]);
-    let ours = serve(router().layer(RateLimitLayer::new().body(page)), &limiter);
+    let ours = serve(router().layer(RateLimitLayer::new().rejection_body(page)), &limiter);
     assert_eq!((ask("x: y").status, ask("x: y").status), (200, 200));
 
     let refused = ask("accept: application/problem+json");
@@ -354,7 +354,7 @@ fn nothing_is_told_that_ends_after_retry_after() {
     let handler = async || if again().await.is_err() { second().await } else { Ok(()) };
     let layer = |name| {
         let limit = Limit::fixed(name, 1000, MINUTE * 1440);
-        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
     };
     let router = Router::new().route("/", route_get(handler));
     let server = serve(router.layer(layer("day")).layer(layer("outer")), &limiter);
@@ -370,11 +370,11 @@ fn nothing_is_told_that_ends_after_retry_after() {
 }
 
 #[test]
-fn the_nearest_limit_is_in_the_older_fields() {
+fn the_nearest_limit_is_in_the_legacy_headers() {
     let (limiter, _) = timed();
     let layer = |name, threshold| {
         let limit = Limit::fixed(name, threshold, MINUTE);
-        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
     };
     let plain = || Router::new().route("/", route_get(async || ()));
     for (outer, inner, nearest) in [("a", "b", "2"), ("c", "d", "2")] {
@@ -439,9 +439,9 @@ fn without_the_layer_a_rejection_tells_of_itself() {
 }
 
 #[test]
-fn older_fields_on_request() {
+fn legacy_headers_on_request() {
     let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().older_fields().limit(ALL, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::new().legacy_headers().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
     let older = |path| {
         let answer = get(server.address, path, &[]);
@@ -475,10 +475,10 @@ fn a_body_is_not_waited_for() {
 fn routes_and_clients_are_keys() {
     let (limiter, _) = timed();
     let limit = Limit::fixed("routes", 2, MINUTE);
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let layer = RateLimitLayer::new()
-        .limit(limit, move |request| (route(request), of.of(request)))
+        .limit(limit, move |request| (route(request), layer_clients.identify(request)))
         .exempt(|request| request.uri.path() == "/tried")
         .limiter(limiter.clone());
     let router = router().route("/once", route_get(once).with_state(clients)).layer(layer);

@@ -27,7 +27,7 @@ async fn handle(client: Client) -> Result<Response<Full<Bytes>>, Response<Full<B
 async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
     let limit = Limit::fixed("layered", 3, MINUTE);
     let layer = RateLimitLayer::new()
-        .limit(limit, |request| Clients::direct().of(request))
+        .limit(limit, |request| Clients::direct().identify(request))
         .limiter(limiter.clone());
     loop {
         let (stream, peer) = listener.accept().await.expect("a connection");
@@ -39,7 +39,7 @@ async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
             })
             .layer(layer)
             .service(service_fn(move |request: Request<Incoming>| {
-                let handled = limiter.scope(handle(Clients::direct().of(&request)));
+                let handled = limiter.scope(handle(Clients::direct().identify(&request)));
                 async move {
                     let (Ok(response) | Err(response)) = handled.await;
                     Ok::<_, Infallible>(response)

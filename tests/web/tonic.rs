@@ -34,7 +34,7 @@ impl Greeter {
         period = "30s",
         threshold = 2,
         algo = "fixed",
-        key = (self.clients.of(&request), request.get_ref()),
+        key = (self.clients.identify(&request), request.get_ref()),
         cost = if request.get_ref() == "all" { 3 } else { 1 },
         name = "greet"
     )]
@@ -165,10 +165,10 @@ async fn a_refusal_is_a_status_with_details() {
 #[tokio::test]
 async fn clients_are_keys_of_methods_and_of_the_layer() {
     let (limiter, _) = timed();
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let limit = Limit::fixed("clients", 3, MINUTE);
-    let layer = RateLimitLayer::grpc().limit(limit, move |request| of.of(request));
+    let layer = RateLimitLayer::grpc().limit(limit, move |request| layer_clients.identify(request));
     let mut client = serve(layer.limiter(limiter.clone()), limiter, clients).await;
     for (name, from, refused_by) in [
         ("ann", "1.1.1.1", None),

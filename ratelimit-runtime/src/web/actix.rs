@@ -20,9 +20,9 @@
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind(["10.0.0.0/8"])?;
-//! let of = clients.clone();
-//! let limits = RateLimits::new().limit(ALL, move |request| (route(request), of.of(request)));
+//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
+//! let layer_clients = clients.clone();
+//! let limits = RateLimits::new().limit(ALL, move |request| (route(request), layer_clients.identify(request)));
 //! HttpServer::new(move || {
 //!     App::new().app_data(web::Data::new(clients.clone())).wrap(limits.clone()).service(hi)
 //! })
@@ -57,10 +57,10 @@ use actix_web::http::header::{
 use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
 
 use super::accept::prefers_json;
-use super::address::sealed::Sent;
+use super::address::sealed::IncomingRequest;
 use super::address::{Client, Clients};
 use super::fields;
-use super::refusal::Refusal;
+use super::rejected::RejectedRequest;
 use super::rules::Rules;
 use super::seen::{self, Seen};
 use crate::key::Key;
@@ -73,7 +73,7 @@ use crate::rejection::Rejection;
 /// the fields of the limit.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        status(&Refusal::new(self, &Seen::default()))
+        status(&RejectedRequest::new(self, &Seen::default()))
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
@@ -96,8 +96,8 @@ impl FromRequest for Client {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(Ok(match request.app_data::<web::Data<Clients>>() {
-            Some(clients) => clients.of(request),
-            None => Clients::direct().of(request),
+            Some(clients) => clients.identify(request),
+            None => Clients::direct().identify(request),
         }))
     }
 }
@@ -161,15 +161,15 @@ impl RateLimits {
     /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds) as well,
     /// of the limit that refused or has the least left: for clients that know no newer fields.
     #[must_use]
-    pub fn older_fields(self) -> Self {
-        self.with(|rules| rules.has_older_fields = true)
+    pub fn legacy_headers(self) -> Self {
+        self.with(|rules| rules.has_legacy_headers = true)
     }
 
     /// Says what the body of a refusal is: a content type, and a text.
     #[must_use]
-    pub fn body(
+    pub fn rejection_body(
         self,
-        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) -> Self {
         self.with(|rules| rules.body(body))
     }
@@ -193,28 +193,28 @@ where
 {
     type Response = ServiceResponse<EitherBody<B>>;
     type Error = Error;
-    type Transform = RateLimited<S>;
+    type Transform = RateLimitMiddleware<S>;
     type InitError = ();
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(RateLimited { rules: Arc::clone(&self.rules), service: Rc::new(service) }))
+        ready(Ok(RateLimitMiddleware { rules: Arc::clone(&self.rules), service: Rc::new(service) }))
     }
 }
 
 /// A service behind [`RateLimits`].
-pub struct RateLimited<S> {
+pub struct RateLimitMiddleware<S> {
     rules: Arc<Rules<ServiceRequest>>,
     service: Rc<S>,
 }
 
-impl<S> fmt::Debug for RateLimited<S> {
+impl<S> fmt::Debug for RateLimitMiddleware<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimited").finish_non_exhaustive()
+        f.debug_struct("RateLimitMiddleware").finish_non_exhaustive()
     }
 }
 
-impl<S, B> Service<ServiceRequest> for RateLimited<S>
+impl<S, B> Service<ServiceRequest> for RateLimitMiddleware<S>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: 'static,
@@ -242,13 +242,13 @@ where
             }
             if let Some(rejection) = refused {
                 let mut answer = response(&rejection, &seen);
-                tell(answer.headers_mut(), &seen, rules.has_older_fields);
+                tell(answer.headers_mut(), &seen, rules.has_legacy_headers);
                 return Ok(request.into_response(answer).map_into_right_body());
             }
             let mut handled = Box::pin(seen.throughout(service.call(request)));
             let mut response = handled.as_mut().await?.map_into_left_body();
             let seen = handled.as_mut().take_value().map(RefCell::into_inner);
-            tell(response.headers_mut(), &seen.unwrap_or_default(), rules.has_older_fields);
+            tell(response.headers_mut(), &seen.unwrap_or_default(), rules.has_legacy_headers);
             Ok(response)
         })
     }
@@ -256,7 +256,7 @@ where
 
 /// The answer to a refused request, without the fields that tell of limits.
 fn response(rejection: &Rejection, seen: &Seen) -> HttpResponse {
-    let refusal = Refusal::new(rejection, seen);
+    let refusal = RejectedRequest::new(rejection, seen);
     let (kind, text) = refusal.body(seen.asked.body.as_ref());
     let mut response = HttpResponse::build(status(&refusal));
     response.insert_header((CONTENT_TYPE, kind));
@@ -268,12 +268,12 @@ fn response(rejection: &Rejection, seen: &Seen) -> HttpResponse {
     response.body(text)
 }
 
-fn status(refusal: &Refusal<'_>) -> StatusCode {
+fn status(refusal: &RejectedRequest<'_>) -> StatusCode {
     StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// Adds the fields that tell of the limits in `seen`, before those that are there.
-fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
+fn tell(headers: &mut HeaderMap, seen: &Seen, has_legacy_headers: bool) {
     if seen.len() == 0 {
         return;
     }
@@ -294,7 +294,7 @@ fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
         }
     }
     let left = number(headers, fields::OLDER[1]);
-    if has_older_fields && let Some(values) = fields::older(seen, retry_after, left) {
+    if has_legacy_headers && let Some(values) = fields::older(seen, retry_after, left) {
         for (name, value) in fields::OLDER.into_iter().zip(values) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
@@ -305,7 +305,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u32> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-impl Sent for HttpRequest {
+impl IncomingRequest for HttpRequest {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().map(|address| address.ip())
     }
@@ -315,7 +315,7 @@ impl Sent for HttpRequest {
     }
 }
 
-impl Sent for ServiceRequest {
+impl IncomingRequest for ServiceRequest {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().map(|address| address.ip())
     }

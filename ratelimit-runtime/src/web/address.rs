@@ -13,7 +13,7 @@ use crate::key::{Key, KeyWriter};
 /// Tells clients apart by their addresses.
 ///
 /// Without proxies, or behind unknown ones, the client is the peer of the connection, whatever headers
-/// say. Behind [proxies that are trusted](Self::behind), it is the last hop that is not one of them: what
+/// say. Behind [proxies that are trusted](Self::behind_proxies), it is the last hop that is not one of them: what
 /// stands before it in the header is the client's own word, and is not read. So a client cannot choose
 /// its key, and neither ports nor the many addresses of one IPv6 network make new ones.
 ///
@@ -22,14 +22,14 @@ use crate::key::{Key, KeyWriter};
 /// use ratelimit_runtime::web::Clients;
 /// use std::net::SocketAddr;
 ///
-/// let clients = Clients::behind(["10.0.0.0/8", "2001:db8:ffff::/48"])?;
+/// let clients = Clients::behind_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"])?;
 ///
 /// let request = Request::builder()
 ///     .extension(SocketAddr::from(([10, 0, 0, 1], 4711))) // the peer, a proxy
 ///     .header("x-forwarded-for", "1.1.1.1, 203.0.113.7, 10.0.0.2") // the first one is forged
 ///     .body(())
 ///     .unwrap();
-/// assert_eq!(clients.of(&request).to_string(), "203.0.113.7");
+/// assert_eq!(clients.identify(&request).to_string(), "203.0.113.7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -53,13 +53,13 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// [`NotANetwork`] for what is neither an address nor a network.
-    pub fn behind<N: AsRef<str>>(
+    /// [`InvalidNetwork`] for what is neither an address nor a network.
+    pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
-    ) -> Result<Self, NotANetwork> {
+    ) -> Result<Self, InvalidNetwork> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map(canonical).map_err(|_| NotANetwork(text.to_owned())),
+            Err(_) => text.parse().map(canonical).map_err(|_| InvalidNetwork(text.to_owned())),
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -68,7 +68,7 @@ impl Clients {
     /// The proxies write `Forwarded` (RFC 7239) instead. Only the field that they write is read: they
     /// pass the other one on as the client has sent it.
     #[must_use]
-    pub fn forwarded(mut self) -> Self {
+    pub fn forwarded_header(mut self) -> Self {
         self.field = Field::Forwarded;
         self
     }
@@ -92,11 +92,11 @@ impl Clients {
     /// it once. With axum, serve with
     /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the
     /// extensions of the request.
-    pub fn of<R: Sent>(&self, request: &R) -> Client {
+    pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
         Client { address: self.address(request), ipv6_prefix: self.ipv6_prefix }
     }
 
-    fn address<R: Sent>(&self, request: &R) -> Option<IpAddr> {
+    fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
         let Some(peer) = request.peer() else {
             warn_of_no_peer();
             return None;
@@ -201,9 +201,9 @@ impl Key for Client {
 
 /// What is neither an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotANetwork(String);
+pub struct InvalidNetwork(String);
 
-impl fmt::Display for NotANetwork {
+impl fmt::Display for InvalidNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -214,18 +214,18 @@ impl fmt::Display for NotANetwork {
     }
 }
 
-impl std::error::Error for NotANetwork {}
+impl std::error::Error for InvalidNetwork {}
 
 /// A request that came over a connection: of the `http` crate, of actix, of tonic. It is sealed.
-pub trait Sent: sealed::Sent {}
+pub trait IncomingRequest: sealed::IncomingRequest {}
 
-impl<R: sealed::Sent> Sent for R {}
+impl<R: sealed::IncomingRequest> IncomingRequest for R {}
 
 pub(super) mod sealed {
     use std::net::IpAddr;
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait Sent {
+    pub trait IncomingRequest {
         /// Who holds the other end of the connection.
         fn peer(&self) -> Option<IpAddr>;
 
@@ -241,9 +241,9 @@ mod requests {
     use http::request::Parts;
     use http::{Extensions, HeaderMap, HeaderValue, Request};
 
-    use super::sealed::Sent;
+    use super::sealed::IncomingRequest;
 
-    impl Sent for Parts {
+    impl IncomingRequest for Parts {
         fn peer(&self) -> Option<IpAddr> {
             peer(&self.extensions)
         }
@@ -253,7 +253,7 @@ mod requests {
         }
     }
 
-    impl<B> Sent for Request<B> {
+    impl<B> IncomingRequest for Request<B> {
         fn peer(&self) -> Option<IpAddr> {
             peer(self.extensions())
         }

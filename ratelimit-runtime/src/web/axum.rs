@@ -21,9 +21,9 @@
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind(["10.0.0.0/8"])?;
-//! let of = clients.clone();
-//! let limits = RateLimitLayer::new().limit(ALL, move |request| (route(request), of.of(request)));
+//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
+//! let layer_clients = clients.clone();
+//! let limits = RateLimitLayer::new().limit(ALL, move |request| (route(request), layer_clients.identify(request)));
 //! let router = Router::new().route("/hi/{id}", get(hi)).layer(limits).with_state(clients);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
@@ -74,7 +74,7 @@ where
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        Ok(Clients::from_ref(state).of(parts))
+        Ok(Clients::from_ref(state).identify(parts))
     }
 }
 

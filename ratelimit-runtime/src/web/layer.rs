@@ -15,8 +15,8 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Answers, Http, policy, tell};
-use super::refusal::Refusal;
+use super::rejected::RejectedRequest;
+use super::response::{Http, ResponseFormat, policy, tell};
 use super::rules::{Decides, Rules};
 use super::seen::{Entry, Recorded, Seen};
 use crate::check::Check;
@@ -38,9 +38,9 @@ use crate::rejection::Rejection;
 ///
 /// const BURST: Limit = Limit::token_bucket("burst", 100, Duration::from_secs(60));
 ///
-/// let clients = Clients::behind(["10.0.0.0/8"])?;
+/// let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
 /// let layer: RateLimitLayer =
-///     RateLimitLayer::new().limit(BURST, move |request: &Parts| clients.of(request));
+///     RateLimitLayer::new().limit(BURST, move |request: &Parts| clients.identify(request));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -93,16 +93,16 @@ impl RateLimitLayer {
     /// Says what the body of a refusal is: a content type, and a text.
     ///
     /// ```
-    /// use ratelimit_runtime::web::{RateLimitLayer, Refusal};
+    /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
     ///
-    /// let layer = RateLimitLayer::new().body(|refusal: &Refusal<'_>| {
+    /// let layer = RateLimitLayer::new().rejection_body(|refusal: &RejectedRequest<'_>| {
     ///     ("text/html", format!("<h1>{}</h1>", refusal.rejection()))
     /// });
     /// ```
     #[must_use]
-    pub fn body(
+    pub fn rejection_body(
         self,
-        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) -> Self {
         self.with(|rules| rules.body(body))
     }
@@ -152,8 +152,8 @@ impl<A> RateLimitLayer<A> {
     /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds) as well,
     /// of the limit that refused or has the least left: for clients that know no newer fields.
     #[must_use]
-    pub fn older_fields(self) -> Self {
-        self.with(|rules| rules.has_older_fields = true)
+    pub fn legacy_headers(self) -> Self {
+        self.with(|rules| rules.has_legacy_headers = true)
     }
 
     fn with(mut self, set: impl FnOnce(&mut Rules<Parts>)) -> Self {
@@ -167,7 +167,7 @@ impl<A> RateLimitLayer<A> {
         let told = self.rules.told.entries().map(Entry::identity);
         let is_known = seen.entries().map(Entry::identity).eq(told);
         let policy = if is_known { self.policy.clone() } else { policy(seen) };
-        tell(headers, seen, policy, self.rules.has_older_fields);
+        tell(headers, seen, policy, self.rules.has_legacy_headers);
     }
 }
 
@@ -218,11 +218,11 @@ impl<S: fmt::Debug, A> fmt::Debug for RateLimitService<S, A> {
 impl<S, A, B, C> Service<Request<B>> for RateLimitService<S, A>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
-    A: Answers<C>,
+    A: ResponseFormat<C>,
 {
     type Response = Response<C>;
     type Error = S::Error;
-    type Future = Limited<S, A, B>;
+    type Future = ResponseFuture<S, A, B>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -264,7 +264,7 @@ where
                 Stage::Checked { waiting: Box::new((check, seen, Some((service, request)))) }
             }
         };
-        Limited { stage, layer: self.layer.clone() }
+        ResponseFuture { stage, layer: self.layer.clone() }
     }
 }
 
@@ -275,7 +275,7 @@ fn poll_now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 
 pin_project! {
     /// A request on its way through a [`RateLimitService`].
-    pub struct Limited<S, A, B>
+    pub struct ResponseFuture<S, A, B>
     where
         S: Service<Request<B>>,
     {
@@ -297,10 +297,10 @@ pin_project! {
     }
 }
 
-impl<S, A, B, C> Future for Limited<S, A, B>
+impl<S, A, B, C> Future for ResponseFuture<S, A, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
-    A: Answers<C>,
+    A: ResponseFormat<C>,
 {
     type Output = Result<Response<C>, S::Error>;
 
@@ -342,8 +342,8 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, A, B> fmt::Debug for Limited<S, A, B> {
+impl<S: Service<Request<B>>, A, B> fmt::Debug for ResponseFuture<S, A, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited").finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

@@ -20,13 +20,13 @@
 
 mod accept;
 mod address;
-#[cfg(feature = "tower")]
-mod answer;
 mod fields;
 mod hops;
 #[cfg(feature = "tower")]
 mod layer;
-mod refusal;
+mod rejected;
+#[cfg(feature = "tower")]
+mod response;
 mod rules;
 pub(crate) mod seen;
 
@@ -40,11 +40,11 @@ pub mod axum;
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
 
-pub use self::address::{Client, Clients, NotANetwork, Sent};
+pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
+#[cfg(feature = "tower")]
+pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
+pub use self::rejected::RejectedRequest;
 #[cfg(feature = "tonic")]
-pub use self::answer::Grpc;
+pub use self::response::Grpc;
 #[cfg(feature = "tower")]
-pub use self::answer::{Answers, Http};
-#[cfg(feature = "tower")]
-pub use self::layer::{Limited, RateLimitLayer, RateLimitService};
-pub use self::refusal::Refusal;
+pub use self::response::{Http, ResponseFormat};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::refusal::Refusal;
+use super::rejected::RejectedRequest;
 use super::seen::Seen;
 use crate::check::Check;
 use crate::decision::Source;
@@ -20,7 +20,7 @@ pub(crate) struct Rules<P> {
     limiter: Option<RateLimiter>,
     /// The limits, as clients are told of them.
     pub(crate) told: Seen,
-    pub(crate) has_older_fields: bool,
+    pub(crate) has_legacy_headers: bool,
 }
 
 /// Who decides.
@@ -63,7 +63,7 @@ impl<P> Rules<P> {
 
     pub(crate) fn body(
         &mut self,
-        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) {
         self.told.asked.body = Some(Arc::new(body));
     }
@@ -126,7 +126,7 @@ impl<P> Clone for Rules<P> {
             exempt: self.exempt.clone(),
             limiter: self.limiter.clone(),
             told: self.told.clone(),
-            has_older_fields: self.has_older_fields,
+            has_legacy_headers: self.has_legacy_headers,
         }
     }
 }
@@ -138,7 +138,7 @@ impl<P> Default for Rules<P> {
             exempt: None,
             limiter: None,
             told: Seen::default(),
-            has_older_fields: false,
+            has_legacy_headers: false,
         }
     }
 }

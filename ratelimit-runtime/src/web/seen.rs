@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::futures::TaskLocalFuture;
 
-use super::refusal::Asked;
+use super::rejected::Asked;
 use crate::decision::{Decision, Source, Verdict};
 use crate::ever::Ever;
 use crate::limit::{Limit, Quota};

@@ -13,7 +13,7 @@
 //!
 //! impl Greeter {
 //!     /// As tonic generates it for a service.
-//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.of(&request))]
+//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.identify(&request))]
 //!     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
 //!         Ok(Response::new(format!("hi {}", request.into_inner())))
 //!     }
@@ -23,7 +23,7 @@
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
 //! let clients = Clients::direct();
-//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
+//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
 //! let server = tonic::transport::Server::builder().layer(layer);
 //! ```
 //!
@@ -46,7 +46,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::address::sealed::Sent;
+use super::address::sealed::IncomingRequest;
 use crate::rejection::Rejection;
 
 /// What the table above says.
@@ -95,7 +95,7 @@ pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     plain.or_else(any).map(|address| address.ip())
 }
 
-impl<T> Sent for Request<T> {
+impl<T> IncomingRequest for Request<T> {
     fn peer(&self) -> Option<IpAddr> {
         self.remote_addr().map(|address| address.ip())
     }

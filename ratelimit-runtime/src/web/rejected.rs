@@ -7,10 +7,10 @@ use super::fields;
 use super::seen::{Seen, seconds};
 use crate::rejection::Rejection;
 
-/// A refused request, to be answered; what a [body of your own](super::RateLimitLayer::body) is made
+/// A refused request, to be answered; what a [body of your own](super::RateLimitLayer::rejection_body) is made
 /// of.
 #[derive(Clone, Copy, Debug)]
-pub struct Refusal<'a> {
+pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
     json: bool,
     /// How many limits of the same name the request met before.
@@ -31,9 +31,9 @@ pub(crate) struct Asked {
 pub(crate) type Body = (&'static str, String);
 
 /// Makes the body of a refusal.
-pub(crate) type MakeBody = Arc<dyn Fn(&Refusal<'_>) -> Body + Send + Sync>;
+pub(crate) type MakeBody = Arc<dyn Fn(&RejectedRequest<'_>) -> Body + Send + Sync>;
 
-impl<'a> Refusal<'a> {
+impl<'a> RejectedRequest<'a> {
     /// A refusal of the request of which `seen` is known.
     pub(crate) fn new(rejection: &'a Rejection, seen: &Seen) -> Self {
         Self { rejection, json: seen.asked.json, namesakes: seen.namesakes(rejection) }
@@ -72,7 +72,7 @@ impl<'a> Refusal<'a> {
     /// The problem as JSON (RFC 9457), of the types that draft-ietf-httpapi-ratelimit-headers-11
     /// defines in its section 5.
     #[must_use]
-    pub fn problem(&self) -> String {
+    pub fn problem_json(&self) -> String {
         let (kind, title, is_policy) = match self.rejection {
             Rejection::Limited { .. } => (QUOTA_EXCEEDED, "Quota Exceeded", true),
             Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
@@ -96,7 +96,7 @@ impl<'a> Refusal<'a> {
     pub(crate) fn body(&self, make: Option<&MakeBody>) -> Body {
         match make {
             Some(make) => make(self),
-            None if self.json => ("application/problem+json", self.problem()),
+            None if self.json => ("application/problem+json", self.problem_json()),
             None => ("text/plain; charset=utf-8", self.rejection.to_string()),
         }
     }

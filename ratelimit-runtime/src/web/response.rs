@@ -10,16 +10,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::fields;
-use super::refusal::{Asked, Refusal};
+use super::rejected::{Asked, RejectedRequest};
 use super::seen::{self, Seen};
 use crate::rejection::Rejection;
 
-/// Answers refused requests in HTTP: with a text, or with a problem in JSON for who asks for it. With
-/// feature `tonic`, a gRPC request is answered as by [`Grpc`].
+/// Answers rejected requests in HTTP: in plain text, or as a JSON problem (RFC 9457) if the client prefers
+/// JSON. With feature `tonic`, a gRPC request is answered as by [`Grpc`].
 #[derive(Clone, Copy, Debug)]
 pub struct Http;
 
-/// Answers refused requests in gRPC, with a status.
+/// Answers rejected requests in gRPC, with a status.
 #[cfg(feature = "tonic")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 #[derive(Clone, Copy, Debug)]
@@ -27,33 +27,33 @@ pub struct Grpc;
 
 /// How a layer answers refused requests, in responses with the body `B`: [`Http`] or `Grpc`. It is
 /// sealed.
-pub trait Answers<B>: sealed::Answers<B> {}
+pub trait ResponseFormat<B>: sealed::ResponseFormat<B> {}
 
-impl<A: sealed::Answers<B>, B> Answers<B> for A {}
+impl<A: sealed::ResponseFormat<B>, B> ResponseFormat<B> for A {}
 
 mod sealed {
     use super::{Rejection, Response, Seen};
 
     #[allow(unreachable_pub, private_interfaces, reason = "it seals a public trait")]
-    pub trait Answers<B> {
+    pub trait ResponseFormat<B> {
         fn answer(rejection: &Rejection, seen: &Seen) -> Response<B>;
     }
 }
 
 #[allow(private_interfaces, reason = "it seals a public trait")]
-impl<B: From<String>> sealed::Answers<B> for Http {
+impl<B: From<String>> sealed::ResponseFormat<B> for Http {
     fn answer(rejection: &Rejection, seen: &Seen) -> Response<B> {
         #[cfg(feature = "tonic")]
         if seen.asked.is_grpc {
             return super::tonic::response::<()>(rejection).map(|()| B::from(String::new()));
         }
-        response(&Refusal::new(rejection, seen), &seen.asked).map(B::from)
+        response(&RejectedRequest::new(rejection, seen), &seen.asked).map(B::from)
     }
 }
 
 #[cfg(feature = "tonic")]
 #[allow(private_interfaces, reason = "it seals a public trait")]
-impl<B: Default> sealed::Answers<B> for Grpc {
+impl<B: Default> sealed::ResponseFormat<B> for Grpc {
     fn answer(rejection: &Rejection, _: &Seen) -> Response<B> {
         super::tonic::response(rejection)
     }
@@ -71,7 +71,7 @@ impl Asked {
 }
 
 /// The answer to a refused request, without the fields that tell of limits.
-fn response(refusal: &Refusal<'_>, asked: &Asked) -> Response<String> {
+fn response(refusal: &RejectedRequest<'_>, asked: &Asked) -> Response<String> {
     let (kind, text) = refusal.body(asked.body.as_ref());
     let mut response = Response::new(text);
     *response.status_mut() =
@@ -93,7 +93,7 @@ fn response(refusal: &Refusal<'_>, asked: &Asked) -> Response<String> {
 /// that tell of limits; elsewhere, as in a spawned task, a plain text with the fields of its limit.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
-        let answer = <Http as sealed::Answers<B>>::answer;
+        let answer = <Http as sealed::ResponseFormat<B>>::answer;
         if let Some(seen) = seen::refused(&rejection) {
             return answer(&rejection, &seen);
         }
@@ -119,7 +119,7 @@ pub(crate) fn tell(
     headers: &mut HeaderMap,
     seen: &Seen,
     policy: Option<HeaderValue>,
-    has_older_fields: bool,
+    has_legacy_headers: bool,
 ) {
     if seen.len() == 0 {
         return;
@@ -128,7 +128,7 @@ pub(crate) fn tell(
     add(headers, &POLICY, policy);
     add(headers, &STATE, value(fields::state(seen, retry_after)));
     let left = number(headers, &HeaderName::from_static(fields::OLDER[1]));
-    if has_older_fields && let Some(values) = fields::older(seen, retry_after, left) {
+    if has_legacy_headers && let Some(values) = fields::older(seen, retry_after, left) {
         for (name, value) in fields::OLDER.into_iter().zip(values) {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
