@@ -9,6 +9,8 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub(crate) mod request_log;
 mod trace;
 
 use std::fmt;
@@ -18,6 +20,8 @@ pub(crate) use self::metrics::{Began, describe, keys_changed};
 use self::trace::Trace;
 pub(crate) use self::trace::tells;
 use crate::decision::Source;
+#[cfg(any(feature = "tower", feature = "actix"))]
+use crate::decision::Verdict;
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::part::Charge;
@@ -77,33 +81,38 @@ impl Report {
 #[inline]
 pub(crate) fn hears() -> bool {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if crate::web::seen::notes() {
+    if request_log::is_open() {
         return true;
     }
     cfg!(feature = "metrics")
 }
 
-/// The response that the call is a part of may tell of it. A shadow is for operators, not for clients.
+/// Records the decision in the log of the request that the call is a part of, if any. Clients do not learn
+/// of a shadow limit.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "there are no responses to tell of it")
+    allow(unused_variables, reason = "there is no log of a request")
 )]
 #[inline]
 fn noted(finding: &Finding, shadow: bool) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if !shadow {
-        crate::web::seen::note(finding);
+    if !shadow
+        && let Ok(Verdict { name, quota, decision })
+        | Err(Rejection::Limited { name, quota, decision }) = finding
+    {
+        request_log::record(name, *quota, decision);
     }
 }
 
-/// Limits are asked about together.
+/// Adds limits that are decided together to the log of the request, if any: only one of them reports the
+/// decision.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "there are no responses to tell of them")
+    allow(unused_variables, reason = "there is no log of a request")
 )]
 pub(crate) fn together(parts: &[Charge<'_>]) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    crate::web::seen::together(parts.iter().map(|part| part.limit));
+    request_log::expect(parts.iter().map(|part| part.limit));
 }
 
 /// A server is asked no more, or is asked again.

@@ -20,15 +20,14 @@
 
 mod accept;
 mod address;
-mod fields;
+mod headers;
 mod hops;
 #[cfg(feature = "tower")]
 mod layer;
+mod middleware;
 mod rejected;
 #[cfg(feature = "tower")]
 mod response;
-mod rules;
-pub(crate) mod seen;
 
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]

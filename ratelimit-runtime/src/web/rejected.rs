@@ -1,79 +1,91 @@
-//! What a refused client is told: the status, the body, when to come back.
+//! A rejected request, and its response as plain values.
 
+use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::fields;
-use super::seen::{Seen, seconds};
+use super::headers::push_name;
 use crate::rejection::Rejection;
+use crate::report::request_log::{RequestLog, whole_seconds};
 
-/// A refused request, to be answered; what a [body of your own](super::RateLimitLayer::rejection_body) is made
-/// of.
+/// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    json: bool,
-    /// How many limits of the same name the request met before.
+    facts: &'a RequestFacts,
+    /// The number of limits in the log before this one that have the same name.
     namesakes: usize,
 }
 
-/// What is known of a request, to answer it if it is refused.
+/// What a middleware keeps of a request, in case it is rejected.
 #[derive(Clone, Default)]
-pub(crate) struct Asked {
-    pub(crate) json: bool,
+pub(crate) struct RequestFacts {
+    pub(crate) prefers_json: bool,
     #[cfg(feature = "tonic")]
     pub(crate) is_grpc: bool,
-    /// Makes the body, where the application says what it is.
-    pub(crate) body: Option<MakeBody>,
+    /// Returns the body, if the application sets it.
+    pub(crate) body: Option<BodyFn>,
 }
 
-/// A content type and a text.
-pub(crate) type Body = (&'static str, String);
+/// Returns the content type and the text of a body.
+pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync>;
 
-/// Makes the body of a refusal.
-pub(crate) type MakeBody = Arc<dyn Fn(&RejectedRequest<'_>) -> Body + Send + Sync>;
+/// The response of a rejected request, without the headers that report limits.
+pub(crate) struct RejectionResponse {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    pub(crate) retry_after: Option<u32>,
+    pub(crate) body: String,
+}
+
+/// The value of `Cache-Control` in each response of a rejected request. A cache must not store a 429 (RFC
+/// 6585, section 4), and should not store the others.
+pub(crate) const CACHE_CONTROL_VALUE: &str = "no-store";
 
 impl<'a> RejectedRequest<'a> {
-    /// A refusal of the request of which `seen` is known.
-    pub(crate) fn new(rejection: &'a Rejection, seen: &Seen) -> Self {
-        Self { rejection, json: seen.asked.json, namesakes: seen.namesakes(rejection) }
+    pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
+        let namesakes = match rejection {
+            Rejection::Limited { name, quota, .. } => {
+                let before = log.limits().take_while(|it| it.identity() != (*name, *quota));
+                before.filter(|it| it.name == *name).count()
+            }
+            _ => 0,
+        };
+        Self { rejection, facts, namesakes }
     }
 
-    /// Why the request was refused.
+    /// Returns why the request was rejected.
     #[must_use]
     pub fn rejection(&self) -> &'a Rejection {
         self.rejection
     }
 
-    /// Whether the client asked for JSON, and likes it no less than plain text.
+    /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
+    /// text.
     #[must_use]
     pub fn prefers_json(&self) -> bool {
-        self.json
+        self.facts.prefers_json
     }
 
-    /// The status code: 429 for a limit that is reached, 413 for a cost that can never be admitted,
-    /// 503 when the store could not decide.
+    /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
+    /// the store could not decide.
     #[must_use]
     pub fn status(&self) -> u16 {
-        match self.rejection {
-            Rejection::Limited { .. } => 429,
-            Rejection::CostExceedsCapacity { .. } => 413,
-            Rejection::Unavailable { .. } => 503,
-        }
+        status(self.rejection)
     }
 
-    /// `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one; `None` where
+    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` if
     /// no wait is known to help.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
-        self.rejection.retry_after().map(|wait| seconds(wait).max(1))
+        self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))
     }
 
-    /// The problem as JSON (RFC 9457), of the types that draft-ietf-httpapi-ratelimit-headers-11
-    /// defines in its section 5.
+    /// Returns the problem details as JSON (RFC 9457). Their types are those of
+    /// draft-ietf-httpapi-ratelimit-headers-11, section 5.
     #[must_use]
     pub fn problem_json(&self) -> String {
-        let (kind, title, is_policy) = match self.rejection {
+        let (kind, title, has_policies) = match self.rejection {
             Rejection::Limited { .. } => (QUOTA_EXCEEDED, "Quota Exceeded", true),
             Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
             Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
@@ -81,24 +93,48 @@ impl<'a> RejectedRequest<'a> {
         let status = self.status();
         let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{status}"#);
         text.push_str(r#","detail":"#);
-        string(&mut text, &self.rejection.to_string());
-        if is_policy {
+        push_json_string(&mut text, &self.rejection.to_string());
+        if has_policies {
             text.push_str(r#","violated-policies":["#);
-            // As a string of JSON it is as in the fields: printable, with the same escapes.
-            fields::name(&mut text, self.rejection.name(), self.namesakes);
+            // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
+            push_name(&mut text, self.rejection.name(), self.namesakes);
             text.push(']');
         }
         text.push('}');
         text
     }
 
-    /// What is sent unless the application says otherwise.
-    pub(crate) fn body(&self, make: Option<&MakeBody>) -> Body {
-        match make {
-            Some(make) => make(self),
-            None if self.json => ("application/problem+json", self.problem_json()),
+    #[cfg(feature = "tonic")]
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.facts.is_grpc
+    }
+
+    /// Returns the response over HTTP.
+    pub(crate) fn response(&self) -> RejectionResponse {
+        let (content_type, body) = match &self.facts.body {
+            Some(body) => body(self),
+            None if self.prefers_json() => ("application/problem+json", self.problem_json()),
             None => ("text/plain; charset=utf-8", self.rejection.to_string()),
-        }
+        };
+        let (status, retry_after) = (self.status(), self.retry_after());
+        RejectionResponse { status, content_type, retry_after, body }
+    }
+}
+
+impl fmt::Debug for RequestFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestFacts")
+            .field("prefers_json", &self.prefers_json)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The status code of a rejection.
+pub(crate) fn status(rejection: &Rejection) -> u16 {
+    match rejection {
+        Rejection::Limited { .. } => 429,
+        Rejection::CostExceedsCapacity { .. } => 413,
+        Rejection::Unavailable { .. } => 503,
     }
 }
 
@@ -106,8 +142,8 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// A string of JSON (RFC 8259, section 7).
-fn string(text: &mut String, value: &str) {
+/// Appends a string of JSON (RFC 8259, section 7).
+fn push_json_string(text: &mut String, value: &str) {
     text.push('"');
     for character in value.chars() {
         match character {

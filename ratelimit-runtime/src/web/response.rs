@@ -1,161 +1,136 @@
-//! Refusals and fields as responses of the `http` crate: what the layer sends, and what [`Rejection`]
-//! is where a framework turns it into a response.
-
-use std::iter;
+//! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
+//! turns into a response. Twin of the second half of `actix`.
 
 use http::header::Entry;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use super::accept::prefers_json;
-use super::fields;
-use super::rejected::{Asked, RejectedRequest};
-use super::seen::{self, Seen};
+use super::headers::{HeaderField, ResponseHeaders, joined};
+use super::middleware::{self, MiddlewareRequest};
+use super::rejected::{CACHE_CONTROL_VALUE, RejectedRequest};
 use crate::rejection::Rejection;
 
-/// Answers rejected requests in HTTP: in plain text, or as a JSON problem (RFC 9457) if the client prefers
-/// JSON. With feature `tonic`, a gRPC request is answered as by [`Grpc`].
+/// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
+/// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
 #[derive(Clone, Copy, Debug)]
 pub struct Http;
 
-/// Answers rejected requests in gRPC, with a status.
+/// Responds to rejected requests over gRPC, with a status.
 #[cfg(feature = "tonic")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 #[derive(Clone, Copy, Debug)]
 pub struct Grpc;
 
-/// How a layer answers refused requests, in responses with the body `B`: [`Http`] or `Grpc`. It is
+/// How a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This trait is
 /// sealed.
-pub trait ResponseFormat<B>: sealed::ResponseFormat<B> {}
+pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
 
-impl<A: sealed::ResponseFormat<B>, B> ResponseFormat<B> for A {}
+impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
 
 mod sealed {
-    use super::{Rejection, Response, Seen};
+    use super::{RejectedRequest, Response};
 
-    #[allow(unreachable_pub, private_interfaces, reason = "it seals a public trait")]
-    pub trait ResponseFormat<B> {
-        fn answer(rejection: &Rejection, seen: &Seen) -> Response<B>;
+    #[allow(unreachable_pub, reason = "it seals a public trait")]
+    pub trait BuildResponse<B> {
+        /// Builds the response, without the headers that report limits.
+        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
     }
 }
 
-#[allow(private_interfaces, reason = "it seals a public trait")]
-impl<B: From<String>> sealed::ResponseFormat<B> for Http {
-    fn answer(rejection: &Rejection, seen: &Seen) -> Response<B> {
+impl<B: From<String>> sealed::BuildResponse<B> for Http {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
         #[cfg(feature = "tonic")]
-        if seen.asked.is_grpc {
-            return super::tonic::response::<()>(rejection).map(|()| B::from(String::new()));
+        if rejected.is_grpc() {
+            let response = super::tonic::response::<()>(rejected.rejection());
+            return response.map(|()| B::from(String::new()));
         }
-        response(&RejectedRequest::new(rejection, seen), &seen.asked).map(B::from)
-    }
-}
-
-#[cfg(feature = "tonic")]
-#[allow(private_interfaces, reason = "it seals a public trait")]
-impl<B: Default> sealed::ResponseFormat<B> for Grpc {
-    fn answer(rejection: &Rejection, _: &Seen) -> Response<B> {
-        super::tonic::response(rejection)
-    }
-}
-
-impl Asked {
-    pub(crate) fn read(&mut self, request: &Parts) {
-        let accept = request.headers.get_all(ACCEPT).iter();
-        self.json = prefers_json(accept.map(HeaderValue::as_bytes));
-        #[cfg(feature = "tonic")]
-        {
-            self.is_grpc = super::tonic::is_grpc(request);
+        let plain = rejected.response();
+        let mut response = Response::new(B::from(plain.body));
+        *response.status_mut() =
+            StatusCode::from_u16(plain.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let headers = response.headers_mut();
+        if let Ok(content_type) = HeaderValue::from_str(plain.content_type) {
+            headers.insert(CONTENT_TYPE, content_type);
         }
-    }
-}
-
-/// The answer to a refused request, without the fields that tell of limits.
-fn response(refusal: &RejectedRequest<'_>, asked: &Asked) -> Response<String> {
-    let (kind, text) = refusal.body(asked.body.as_ref());
-    let mut response = Response::new(text);
-    *response.status_mut() =
-        StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    let headers = response.headers_mut();
-    if let Ok(kind) = HeaderValue::from_str(kind) {
-        headers.insert(CONTENT_TYPE, kind);
-    }
-    // RFC 6585, section 4: a 429 must not be stored by a cache. Nor is any other refusal to be.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Some(seconds) = refusal.retry_after() {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
-}
-
-/// The response that a rejection is. Where a request is handled behind a
-/// [`RateLimitLayer`](super::RateLimitLayer), that is what the layer would answer, which adds the fields
-/// that tell of limits; elsewhere, as in a spawned task, a plain text with the fields of its limit.
-impl<B: From<String>> From<Rejection> for Response<B> {
-    fn from(rejection: Rejection) -> Self {
-        let answer = <Http as sealed::ResponseFormat<B>>::answer;
-        if let Some(seen) = seen::refused(&rejection) {
-            return answer(&rejection, &seen);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+        if let Some(seconds) = plain.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let mut seen = Seen::default();
-        seen.note(&Err(rejection.clone()));
-        let mut response = answer(&rejection, &seen);
-        tell(response.headers_mut(), &seen, policy(&seen), false);
         response
     }
 }
 
-static POLICY: HeaderName = HeaderName::from_static(fields::POLICY);
-static STATE: HeaderName = HeaderName::from_static(fields::STATE);
-
-/// The value of `RateLimit-Policy` for the limits in `seen`; `None` where there are none.
-pub(crate) fn policy(seen: &Seen) -> Option<HeaderValue> {
-    value(fields::policy(seen))
+#[cfg(feature = "tonic")]
+impl<B: Default> sealed::BuildResponse<B> for Grpc {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
+        super::tonic::response(rejected.rejection())
+    }
 }
 
-/// Adds the fields that tell of the limits in `seen`, before those that are there. `policy` is the
-/// value for these limits.
-pub(crate) fn tell(
-    headers: &mut HeaderMap,
-    seen: &Seen,
-    policy: Option<HeaderValue>,
-    has_legacy_headers: bool,
-) {
-    if seen.len() == 0 {
-        return;
+/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer),
+/// this is the response that the layer builds, and the layer adds the headers that report limits. Elsewhere,
+/// for instance in a spawned task, it is plain text with the headers of the limit that rejected.
+impl<B: From<String>> From<Rejection> for Response<B> {
+    fn from(rejection: Rejection) -> Self {
+        let build = <Http as sealed::BuildResponse<B>>::build;
+        middleware::respond(&rejection, build, Response::headers_mut)
     }
-    let retry_after = number(headers, &RETRY_AFTER);
-    add(headers, &POLICY, policy);
-    add(headers, &STATE, value(fields::state(seen, retry_after)));
-    let left = number(headers, &HeaderName::from_static(fields::OLDER[1]));
-    if has_legacy_headers && let Some(values) = fields::older(seen, retry_after, left) {
-        for (name, value) in fields::OLDER.into_iter().zip(values) {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+}
+
+impl MiddlewareRequest for Parts {
+    type Headers = HeaderMap;
+
+    fn accept(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes)
+    }
+
+    #[cfg(feature = "tonic")]
+    fn is_grpc(&self) -> bool {
+        super::tonic::is_grpc(self)
+    }
+}
+
+impl ResponseHeaders for HeaderMap {
+    type Value = HeaderValue;
+
+    fn value(text: String) -> Option<HeaderValue> {
+        HeaderValue::try_from(text).ok()
+    }
+
+    fn number(&self, field: HeaderField) -> Option<u32> {
+        self.get(name(field))?.to_str().ok()?.parse().ok()
+    }
+
+    fn set_number(&mut self, field: HeaderField, number: u32) {
+        self.insert(name(field), HeaderValue::from(number));
+    }
+
+    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+        match self.entry(name(field)) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+            }
+            Entry::Occupied(mut entry) => {
+                let lines = entry.iter().map(HeaderValue::as_bytes);
+                let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines));
+                entry.insert(line.unwrap_or(value));
+            }
         }
     }
 }
 
-fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u32> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
-}
-
-fn value(text: String) -> Option<HeaderValue> {
-    if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
-}
-
-fn add(headers: &mut HeaderMap, name: &HeaderName, ours: Option<HeaderValue>) {
-    let Some(ours) = ours else { return };
-    match headers.entry(name) {
-        Entry::Vacant(entry) => {
-            entry.insert(ours);
-        }
-        Entry::Occupied(mut entry) => {
-            // Lines of a list are one list. A rejection that became a response elsewhere has told of itself.
-            let theirs = entry.iter().map(HeaderValue::as_bytes);
-            let theirs = theirs.filter(|line| !ours.as_bytes().ends_with(line));
-            let lines: Vec<_> = iter::once(ours.as_bytes()).chain(theirs).collect();
-            let all = HeaderValue::from_bytes(&lines.join(&b", "[..]));
-            entry.insert(all.unwrap_or(ours));
-        }
+/// The name of `field`. Statics, so that no call checks and copies the name (`benches/all -- layer`).
+fn name(field: HeaderField) -> &'static HeaderName {
+    macro_rules! names {
+        ($($field:ident),*) => {
+            match field {
+                $(HeaderField::$field => {
+                    static NAME: HeaderName = HeaderName::from_static(HeaderField::$field.as_str());
+                    &NAME
+                })*
+            }
+        };
     }
+    names!(RetryAfter, Policy, State, LegacyLimit, LegacyRemaining, LegacyReset)
 }
