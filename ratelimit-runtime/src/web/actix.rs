@@ -1,5 +1,5 @@
-//! For actix-web 4: a [`Rejection`] is an error with its response, a client an extractor, and
-//! [`RateLimits`] a middleware.
+//! Support for actix-web 4: [`RateLimits`] is a middleware, [`Rejection`] an error with its response, and
+//! [`Client`] an extractor.
 //!
 //! ```
 //! use std::time::Duration;
@@ -9,10 +9,10 @@
 //! use ratelimit_runtime::web::{Client, Clients};
 //! use ratelimit_runtime::{Limit, Rejection, rate_limit};
 //!
-//! /// Of each client 100 a minute, on each route.
+//! /// 100 requests per minute for each client on each route.
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
-//! /// And of each client two greetings of one user.
+//! /// 2 greetings per 30 seconds for each client and user.
 //! #[get("/hi/{id}")]
 //! #[rate_limit(period = "30s", threshold = 2, key = (client, *id))]
 //! async fn hi(client: Client, id: web::Path<u64>) -> Result<String, Rejection> {
@@ -22,7 +22,8 @@
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 //! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
 //! let layer_clients = clients.clone();
-//! let limits = RateLimits::new().limit(ALL, move |request| (route(request), layer_clients.identify(request)));
+//! let limits = RateLimits::new()
+//!     .limit(ALL, move |request| (route(request), layer_clients.identify(request)));
 //! HttpServer::new(move || {
 //!     App::new().app_data(web::Data::new(clients.clone())).wrap(limits.clone()).service(hi)
 //! })
@@ -33,11 +34,11 @@
 //! # }
 //! ```
 //!
-//! `hi` uses the same limiter as the middleware, and what it decides is in the fields of the response.
-//! By itself, without the middleware, a [`Rejection`] is a plain text with `Retry-After`: it does not
-//! know what the client accepts. An error that a middleware returns as an `Err`, not as a response, passes
-//! by without fields of these limits. To say something else, return an error type of your own that is
-//! `From<Rejection>` and a `ResponseError`.
+//! `hi` uses the same limiter as the middleware, and the response headers report the limits of both. Without
+//! the middleware, a [`Rejection`] becomes plain text with the headers of its limit, because the `Accept`
+//! header of the request is not known. If another middleware returns an `Err` instead of a response, these
+//! headers are not added to it. For another response, return an error type of your own that implements
+//! `From<Rejection>` and `ResponseError`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -56,7 +57,8 @@ use actix_web::http::header::{
 };
 use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
 
-use super::address::{Client, Clients, sealed};
+use super::address::sealed::RequestAccess;
+use super::address::{Client, Clients};
 use super::headers::{HeaderField, ResponseHeaders, joined};
 use super::middleware::{self, Admission, MiddlewareConfig, MiddlewareRequest};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest};
@@ -233,7 +235,7 @@ pub fn route(request: &ServiceRequest) -> String {
     request.match_pattern().unwrap_or_default()
 }
 
-/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 when the
+/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
 /// store could not decide. Behind [`RateLimits`], the body is plain text or problem details in JSON, as the
 /// client prefers. Elsewhere it is plain text, with the headers of the limit that rejected.
 impl ResponseError for Rejection {
@@ -297,7 +299,7 @@ impl ResponseHeaders for HeaderMap {
     }
 }
 
-impl sealed::IncomingRequest for HttpRequest {
+impl RequestAccess for HttpRequest {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().map(|address| address.ip())
     }
@@ -307,12 +309,12 @@ impl sealed::IncomingRequest for HttpRequest {
     }
 }
 
-impl sealed::IncomingRequest for ServiceRequest {
+impl RequestAccess for ServiceRequest {
     fn peer(&self) -> Option<IpAddr> {
-        self.peer_addr().map(|address| address.ip())
+        self.request().peer()
     }
 
     fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
+        self.request().lines(name)
     }
 }
