@@ -75,10 +75,10 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
     }
 }
 
-/// The body of a refusal, by the layer or by a handler.
-fn refused(refusal: &RejectedRequest<'_>) -> (&'static str, String) {
-    let rejection = refusal.rejection();
-    let body = json!({"error": rejection.to_string(), "retry_after": refusal.retry_after()});
+/// Returns the content type and the body for a request that the layer or a handler rejects.
+fn rejection_body(request: &RejectedRequest<'_>) -> (&'static str, String) {
+    let rejection = request.rejection();
+    let body = json!({"error": rejection.to_string(), "retry_after": request.retry_after()});
     ("application/json", format!("{body}\n"))
 }
 
@@ -114,7 +114,7 @@ async fn main() -> anyhow::Result<()> {
     let layer_clients = clients.clone();
     let limits = RateLimitLayer::new()
         .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
-        .rejection_body(refused);
+        .rejection_body(rejection_body);
     let router = Router::new()
         .route("/hi/{user_id}", get(hi))
         .route("/search", get(search))
