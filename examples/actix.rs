@@ -66,11 +66,11 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies, use `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind_proxies([..])`.
     let clients = Clients::direct();
-    let of = clients.clone();
+    let layer_clients = clients.clone();
     let limits = RateLimits::new()
-        .limit(ALL, move |request| (route(request), of.of(request)))
+        .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
         .exempt(|request| request.path() == "/health");
     let app = move || {
         App::new()

@@ -35,7 +35,7 @@ use axum::http::request::Parts;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use ratelimit_runtime::web::axum::route;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, RejectedRequest};
 use ratelimit_runtime::{Limit, Rejection, rate_limit};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -78,7 +78,7 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
 }
 
 /// The body of a rejection, from the layer or from a handler.
-fn rejection_body(refusal: &Refusal<'_>) -> (&'static str, String) {
+fn rejection_body(refusal: &RejectedRequest<'_>) -> (&'static str, String) {
     let rejection = refusal.rejection();
     let body = json!({"error": rejection.to_string(), "retry_after": refusal.retry_after()});
     ("application/json", format!("{body}\n"))
@@ -111,12 +111,12 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies, use `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind_proxies([..])`.
     let clients = Clients::direct();
-    let of = clients.clone();
+    let layer_clients = clients.clone();
     let limits = RateLimitLayer::new()
-        .limit(ALL, move |request| (route(request), of.of(request)))
-        .body(rejection_body);
+        .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
+        .rejection_body(rejection_body);
     let router = Router::new()
         .route("/hi/{user_id}", get(hi))
         .route("/search", get(search))

@@ -64,9 +64,9 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies, use `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind_proxies([..])`.
     let clients = Clients::direct();
-    let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
+    let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
     let address = address()?;
     let listener = tokio::net::TcpListener::bind(&address)
         .await

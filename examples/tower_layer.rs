@@ -49,10 +49,11 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     let clients = clients()?;
-    let of = clients.clone();
-    let limits = RateLimitLayer::new().limit(EACH_CLIENT, move |request| of.of(request));
+    let layer_clients = clients.clone();
+    let limits =
+        RateLimitLayer::new().limit(EACH_CLIENT, move |request| layer_clients.identify(request));
     let hello = service_fn(move |request: Request<Incoming>| {
-        let hello = format!("hi {}\n", clients.of(&request));
+        let hello = format!("hi {}\n", clients.identify(&request));
         async { Ok::<_, Infallible>(Response::new(hello)) }
     });
 
@@ -93,7 +94,7 @@ async fn main() -> anyhow::Result<()> {
 fn clients() -> anyhow::Result<Clients> {
     let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default();
     let proxies = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty());
-    Clients::behind(proxies).context("TRUSTED_PROXIES")
+    Clients::behind_proxies(proxies).context("TRUSTED_PROXIES")
 }
 
 /// HOST and PORT. The default is a free port on 127.0.0.1.

@@ -63,7 +63,7 @@ fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
     let limit = Limit::token_bucket("bench", 1, DAY).burst(burst.min(30_000));
     let clients = Clients::direct();
     let layer = RateLimitLayer::new()
-        .limit(limit, move |request| clients.of(request))
+        .limit(limit, move |request| clients.identify(request))
         .limiter(RateLimiter::embedded());
     let (mut bare, mut ours) = (handler(), layer.layer(handler()));
 

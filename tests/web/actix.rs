@@ -1,4 +1,4 @@
-//! actix-web: the middleware, annotated handlers behind it, and what both tell.
+//! actix-web: the middleware, annotated handlers behind it, and the headers that report the limits of both.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use ratelimit_runtime::web::{Client, Clients};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 
-use crate::{MINUTE, timed, told};
+use crate::{MINUTE, reported, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
@@ -40,8 +40,8 @@ async fn paged() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
-/// A page of the application's own, with two cookies.
-#[allow(clippy::unnecessary_wraps, reason = "what handles errors may fail")]
+/// A page of the application, with two cookies.
+#[allow(clippy::unnecessary_wraps, reason = "the signature of an error handler")]
 fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerResponse<B>> {
     let mut response = response.map_body(|_, _| EitherBody::right(BoxBody::new("a page")));
     for cookie in ["a=1", "b=2"] {
@@ -50,7 +50,7 @@ fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerRespon
     Ok(ErrorHandlerResponse::Response(response))
 }
 
-/// A server with `limits`, whose handlers are decided by `limiter`.
+/// Starts a server with `limits`, whose handlers use `limiter`.
 fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> SocketAddr {
     let (tell, address) = std::sync::mpsc::channel();
     let (limiter, clients) = (limiter.clone(), clients.clone());
@@ -70,60 +70,61 @@ fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> Socket
                 .route("/plain", web::get().to(async || "plain"))
         });
         let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
-        tell.send(server.addrs()[0]).expect("somebody waits");
+        tell.send(server.addrs()[0]).expect("the test waits for it");
         actix_web::rt::System::new().block_on(server.run()).expect("it is served");
     });
     address.recv().expect("an address")
 }
 
 #[test]
-fn every_response_tells_of_all_limits() {
+fn reports_all_limits_on_every_response() {
     let (limiter, clock) = timed();
-    let limits = RateLimits::new().limit(ALL, |_| ()).older_fields();
+    let limits = RateLimits::new().limit(ALL, |_| ()).legacy_headers();
     let address = serve(limits, &limiter, &Clients::direct());
     let ask = |path| get(address, path, &[]);
 
     let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
     let first = ask("/hi/1");
     assert_eq!((first.status, &*first.body), (200, "hi 1"));
-    assert_eq!(told(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
+    assert_eq!(reported(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
     assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
     clock.advance(std::time::Duration::from_millis(9_001));
-    assert_eq!(told(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
+    assert_eq!(reported(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
 
-    let refused = ask("/hi/1");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("21")));
-    assert_eq!(told(&refused), (policy, r#""hi";r=0;t=21"#));
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(refused.body, "too many requests, try again in 21 seconds");
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
+    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
 
-    assert_eq!(told(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
-    let refused = ask("/hi/2");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("51")));
-    assert_eq!(told(&refused), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    assert_eq!(reported(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    let rejected = ask("/hi/2");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("51")));
+    assert_eq!(reported(&rejected), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
 }
 
 #[test]
-fn refusals_are_problems_or_what_one_says() {
+fn rejects_with_problem_details_or_the_body_that_is_set() {
     let (limiter, _) = timed();
     let address = serve(RateLimits::new(), &limiter, &Clients::direct());
     let json = |path| get(address, path, &["accept: application/json"]);
     assert_eq!((json("/hi/1").status, json("/hi/1").status), (200, 200));
-    let refused = json("/hi/1");
-    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    let rejected = json("/hi/1");
+    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
     assert_eq!(
-        refused.body,
+        rejected.body,
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"detail":"too many requests, try again in 30 seconds","violated-policies":["hi"]}"#
     );
     let never = json("/costly");
     assert_eq!((never.status, never.header("retry-after")), (413, None));
 
-    let page = RateLimits::new().body(|refusal| ("text/html", refusal.status().to_string()));
+    let page =
+        RateLimits::new().rejection_body(|request| ("text/html", request.status().to_string()));
     let address = serve(page, &limiter, &Clients::direct());
-    let refused = get(address, "/hi/1", &["accept: application/json"]);
-    assert_eq!((&*refused.body, refused.header("content-type")), ("429", Some("text/html")));
-    told(&refused);
+    let rejected = get(address, "/hi/1", &["accept: application/json"]);
+    assert_eq!((&*rejected.body, rejected.header("content-type")), ("429", Some("text/html")));
+    reported(&rejected);
 
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let away = away.deadline(std::time::Duration::from_secs(5)).build().expect("a URL");
@@ -133,33 +134,35 @@ fn refusals_are_problems_or_what_one_says() {
 }
 
 #[test]
-fn what_the_application_makes_of_an_answer_stays() {
+fn keeps_the_changes_of_the_application_to_a_rejection() {
     let (limiter, _) = timed();
     let address = serve(RateLimits::new(), &limiter, &Clients::direct());
     let ask = || get(address, "/page", &["accept: application/json"]);
     assert_eq!(ask().status, 200);
-    let refused = ask();
-    assert_eq!((refused.status, &*refused.body), (429, "a page"));
-    assert_eq!(told(&refused), (r#""paged";q=1;w=3600"#, r#""paged";r=0;t=3600"#));
-    assert_eq!(refused.headers.iter().filter(|(name, _)| name == "set-cookie").count(), 2);
+    let rejected = ask();
+    assert_eq!((rejected.status, &*rejected.body), (429, "a page"));
+    assert_eq!(reported(&rejected), (r#""paged";q=1;w=3600"#, r#""paged";r=0;t=3600"#));
+    assert_eq!(rejected.headers.iter().filter(|(name, _)| name == "set-cookie").count(), 2);
 }
 
 #[test]
-fn the_exempt_are_told_of_what_they_meet_only() {
+fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
     let (limiter, _) = timed();
     let limits = RateLimits::new().limit(ALL, |_| ()).exempt(|_| true);
     let address = serve(limits, &limiter, &Clients::direct());
     assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
-    assert_eq!(told(&get(address, "/hi/1", &[])).0, r#""hi";q=2;w=30"#);
+    assert_eq!(reported(&get(address, "/hi/1", &[])).0, r#""hi";q=2;w=30"#);
 }
 
 #[test]
-fn routes_and_clients_are_keys() {
+fn takes_routes_and_clients_as_keys() {
     let (limiter, _) = timed();
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let limits = RateLimits::new()
-        .limit(Limit::fixed("routes", 2, MINUTE), move |request| (route(request), of.of(request)))
+        .limit(Limit::fixed("routes", 2, MINUTE), move |request| {
+            (route(request), layer_clients.identify(request))
+        })
         .exempt(|request| request.path() == "/plain");
     let address = serve(limits, &limiter, &clients);
     let ask = |path, client| {
@@ -174,5 +177,5 @@ fn routes_and_clients_are_keys() {
     let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
-    assert_eq!((other.status, told(&other).1), (429, r#""once";r=0;t=3600"#));
+    assert_eq!((other.status, reported(&other).1), (429, r#""once";r=0;t=3600"#));
 }

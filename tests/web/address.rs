@@ -1,4 +1,4 @@
-//! Who a client is: nobody chooses that but the network and the proxies that are trusted.
+//! The client of a request: only the network and the trusted proxies choose it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -19,15 +19,15 @@ fn client(clients: &Clients, peer: &str, name: &'static str, lines: &[&[u8]]) ->
     for line in lines {
         request = request.header(name, HeaderValue::from_bytes(line).expect("a header value"));
     }
-    clients.of(&request.body(()).expect("a request")).to_string()
+    clients.identify(&request.body(()).expect("a request")).to_string()
 }
 
 fn behind() -> Clients {
-    Clients::behind(["10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.1"]).expect("networks")
+    Clients::behind_proxies(["10.0.0.0/8", "2001:db8:ffff::/48", "192.0.2.1"]).expect("networks")
 }
 
 #[test]
-fn is_the_last_hop_that_is_not_trusted() {
+fn identifies_the_last_hop_that_is_not_trusted() {
     let of = |peer, lines: &[&str]| {
         let lines: Vec<_> = lines.iter().map(|line| line.as_bytes()).collect();
         client(&behind(), peer, "x-forwarded-for", &lines)
@@ -38,12 +38,12 @@ fn is_the_last_hop_that_is_not_trusted() {
     assert_eq!(of(PROXY, &["1.1.1.1", "203.0.113.7", "10.9.8.7"]), "203.0.113.7");
     assert_eq!(of("2001:db8:ffff::1", &["2001:db8::1:2:3:4"]), "2001:db8::/64");
     assert_eq!(of("::ffff:10.0.0.1", &["::ffff:203.0.113.7"]), "203.0.113.7");
-    // Everybody is trusted: the farthest one. Nobody is named: the proxy.
+    // All hops are trusted: the first hop. No hop: the proxy.
     assert_eq!(of(PROXY, &["10.0.0.3, 10.0.0.2"]), "10.0.0.3");
     assert_eq!(of(PROXY, &[]), PROXY);
-    // What cannot be read ends the way: the proxy that said it speaks for them.
+    // A hop that is not an address: the proxy that added it.
     assert_eq!(of(PROXY, &["203.0.113.7, unknown, 10.0.0.2"]), "10.0.0.2");
-    // The peer is no proxy: its headers are not read.
+    // The peer is not a proxy: its headers are not read.
     for peer in ["203.0.113.9", "192.0.2.2", "::1"] {
         let cut = if peer == "::1" { "::/64" } else { peer };
         assert_eq!(of(peer, &["1.1.1.1", "10.0.0.1"]), cut);
@@ -51,8 +51,8 @@ fn is_the_last_hop_that_is_not_trusted() {
 }
 
 #[test]
-fn is_read_from_one_field_only() {
-    let forwarded = behind().forwarded();
+fn reads_only_one_header() {
+    let forwarded = behind().forwarded_header();
     let line = br#"for=1.1.1.1;host="a, for=6.6.6.6", For="[2001:db8:1::5]:80";proto=https"#;
     assert_eq!(client(&forwarded, PROXY, "forwarded", &[line]), "2001:db8:1::/64");
     assert_eq!(client(&forwarded, PROXY, "x-forwarded-for", &[b"1.1.1.1"]), PROXY);
@@ -61,7 +61,7 @@ fn is_read_from_one_field_only() {
 }
 
 #[test]
-fn is_a_network_of_the_size_that_is_set() {
+fn identifies_an_ipv6_network_of_the_size_that_is_set() {
     let of = |bits| {
         let clients = Clients::direct().ipv6_prefix(bits);
         client(&clients, "2001:db8:1:2:3:4:5:6", "x", &[])
@@ -73,7 +73,7 @@ fn is_a_network_of_the_size_that_is_set() {
 }
 
 #[test]
-fn is_one_where_the_server_says_nothing() {
+fn shares_one_key_without_the_address_of_the_peer() {
     let request = Request::builder().header("x-forwarded-for", "1.1.1.1").body(());
     let request = request.expect("a request");
     let (log, heard) = std::sync::mpsc::channel();
@@ -81,7 +81,7 @@ fn is_one_where_the_server_says_nothing() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log).finish();
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..2 {
-            let client = behind().of(&request);
+            let client = behind().identify(&request);
             assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
         }
     });
@@ -94,7 +94,7 @@ struct Log(Sender<String>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.send(String::from_utf8_lossy(bytes).into_owned()).expect("somebody hears");
+        self.0.send(String::from_utf8_lossy(bytes).into_owned()).expect("the test reads it");
         Ok(bytes.len())
     }
 
@@ -104,25 +104,25 @@ impl std::io::Write for Log {
 }
 
 #[test]
-fn mapped_networks_are_those_of_ipv4() {
-    let clients = Clients::behind(["::ffff:10.0.0.0/104"]).expect("a network");
+fn trusts_mapped_networks_as_ipv4() {
+    let clients = Clients::behind_proxies(["::ffff:10.0.0.0/104"]).expect("a network");
     assert_eq!(client(&clients, PROXY, "x-forwarded-for", &[b"203.0.113.7"]), "203.0.113.7");
     assert_eq!(client(&clients, "11.0.0.1", "x-forwarded-for", &[b"203.0.113.7"]), "11.0.0.1");
 }
 
-/// As tests of axum say who the peer is.
+/// The extension that tests of axum set.
 #[test]
-fn a_peer_may_be_mocked() {
+fn reads_a_mocked_peer() {
     let peer = SocketAddr::from(([10, 0, 0, 1], 1));
     let mock = axum::extract::connect_info::MockConnectInfo(peer);
     let request = Request::builder().extension(mock).body(()).expect("a request");
-    assert_eq!(Clients::direct().of(&request).to_string(), PROXY);
+    assert_eq!(Clients::direct().identify(&request).to_string(), PROXY);
 }
 
 #[test]
-fn proxies_are_addresses_or_networks() {
+fn rejects_what_is_neither_an_address_nor_a_network() {
     for wrong in ["", "10.0.0", "10.0.0.0/33", "example.org", "10.0.0.0/8 "] {
-        let error = Clients::behind([wrong]).expect_err(wrong).to_string();
+        let error = Clients::behind_proxies([wrong]).expect_err(wrong).to_string();
         assert!(error.contains("neither an address nor a network"), "{error}");
     }
 }
@@ -130,7 +130,7 @@ fn proxies_are_addresses_or_networks() {
 const WORDS: [&str; 8] =
     ["for=", "for=\"", "for=6.6.6.6", "6.6.6.6", ", ", "10.0.0.1", "\"", "\\\""];
 
-/// What a client may send in a header line, with what makes trouble more often than chance has it.
+/// A header line of a client, with more special characters than random bytes have.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         8 => prop::sample::select(&b"\",;=\\[]:. _forFOR0123456789"[..]),
@@ -149,13 +149,13 @@ fn address() -> impl Strategy<Value = Ipv4Addr> {
 }
 
 #[tokio::test]
-async fn is_the_same_key_as_its_text() {
+async fn is_the_same_key_as_its_display_text() {
     const LIMIT: Limit = Limit::fixed("text", 1, Duration::from_secs(60));
     let limiter = RateLimiter::embedded();
     for address in ["1.2.3.4", "0.0.0.0", "255.255.255.255", "100.20.3.0", "2001:db8::1"] {
         let peer = SocketAddr::new(address.parse().expect("an address"), 1);
         let request = Request::builder().extension(peer).body(()).expect("a request");
-        let client = Clients::direct().of(&request);
+        let client = Clients::direct().identify(&request);
         assert!(limiter.check(&LIMIT, client, 1).await.is_ok());
         assert!(limiter.check(&LIMIT, client.to_string(), 1).await.is_err(), "{client}");
     }
@@ -164,9 +164,9 @@ async fn is_the_same_key_as_its_text() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever a client sends before what the proxies add, in one line or several.
+    /// For any bytes that a client sends before the hops of the proxies, in one line or several.
     #[test]
-    fn nobody_chooses_who_they_are(
+    fn ignores_what_the_client_sends(
         sent in proptest::collection::vec(line(), 0..3),
         real in address(),
         port in any::<Option<u16>>(),
@@ -179,7 +179,7 @@ proptest! {
         let more = ["", ";proto=https;host=\"a,b\"", ";by=10.0.0.1"][hops];
         let added = [
             ("x-forwarded-for", behind(), node.clone(), ", 10.0.0.2".repeat(hops)),
-            ("forwarded", behind().forwarded(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
+            ("forwarded", behind().forwarded_header(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
         ];
         for (name, clients, added, hops) in added {
             let mut lines = sent.clone();
@@ -193,11 +193,11 @@ proptest! {
         }
     }
 
-    /// Nor does any header cause a panic, or let one be somebody from whom it did not come.
+    /// For any header, which cannot choose the client of a direct connection either.
     #[test]
     fn no_bytes_cause_a_panic(sent in proptest::collection::vec(line(), 0..4), direct in address()) {
         let lines: Vec<_> = sent.iter().map(|line| &line[..]).collect();
-        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded())] {
+        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded_header())] {
             client(&clients, PROXY, name, &lines);
             let peer = direct.to_string();
             prop_assert_eq!(client(&clients, &peer, name, &lines), peer);

@@ -1,4 +1,4 @@
-//! axum: the layer, annotated handlers below it, and what both tell.
+//! axum: the layer, annotated handlers behind it, and the headers that report the limits of both.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,11 +10,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::{get as route_get, post};
 use ratelimit_runtime::web::axum::route;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, Refusal};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, RejectedRequest};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 
-use crate::{MINUTE, items, serve, timed, told};
+use crate::{MINUTE, items, reported, serve, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
@@ -83,7 +83,7 @@ fn router() -> Router {
 }
 
 #[test]
-fn every_response_tells_of_all_limits() {
+fn reports_all_limits_on_every_response() {
     let (limiter, clock) = timed();
     let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
@@ -92,44 +92,44 @@ fn every_response_tells_of_all_limits() {
     let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
     let first = ask("/hi/1");
     assert_eq!((first.status, &*first.body), (200, "hi 1"));
-    assert_eq!(told(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
+    assert_eq!(reported(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
     assert_eq!(first.header("retry-after"), None);
     clock.advance(Duration::from_millis(9_001));
-    assert_eq!(told(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
+    assert_eq!(reported(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
 
-    // Refused by the handler: that limit is the one to know of.
-    let refused = ask("/hi/1");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("21")));
-    assert_eq!(told(&refused), (policy, r#""hi";r=0;t=21"#));
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(refused.body, "too many requests, try again in 21 seconds");
+    // Rejected by the handler: only the limit that rejected has a state.
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
+    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
 
-    // A handler that is not limited, and then the layer, before any handler.
-    assert_eq!(told(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
-    let refused = ask("/hi/2");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("51")));
-    assert_eq!(told(&refused), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    // A handler without a limit, and then a rejection by the layer.
+    assert_eq!(reported(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    let rejected = ask("/hi/2");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("51")));
+    assert_eq!(reported(&rejected), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
 
     clock.advance(Duration::from_millis(50_998));
     assert_eq!(ask("/plain").header("retry-after"), Some("1"));
     clock.advance(Duration::from_millis(1));
     assert_eq!(ask("/plain").status, 200);
-    assert_eq!(items(told(&ask("/none")).1)[0].0, "all");
+    assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
 }
 
 #[test]
-fn one_limit_counts_in_both_places() {
+fn shares_one_count_between_layer_and_handler() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
     let field = r#""all";r=2;t=60"#;
-    assert_eq!(told(&get(server.address, "/again", &[])), (r#""all";q=4;w=60"#, field));
+    assert_eq!(reported(&get(server.address, "/again", &[])), (r#""all";q=4;w=60"#, field));
     assert_eq!(get(server.address, "/again", &[]).status, 200);
     assert_eq!(get(server.address, "/again", &[]).status, 429);
 }
 
 #[test]
-fn shadows_are_not_told_of() {
+fn does_not_report_shadow_limits() {
     let (limiter, _) = timed();
     let server = serve(router().layer(RateLimitLayer::new()), &limiter);
     for _ in 0..2 {
@@ -140,7 +140,7 @@ fn shadows_are_not_told_of() {
 }
 
 #[test]
-fn limits_decided_together_are_all_told_of() {
+fn reports_all_limits_that_are_decided_together() {
     let (limiter, clock) = timed();
     let (hour, day) =
         (Limit::sliding("same", 2, MINUTE * 60), Limit::sliding("same", 3, MINUTE * 1440));
@@ -150,37 +150,37 @@ fn limits_decided_together_are_all_told_of() {
     let (same, both) =
         (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=5;w=2, "narrow";q=3;w=86400"#);
     let policy = format!("{same}, {both}");
-    assert_eq!(told(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
-    assert_eq!(told(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
-    assert_eq!(told(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    assert_eq!(reported(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
     clock.advance(MINUTE * 60);
-    assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
-    assert_eq!(told(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
-    // A problem names them as the fields do.
-    let refused = get(server.address, "/plain", &["accept: application/json"]);
-    assert!(refused.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", refused.body);
+    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
+    // The problem details use the same names as the headers.
+    let rejected = get(server.address, "/plain", &["accept: application/json"]);
+    assert!(rejected.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", rejected.body);
 }
 
 #[test]
-fn layers_tell_side_by_side() {
+fn joins_the_headers_of_several_layers() {
     let (limiter, _) = timed();
     let layer = |name, threshold| {
         let limit = Limit::fixed(name, threshold, MINUTE);
         RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone())
     };
-    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).older_fields());
+    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).legacy_headers());
     let server = serve(router, &limiter);
     let ask = |path| get(server.address, path, &["accept: application/json"]);
     let policy = r#""outer";q=9;w=60, "inner";q=1;w=60"#;
-    assert_eq!(told(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
-    let refused = ask("/hi/1");
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("60")));
-    assert_eq!(told(&refused), (policy, r#""outer";r=7;t=60, "inner";r=0;t=60"#));
-    assert_eq!(refused.header("x-ratelimit-remaining"), Some("7"));
+    assert_eq!(reported(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("60")));
+    assert_eq!(reported(&rejected), (policy, r#""outer";r=7;t=60, "inner";r=0;t=60"#));
+    assert_eq!(rejected.header("x-ratelimit-remaining"), Some("7"));
 }
 
 #[test]
-fn problems_are_for_those_who_ask_for_json() {
+fn sends_problem_details_to_clients_that_prefer_json() {
     let (limiter, _) = timed();
     let redis_away = RateLimiter::builder()
         .redis("redis://127.0.0.1:1")
@@ -210,11 +210,11 @@ fn problems_are_for_those_who_ask_for_json() {
     for accept in
         [json, "accept: application/*;q=0.5, text/html", "accept: text/x\r\naccept: */json"]
     {
-        let refused = get(server.address, "/plain", &[accept]);
-        assert_eq!(told(&refused).1, r#""a \"b\\%0A%C3%A9";r=0;t=60"#);
-        assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+        let rejected = get(server.address, "/plain", &[accept]);
+        assert_eq!(reported(&rejected).1, r#""a \"b\\%0A%C3%A9";r=0;t=60"#);
+        assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
         assert_eq!(
-            refused.body,
+            rejected.body,
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
              \"title\":\"Quota Exceeded\",\"status\":429,\
              \"detail\":\"too many requests, try again in 60 seconds\",\
@@ -222,9 +222,9 @@ fn problems_are_for_those_who_ask_for_json() {
         );
     }
     for accept in ["accept: */*", "accept: text/html,application/xml;q=0.9,*/*;q=0.8", "x: y"] {
-        let refused = get(server.address, "/plain", &[accept]);
-        assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-        assert_eq!(refused.body, "too many requests, try again in 60 seconds");
+        let rejected = get(server.address, "/plain", &[accept]);
+        assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(rejected.body, "too many requests, try again in 60 seconds");
     }
 
     let closed = get(server.address, "/closed", &[json]);
@@ -236,38 +236,38 @@ fn problems_are_for_those_who_ask_for_json() {
 }
 
 #[test]
-fn what_a_handler_refuses_is_answered_by_the_layer() {
+fn responds_alike_to_rejections_of_layer_and_handler() {
     let (limiter, _) = timed();
     let mark = axum::middleware::map_response(async |mut response: axum::response::Response| {
         response.headers_mut().insert("x-mark", HeaderValue::from_static("kept"));
         response
     });
-    let page = |refusal: &Refusal<'_>| {
-        let seconds = refusal.retry_after().unwrap_or_default();
-        ("text/html", format!("{} {} {seconds}", refusal.status(), refusal.rejection().name()))
+    let page = |request: &RejectedRequest<'_>| {
+        let seconds = request.retry_after().unwrap_or_default();
+        ("text/html", format!("{} {} {seconds}", request.status(), request.rejection().name()))
     };
     let server = serve(router().layer(mark).layer(RateLimitLayer::new()), &limiter);
     let ask = |accept| get(server.address, "/hi/1", &[accept]);
-    let ours = serve(router().layer(RateLimitLayer::new().body(page)), &limiter);
+    let ours = serve(router().layer(RateLimitLayer::new().rejection_body(page)), &limiter);
     assert_eq!((ask("x: y").status, ask("x: y").status), (200, 200));
 
-    let refused = ask("accept: application/problem+json");
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert!(refused.body.ends_with(r#""violated-policies":["hi"]}"#), "{}", refused.body);
-    assert_eq!(refused.header("x-mark"), Some("kept"));
+    let rejected = ask("accept: application/problem+json");
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
+    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert!(rejected.body.ends_with(r#""violated-policies":["hi"]}"#), "{}", rejected.body);
+    assert_eq!(rejected.header("x-mark"), Some("kept"));
     assert_eq!(ask("x: y").body, "too many requests, try again in 30 seconds");
 
-    let refused = get(ours.address, "/hi/1", &["accept: application/json"]);
-    assert_eq!((refused.status, &*refused.body), (429, "429 hi 30"));
-    assert_eq!(refused.header("content-type"), Some("text/html"));
-    told(&refused);
+    let rejected = get(ours.address, "/hi/1", &["accept: application/json"]);
+    assert_eq!((rejected.status, &*rejected.body), (429, "429 hi 30"));
+    assert_eq!(rejected.header("content-type"), Some("text/html"));
+    reported(&rejected);
 
-    // An error of the application's own is left as it is, and the fields are added.
+    // The response of an error type of the application stays, and the headers are added.
     assert_eq!(get(ours.address, "/own", &[]).status, 200);
-    let refused = get(ours.address, "/own", &["accept: application/json"]);
-    assert_eq!((refused.status, &*refused.body), (418, "own: own"));
-    assert_eq!(told(&refused).1, r#""own";r=0;t=3600"#);
+    let rejected = get(ours.address, "/own", &["accept: application/json"]);
+    assert_eq!((rejected.status, &*rejected.body), (418, "own: own"));
+    assert_eq!(reported(&rejected).1, r#""own";r=0;t=3600"#);
 }
 
 struct Page(Rejection);
@@ -278,7 +278,7 @@ impl From<Rejection> for Page {
     }
 }
 
-/// What the library answers, with another status.
+/// The response of the library with another status.
 impl IntoResponse for Page {
     fn into_response(self) -> axum::response::Response {
         (StatusCode::FORBIDDEN, self.0).into_response()
@@ -290,8 +290,7 @@ async fn page() -> Result<(), Page> {
     Ok(())
 }
 
-/// As compression does, and pages of one's own: the body is another one, and what is known besides the
-/// header fields is lost.
+/// Replaces the body and drops the extensions of a response, as compression or a custom error page does.
 async fn remade(response: axum::response::Response) -> axum::response::Response {
     let mut made = axum::response::Response::builder().status(response.status());
     for (name, value) in response.headers() {
@@ -302,7 +301,7 @@ async fn remade(response: axum::response::Response) -> axum::response::Response 
 }
 
 #[test]
-fn what_the_application_makes_of_an_answer_stays() {
+fn keeps_the_changes_of_the_application_to_a_rejection() {
     let (limiter, _) = timed();
     let within = Router::new()
         .route("/hi/{id}", route_get(hi))
@@ -313,20 +312,20 @@ fn what_the_application_makes_of_an_answer_stays() {
     let ask = |path| get(server.address, path, &["accept: application/json"]);
     assert_eq!((ask("/hi/1").status, ask("/hi/1").status, ask("/page").status), (200, 200, 200));
 
-    let refused = ask("/hi/1");
-    assert_eq!((refused.status, &*refused.body), (429, "made"));
-    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert_eq!(refused.headers.iter().filter(|(name, _)| name == "x-made").count(), 2);
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, &*rejected.body), (429, "made"));
+    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(rejected.headers.iter().filter(|(name, _)| name == "x-made").count(), 2);
 
-    let refused = ask("/page");
-    assert_eq!((refused.status, refused.header("retry-after")), (403, Some("3600")));
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    assert_eq!(told(&refused).1, r#""page";r=0;t=3600"#);
+    let rejected = ask("/page");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (403, Some("3600")));
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
+    assert_eq!(reported(&rejected).1, r#""page";r=0;t=3600"#);
 }
 
-/// A task of its own knows nothing of the request: the answer is a text, and its limit is told of.
+/// A spawned task does not know the request: the response is plain text with the headers of its limit.
 #[test]
-fn an_answer_made_elsewhere_tells_of_itself() {
+fn reports_a_rejection_that_becomes_a_response_in_a_spawned_task() {
     let (limiter, _) = timed();
     let handler = async |path: Path<u64>| {
         let Err(rejection) = hi(path).await else { return ().into_response() };
@@ -337,9 +336,9 @@ fn an_answer_made_elsewhere_tells_of_itself() {
     let server = serve(router.layer(RateLimitLayer::new()), &limiter);
     let ask = || get(server.address, "/1", &["accept: application/json"]);
     assert_eq!((ask().status, ask().status), (200, 200));
-    let refused = ask();
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    let rejected = ask();
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
 }
 
 #[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
@@ -347,34 +346,34 @@ async fn second() -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Of the layers, and in a handler that goes on after a refusal.
+/// For limits of layers, and of a handler that continues after a rejection.
 #[test]
-fn nothing_is_told_that_ends_after_retry_after() {
+fn reports_no_limit_that_ends_after_retry_after() {
     let (limiter, _) = timed();
     let handler = async || if again().await.is_err() { second().await } else { Ok(()) };
     let layer = |name| {
         let limit = Limit::fixed(name, 1000, MINUTE * 1440);
-        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
     };
     let router = Router::new().route("/", route_get(handler));
     let server = serve(router.layer(layer("day")).layer(layer("outer")), &limiter);
     let ask = || get(server.address, "/", &[]);
     assert!((0..5).all(|_| ask().status == 200));
-    let refused = ask();
-    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    let rejected = ask();
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
     let policies =
         r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
-    assert_eq!(told(&refused), (policies, r#""second";r=0;t=1"#));
-    assert_eq!(refused.header("x-ratelimit-limit"), Some("1"));
-    assert_eq!(refused.header("x-ratelimit-reset"), Some("1"));
+    assert_eq!(reported(&rejected), (policies, r#""second";r=0;t=1"#));
+    assert_eq!(rejected.header("x-ratelimit-limit"), Some("1"));
+    assert_eq!(rejected.header("x-ratelimit-reset"), Some("1"));
 }
 
 #[test]
-fn the_nearest_limit_is_in_the_older_fields() {
+fn reports_the_limit_closest_to_reject_in_legacy_headers() {
     let (limiter, _) = timed();
     let layer = |name, threshold| {
         let limit = Limit::fixed(name, threshold, MINUTE);
-        RateLimitLayer::new().older_fields().limit(limit, |_| ()).limiter(limiter.clone())
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
     };
     let plain = || Router::new().route("/", route_get(async || ()));
     for (outer, inner, nearest) in [("a", "b", "2"), ("c", "d", "2")] {
@@ -391,24 +390,24 @@ fn the_nearest_limit_is_in_the_older_fields() {
 
 #[test]
 #[should_panic(expected = "`trial` disagrees about `scope`, `on_error`, `shadow` or `wait`")]
-fn limits_of_one_layer_have_to_agree() {
+fn panics_if_the_limits_of_one_layer_disagree() {
     let trial = Limit::fixed("trial", 1, MINUTE).shadow(true);
     let _ = RateLimitLayer::new().limit(ALL, |_| ()).limit(trial, |_| ());
 }
 
 #[test]
-fn the_exempt_are_told_of_what_they_meet_only() {
+fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|_| true);
     let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
     let answer = get(server.address, "/plain", &[]);
     assert_eq!((answer.header("ratelimit-policy"), answer.header("ratelimit")), (None, None));
     let hi = (r#""hi";q=2;w=30"#, r#""hi";r=1;t=30"#);
-    assert_eq!(told(&get(server.address, "/hi/1", &[])), hi);
+    assert_eq!(reported(&get(server.address, "/hi/1", &[])), hi);
 }
 
 #[test]
-fn fields_from_elsewhere_are_joined() {
+fn joins_headers_that_the_handler_sets() {
     let (limiter, _) = timed();
     let upstream = async || {
         let lines = [r#""x";r=1;t=1"#, r#""y";r=2;t=2"#];
@@ -419,7 +418,7 @@ fn fields_from_elsewhere_are_joined() {
     let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(Router::new().route("/", route_get(upstream)).layer(layer), &limiter);
     assert_eq!(
-        told(&get(server.address, "/", &[])),
+        reported(&get(server.address, "/", &[])),
         (
             r#""all";q=4;w=60, "x";q=1;w=1, "y";q=2;w=2"#,
             r#""all";r=3;t=60, "x";r=1;t=1, "y";r=2;t=2"#,
@@ -428,37 +427,37 @@ fn fields_from_elsewhere_are_joined() {
 }
 
 #[test]
-fn without_the_layer_a_rejection_tells_of_itself() {
+fn reports_a_rejection_without_the_layer() {
     let (limiter, _) = timed();
     let server = serve(router(), &limiter);
     let ask = || get(server.address, "/hi/1", &["accept: application/json"]);
     assert_eq!((ask().header("ratelimit"), ask().header("ratelimit-policy")), (None, None));
-    let refused = ask();
-    assert_eq!(told(&refused), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    let rejected = ask();
+    assert_eq!(reported(&rejected), (r#""hi";q=2;w=30"#, r#""hi";r=0;t=30"#));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
 }
 
 #[test]
-fn older_fields_on_request() {
+fn sends_legacy_headers_if_they_are_set() {
     let (limiter, _) = timed();
-    let layer = RateLimitLayer::new().older_fields().limit(ALL, |_| ()).limiter(limiter.clone());
+    let layer = RateLimitLayer::new().legacy_headers().limit(ALL, |_| ()).limiter(limiter.clone());
     let server = serve(router().layer(layer), &limiter);
-    let older = |path| {
+    let legacy = |path| {
         let answer = get(server.address, path, &[]);
         let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
         names.map(|name| answer.header(name).unwrap_or("none").to_owned())
     };
-    assert_eq!(older("/plain"), ["4", "3", "60"]);
+    assert_eq!(legacy("/plain"), ["4", "3", "60"]);
     for remaining in ["1", "0"] {
-        assert_eq!(older("/hi/1"), ["2", remaining, "30"]);
+        assert_eq!(legacy("/hi/1"), ["2", remaining, "30"]);
     }
-    // Refused by the handler, and then by the layer.
-    assert_eq!(older("/hi/1"), ["2", "0", "30"]);
-    assert_eq!(older("/hi/1"), ["4", "0", "60"]);
+    // Rejected by the handler, and then by the layer.
+    assert_eq!(legacy("/hi/1"), ["2", "0", "30"]);
+    assert_eq!(legacy("/hi/1"), ["4", "0", "60"]);
 }
 
 #[test]
-fn a_body_is_not_waited_for() {
+fn rejects_before_the_body_is_read() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(Limit::fixed("none", 1, MINUTE), |_| ());
     let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
@@ -472,13 +471,13 @@ fn a_body_is_not_waited_for() {
 }
 
 #[test]
-fn routes_and_clients_are_keys() {
+fn takes_routes_and_clients_as_keys() {
     let (limiter, _) = timed();
     let limit = Limit::fixed("routes", 2, MINUTE);
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let layer = RateLimitLayer::new()
-        .limit(limit, move |request| (route(request), of.of(request)))
+        .limit(limit, move |request| (route(request), layer_clients.identify(request)))
         .exempt(|request| request.uri.path() == "/tried")
         .limiter(limiter.clone());
     let router = router().route("/once", route_get(once).with_state(clients)).layer(layer);
@@ -487,29 +486,29 @@ fn routes_and_clients_are_keys() {
         let header = format!("x-forwarded-for: {client}");
         get(server.address, path, &[&header]).status
     };
-    // What a client puts into the path, or into the header before the proxy's, is no new key.
+    // Neither the parameters in the path nor the hops that the client sends change the key.
     assert_eq!((ask("/hi/1", "1.1.1.1"), ask("/hi/2", "6.6.6.6, 1.1.1.1")), (200, 200));
     assert_eq!(ask("/hi/3", "1.1.1.1"), 429);
     assert_eq!((ask("/hi/3", "2.2.2.2"), ask("/plain", "1.1.1.1")), (200, 200));
-    // All paths that are no route are one.
+    // All paths without a route share one key.
     assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
     assert!((0..3).all(|_| ask("/tried", "1.1.1.1") == 200));
 
-    // The handler is told the same client.
+    // The handler extracts the same client.
     let answer = get(server.address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(server.address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
-    assert_eq!(told(&other).1, r#""once";r=0;t=3600"#);
+    assert_eq!(reported(&other).1, r#""once";r=0;t=3600"#);
 }
 
-/// A layer without a limiter of its own uses that of the request's task.
+/// A layer without a limiter of its own uses the limiter of the task.
 #[test]
-fn the_current_limiter_is_used() {
+fn uses_the_current_limiter() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(ALL, |_: &_| "current");
     let server = serve(router().layer(layer), &limiter);
     for left in [3, 2] {
-        assert_eq!(items(told(&get(server.address, "/plain", &[])).1)[0].1[0].1, left);
+        assert_eq!(items(reported(&get(server.address, "/plain", &[])).1)[0].1[0].1, left);
     }
     let decision = server.runtime.block_on(limiter.peek(&ALL, "current", 1)).expect("embedded");
     assert_eq!(decision.remaining, 2);

@@ -1,4 +1,4 @@
-//! Many requests at a time, on a real Redis: exactly as many pass as may.
+//! Many concurrent requests on a real Redis: exactly the threshold is admitted.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ async fn handler() -> Result<&'static str, Rejection> {
     Ok("in")
 }
 
-/// What became of requests: passed, refused by the layer, refused by the handler.
+/// Numbers of requests: admitted, rejected by the layer, rejected by the handler.
 type Count = [usize; 3];
 
 /// Sends requests over one connection, one after the other.
@@ -58,10 +58,10 @@ fn ask(address: SocketAddr, requests: usize) -> Count {
 }
 
 #[test]
-fn exactly_the_threshold_passes() {
+fn admits_exactly_the_threshold() {
     let redis = Server::start();
     let limiter = redis.builder().build().expect("valid");
-    // Without one of its own, the layer uses the same as the handler.
+    // Without a limiter of its own, the layer uses that of the handler.
     let layer = RateLimitLayer::new().limit(ALL, |_| ());
     let router = Router::new().route("/", get(handler)).layer(layer);
     let server = serve(router, &limiter);

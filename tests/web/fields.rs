@@ -1,4 +1,4 @@
-//! Any name, any numbers: the fields are structured ones, and no two names are told as one.
+//! The headers for any name and any numbers: they are structured fields, and different names stay different.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use tower_layer::Layer;
 
 use crate::items;
 
-/// The fields of a response to a request that met `limit`.
+/// The headers of a response behind a layer with `limit`.
 fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
     let layer = RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone());
     let inner =
@@ -29,14 +29,14 @@ fn fields(limit: Limit, limiter: &RateLimiter) -> [String; 2] {
 
 proptest! {
     #[test]
-    fn are_structured(
+    fn sends_structured_fields(
         names in proptest::collection::hash_set("\\PC{1,5}|[%\"\\\\0-9A-F]{1,4}|[\\x00-\\x7f]{1,3}", 1..4),
         algorithm in prop::sample::select(&support::ALGORITHMS[..]),
         threshold in 1..=u32::MAX,
         period in 1..3_000_000_000_000_000_u64,
     ) {
         let period = Duration::from_micros(period);
-        let mut told: HashMap<String, String> = HashMap::new();
+        let mut names_by_item: HashMap<String, String> = HashMap::new();
         for name in names {
             let Ok(limit) = Limit::new(name.clone().leak(), algorithm, threshold, period) else {
                 continue;
@@ -49,7 +49,7 @@ proptest! {
             let remaining = if algorithm == Algorithm::LeakyBucket { 0 } else { threshold - 1 };
             prop_assert_eq!(&left[0], &("r".to_owned(), i64::from(remaining)));
             prop_assert!(left[1].1 >= 1 && one == other);
-            prop_assert_eq!(told.insert(one.clone(), name), None);
+            prop_assert_eq!(names_by_item.insert(one.clone(), name), None);
         }
     }
 }

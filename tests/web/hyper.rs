@@ -1,4 +1,4 @@
-//! hyper, with no framework: the layer around a service of one's own.
+//! hyper without a framework: the layer around a service.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use support::http::get;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
-use crate::{MINUTE, timed, told};
+use crate::{MINUTE, reported, timed};
 
 #[rate_limit(period = "1m", threshold = 2, algo = "fixed", key = client, name = "handled")]
 async fn handle(client: Client) -> Result<Response<Full<Bytes>>, Response<Full<Bytes>>> {
@@ -27,7 +27,7 @@ async fn handle(client: Client) -> Result<Response<Full<Bytes>>, Response<Full<B
 async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
     let limit = Limit::fixed("layered", 3, MINUTE);
     let layer = RateLimitLayer::new()
-        .limit(limit, |request| Clients::direct().of(request))
+        .limit(limit, |request| Clients::direct().identify(request))
         .limiter(limiter.clone());
     loop {
         let (stream, peer) = listener.accept().await.expect("a connection");
@@ -39,7 +39,7 @@ async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
             })
             .layer(layer)
             .service(service_fn(move |request: Request<Incoming>| {
-                let handled = limiter.scope(handle(Clients::direct().of(&request)));
+                let handled = limiter.scope(handle(Clients::direct().identify(&request)));
                 async move {
                     let (Ok(response) | Err(response)) = handled.await;
                     Ok::<_, Infallible>(response)
@@ -53,15 +53,15 @@ async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
     }
 }
 
-/// What the service held ready for a request that was refused, others may have.
+/// A rejected request frees the permit that the service took when it became ready.
 #[tokio::test]
-async fn a_refused_request_holds_nothing() {
+async fn frees_the_inner_service_after_a_rejection() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(Limit::fixed("one", 1, MINUTE), |_| ());
     let inner =
         service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
     let permits = Arc::new(Semaphore::new(1));
-    let mut service = ServiceBuilder::new().layer(layer.limiter(limiter)).service(Held {
+    let mut service = ServiceBuilder::new().layer(layer.limiter(limiter)).service(PermitService {
         inner,
         permits: Arc::clone(&permits),
         permit: None,
@@ -74,19 +74,19 @@ async fn a_refused_request_holds_nothing() {
 }
 
 /// Takes a permit when it becomes ready, and gives it back when it is called.
-struct Held<S> {
+struct PermitService<S> {
     inner: S,
     permits: Arc<Semaphore>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl<S: Clone> Clone for Held<S> {
+impl<S: Clone> Clone for PermitService<S> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), permits: Arc::clone(&self.permits), permit: None }
     }
 }
 
-impl<S: Service<Request<()>>> Service<Request<()>> for Held<S> {
+impl<S: Service<Request<()>>> Service<Request<()>> for PermitService<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -105,7 +105,7 @@ impl<S: Service<Request<()>>> Service<Request<()>> for Held<S> {
 }
 
 #[test]
-fn a_service_is_limited_and_tells() {
+fn limits_a_service_and_reports_its_limits() {
     let (limiter, _) = timed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
@@ -117,11 +117,11 @@ fn a_service_is_limited_and_tells() {
     let policy = r#""layered";q=3;w=60, "handled";q=2;w=60"#;
     let first = ask();
     assert_eq!((first.status, &*first.body), (200, "127.0.0.1"));
-    assert_eq!(told(&first), (policy, r#""layered";r=2;t=60, "handled";r=1;t=60"#));
+    assert_eq!(reported(&first), (policy, r#""layered";r=2;t=60, "handled";r=1;t=60"#));
     assert_eq!(ask().status, 200);
-    let refused = ask();
-    assert_eq!((refused.status, told(&refused)), (429, (policy, r#""handled";r=0;t=60"#)));
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    let refused = ask();
-    assert_eq!(told(&refused), (r#""layered";q=3;w=60"#, r#""layered";r=0;t=60"#));
+    let rejected = ask();
+    assert_eq!((rejected.status, reported(&rejected)), (429, (policy, r#""handled";r=0;t=60"#)));
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
+    let rejected = ask();
+    assert_eq!(reported(&rejected), (r#""layered";q=3;w=60"#, r#""layered";r=0;t=60"#));
 }

@@ -6,7 +6,7 @@ mod axum;
 mod crowd;
 mod fields;
 mod hyper;
-mod refusals;
+mod rejections;
 mod tonic;
 
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ struct Running {
     runtime: Runtime,
 }
 
-/// Serves `router`, whose annotated handlers are decided by `limiter`.
+/// Serves `router`, whose annotated handlers use `limiter`.
 fn serve(router: Router, limiter: &RateLimiter) -> Running {
     let limiter = limiter.clone();
     let scoped = from_fn(move |request: Request, next: Next| {
@@ -42,14 +42,14 @@ fn serve(router: Router, limiter: &RateLimiter) -> Running {
     Running { address, runtime }
 }
 
-/// A limiter on virtual time, which does not pass by itself.
+/// A limiter on virtual time, which only the test advances.
 fn timed() -> (RateLimiter, VirtualClock) {
     let clock = VirtualClock::new();
     let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
     (builder.build().expect("valid settings"), clock)
 }
 
-/// A cost that is not known when it is compiled.
+/// A cost that is not a constant.
 fn three() -> u32 {
     3
 }
@@ -59,7 +59,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// An item of `RateLimit` or `RateLimit-Policy`: its name, and its parameters in their order.
 type Item = (String, Vec<(String, i64)>);
 
-/// The items of a field, as somebody else reads it.
+/// The items of a header, parsed by another library.
 fn items(field: &str) -> Vec<Item> {
     let list: List = Parser::new(field).parse().expect("a list of structured items");
     let item = |entry: ListEntry| {
@@ -76,9 +76,9 @@ fn items(field: &str) -> Vec<Item> {
     list.into_iter().map(item).collect()
 }
 
-/// The fields of an answer, having been read by somebody else as well; and, if it is a refusal, that
-/// it says when to come back, and no earlier than the fields do.
-fn told(answer: &Answer) -> (&str, &str) {
+/// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, not
+/// earlier than any `t`, and must not be cached.
+fn reported(answer: &Answer) -> (&str, &str) {
     let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
         let field = answer.header(name);
         field.unwrap_or_else(|| panic!("one {name} in {answer:?}"))

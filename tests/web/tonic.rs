@@ -1,4 +1,4 @@
-//! tonic: annotated methods and the layer, seen by a client of tonic.
+//! tonic: annotated methods and the layer, as a tonic client sees them.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl Greeter {
         period = "30s",
         threshold = 2,
         algo = "fixed",
-        key = (self.clients.of(&request), request.get_ref()),
+        key = (self.clients.identify(&request), request.get_ref()),
         cost = if request.get_ref() == "all" { 3 } else { 1 },
         name = "greet"
     )]
@@ -43,7 +43,7 @@ impl Greeter {
     }
 }
 
-/// What tonic generates of a service, by hand.
+/// The code that tonic generates for a service, by hand.
 #[derive(Clone)]
 struct GreeterServer(Arc<Greeter>);
 
@@ -89,7 +89,7 @@ async fn free_port() -> (tokio::net::TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A client of a server with these settings.
+/// Starts a server with these settings, and returns a client of it.
 async fn serve(
     layer: RateLimitLayer<ratelimit_runtime::web::Grpc>,
     limiter: RateLimiter,
@@ -123,7 +123,7 @@ fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str 
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_status_with_details() {
+async fn rejects_with_a_status_and_its_details() {
     let (limiter, clock) = timed();
     let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
     let mut client = serve(layer, limiter, Clients::direct()).await;
@@ -136,41 +136,41 @@ async fn a_refusal_is_a_status_with_details() {
     clock.advance(Duration::from_millis(8_500));
 
     // By the method.
-    let refused = greet(&mut client, "ann", "").await.expect_err("refused");
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "too many requests, try again in 22 seconds");
-    let retry = refused.get_details_retry_info().expect("when to come back");
+    let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    assert_eq!(rejected.message(), "too many requests, try again in 22 seconds");
+    let retry = rejected.get_details_retry_info().expect("when to come back");
     assert_eq!(retry.retry_delay, Some(Duration::from_millis(21_500)));
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!((quota.violations.len(), &*quota.violations[0].subject), (1, "greet"));
-    assert_eq!(quota.violations[0].description, refused.message());
-    assert_eq!(field(refused.metadata(), "ratelimit"), r#""greet";r=0;t=22"#);
+    assert_eq!(quota.violations[0].description, rejected.message());
+    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22"#);
 
-    // Never: there is nothing to wait for.
-    let never = greet(&mut client, "all", "").await.expect_err("refused");
+    // The cost exceeds the capacity: no wait helps.
+    let never = greet(&mut client, "all", "").await.expect_err("rejected");
     assert_eq!(never.code(), Code::ResourceExhausted);
     assert!(never.get_details_retry_info().is_none());
     assert!(never.get_details_quota_failure().is_some());
 
     // By the layer.
-    let refused = greet(&mut client, "bob", "").await.expect_err("refused");
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    let retry = refused.get_details_retry_info().expect("when to come back");
+    let rejected = greet(&mut client, "bob", "").await.expect_err("rejected");
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    let retry = rejected.get_details_retry_info().expect("when to come back");
     assert_eq!(retry.retry_delay, Some(Duration::from_millis(51_500)));
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!(quota.violations[0].subject, "all");
-    assert_eq!(field(refused.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
+    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
 }
 
 #[tokio::test]
-async fn clients_are_keys_of_methods_and_of_the_layer() {
+async fn takes_clients_as_keys_of_methods_and_of_the_layer() {
     let (limiter, _) = timed();
-    let clients = Clients::behind(["127.0.0.1"]).expect("an address");
-    let of = clients.clone();
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let layer_clients = clients.clone();
     let limit = Limit::fixed("clients", 3, MINUTE);
-    let layer = RateLimitLayer::grpc().limit(limit, move |request| of.of(request));
+    let layer = RateLimitLayer::grpc().limit(limit, move |request| layer_clients.identify(request));
     let mut client = serve(layer.limiter(limiter.clone()), limiter, clients).await;
-    for (name, from, refused_by) in [
+    for (name, from, rejected_by) in [
         ("ann", "1.1.1.1", None),
         ("ann", "6.6.6.6, 1.1.1.1", None),
         ("ann", "1.1.1.1", Some("greet")),
@@ -178,15 +178,15 @@ async fn clients_are_keys_of_methods_and_of_the_layer() {
         ("ann", "2.2.2.2", None),
     ] {
         let answer = greet(&mut client, name, from).await;
-        let refused = answer.err().map(|status| {
+        let rejected = answer.err().map(|status| {
             status.get_details_quota_failure().expect("a limit").violations[0].subject.clone()
         });
-        assert_eq!(refused.as_deref(), refused_by, "{name} from {from}");
+        assert_eq!(rejected.as_deref(), rejected_by, "{name} from {from}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_decided_is_unavailable() {
+async fn responds_with_unavailable_if_the_store_cannot_decide() {
     let (limiter, _) = timed();
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let away = away.deadline(Duration::from_secs(5)).build().expect("a URL");
@@ -196,9 +196,9 @@ async fn what_is_not_decided_is_unavailable() {
     assert_eq!((status.code(), status.details()), (Code::Unavailable, &[][..]));
 }
 
-/// gRPC and HTTP in one server of axum: each is answered in its own way.
+/// gRPC and HTTP in one axum server: each request gets a response of its protocol.
 #[test]
-fn grpc_beside_http_is_answered_in_grpc() {
+fn responds_over_grpc_beside_http() {
     let (limiter, _) = timed();
     let layer = RateLimitLayer::new().limit(Limit::fixed("beside", 1, MINUTE), |_| ());
     let router = axum::Router::new().fallback(async || ());
@@ -214,12 +214,12 @@ fn grpc_beside_http_is_answered_in_grpc() {
     };
     assert_eq!(ask("POST", "grpc").status, 200);
     for kind in ["grpc", "grpc+proto", "grpc;x=y", "grpc-web", "grpc-web-text+proto"] {
-        let refused = ask("POST", kind);
-        assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{kind}");
-        assert_eq!(refused.header("content-type"), Some("application/grpc"));
-        assert_eq!(refused.header("cache-control"), Some("no-store"));
+        let rejected = ask("POST", kind);
+        assert_eq!((rejected.status, rejected.header("grpc-status")), (200, Some("8")), "{kind}");
+        assert_eq!(rejected.header("content-type"), Some("application/grpc"));
+        assert_eq!(rejected.header("cache-control"), Some("no-store"));
     }
-    // What is not gRPC is not answered with a 200.
+    // A request that is not gRPC gets a 429.
     for (method, kind) in [("POST", "json"), ("POST", "grpcxyz"), ("GET", "grpc")] {
         assert_eq!(ask(method, kind).status, 429, "{method} {kind}");
     }

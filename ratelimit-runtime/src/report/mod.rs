@@ -8,6 +8,8 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub(crate) mod request_log;
 mod trace;
 
 use std::fmt;
@@ -92,7 +94,7 @@ impl Report {
 #[inline]
 pub(crate) fn is_observed() -> bool {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if crate::web::seen::notes() {
+    if request_log::is_open() {
         return true;
     }
     cfg!(feature = "metrics")
@@ -110,7 +112,7 @@ fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     if let Ok(decision) | Err(Rejection::Limited { decision, .. }) = result
         && !label.shadow
     {
-        crate::web::seen::note(&label.name, label.quota, decision);
+        request_log::record(&label.name, label.quota, decision);
     }
 }
 
@@ -121,7 +123,7 @@ fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
 )]
 pub(crate) fn expect(limit: &Limit) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    crate::web::seen::together(std::iter::once(limit));
+    request_log::expect(limit);
 }
 
 /// Reports that the shared store does not decide.

@@ -1,53 +1,54 @@
-//! Whether a client takes JSON: content negotiation by its `Accept` (RFC 9110, section 12.5.1).
+//! Whether a client prefers JSON: content negotiation by the `Accept` header (RFC 9110, section 12.5.1).
 
 use std::iter;
 
-/// What asks for JSON, and for a text: the more telling range first.
+/// The media ranges of JSON and of plain text, the most specific first.
 const JSON: [&str; 4] = ["application/problem+json", "application/json", "*/json", "application/*"];
 const TEXT: [&str; 3] = ["text/plain", "text/*", "*/*"];
 
-/// Nobody who means it sends more bytes than these.
-const LONGEST: usize = 4096;
+/// The longest header that is parsed, in bytes.
+const MAX_LENGTH: usize = 4096;
 
-/// Whether JSON is to be sent to a client that sent these lines of `Accept`: where they name JSON, and
-/// like it no less than plain text. Who accepts anything, as curl does, is sent text to be read.
+/// Whether a client with these lines of `Accept` prefers JSON: they name JSON, with at least the weight of
+/// plain text. A client that only accepts `*/*`, such as curl, gets plain text.
 pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut json, mut text, mut length) = (None, None, 0);
     for line in lines {
         length += line.len();
         let Ok(line) = std::str::from_utf8(line) else { return false };
-        if length > LONGEST {
+        if length > MAX_LENGTH {
             return false;
         }
-        for range in line.split(',').filter_map(range) {
-            range.speak(&JSON, &mut json);
-            range.speak(&TEXT, &mut text);
+        for range in line.split(',').filter_map(media_range) {
+            range.apply_to(&JSON, &mut json);
+            range.apply_to(&TEXT, &mut text);
         }
     }
     let text = text.map_or(0, |(_, quality)| quality);
     json.is_some_and(|(_, json)| json > 0 && json >= text)
 }
 
-struct Range<'a> {
+struct MediaRange<'a> {
     name: &'a str,
-    /// In thousandths.
+    /// The weight, in thousandths.
     quality: u32,
 }
 
-impl Range<'_> {
-    /// Says its quality where it is one of `names`, and none before it in them has spoken.
-    fn speak(&self, names: &[&str], said: &mut Option<(usize, u32)>) {
+impl MediaRange<'_> {
+    /// Sets `best`, an index in `names` and a quality, if this range is one of `names` and more specific than
+    /// `best`.
+    fn apply_to(&self, names: &[&str], best: &mut Option<(usize, u32)>) {
         let at = names.iter().position(|name| self.name.eq_ignore_ascii_case(name));
         if let Some(at) = at
-            && said.is_none_or(|(before, _)| at < before)
+            && best.is_none_or(|(before, _)| at < before)
         {
-            *said = Some((at, self.quality));
+            *best = Some((at, self.quality));
         }
     }
 }
 
-/// A media range with its weight; `None` for one that cannot be read.
-fn range(text: &str) -> Option<Range<'_>> {
+/// Parses a media range with its weight; `None` if it is malformed.
+fn media_range(text: &str) -> Option<MediaRange<'_>> {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().filter(|name| !name.is_empty())?;
     let is_weight = |part: &&str| part.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("q="));
@@ -55,10 +56,10 @@ fn range(text: &str) -> Option<Range<'_>> {
         Some(weight) => thousandths(&weight[2..])?,
         None => 1000,
     };
-    Some(Range { name, quality })
+    Some(MediaRange { name, quality })
 }
 
-/// A weight (RFC 9110, section 12.4.2): at most three digits after the point, at most one in all.
+/// Parses a weight (RFC 9110, section 12.4.2): at most 1, with at most three digits after the point.
 fn thousandths(weight: &str) -> Option<u32> {
     let (whole, fraction) = weight.split_once('.').unwrap_or((weight, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_for_those_who_name_it() {
+    fn prefers_json_only_if_it_is_named() {
         for accept in [
             "application/json",
             "application/problem+json",

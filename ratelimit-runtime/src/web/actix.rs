@@ -1,5 +1,5 @@
-//! For actix-web 4: a [`Rejection`] is an error with its response, a client an extractor, and
-//! [`RateLimits`] a middleware.
+//! Support for actix-web 4: [`RateLimits`] is a middleware, [`Rejection`] an error with its response, and
+//! [`Client`] an extractor.
 //!
 //! ```
 //! use std::time::Duration;
@@ -9,10 +9,10 @@
 //! use ratelimit_runtime::web::{Client, Clients};
 //! use ratelimit_runtime::{Limit, Rejection, rate_limit};
 //!
-//! /// Of each client 100 a minute, on each route.
+//! /// 100 requests per minute for each client on each route.
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
-//! /// And of each client two greetings of one user.
+//! /// 2 greetings per 30 seconds for each client and user.
 //! #[get("/hi/{id}")]
 //! #[rate_limit(period = "30s", threshold = 2, key = (client, *id))]
 //! async fn hi(client: Client, id: web::Path<u64>) -> Result<String, Rejection> {
@@ -20,9 +20,10 @@
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind(["10.0.0.0/8"])?;
-//! let of = clients.clone();
-//! let limits = RateLimits::new().limit(ALL, move |request| (route(request), of.of(request)));
+//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
+//! let layer_clients = clients.clone();
+//! let limits = RateLimits::new()
+//!     .limit(ALL, move |request| (route(request), layer_clients.identify(request)));
 //! HttpServer::new(move || {
 //!     App::new().app_data(web::Data::new(clients.clone())).wrap(limits.clone()).service(hi)
 //! })
@@ -33,11 +34,11 @@
 //! # }
 //! ```
 //!
-//! `hi` uses the same limiter as the middleware, and what it decides is in the fields of the response.
-//! By itself, without the middleware, a [`Rejection`] is a plain text with `Retry-After`: it does not
-//! know what the client accepts. An error that a middleware returns as an `Err`, not as a response, passes
-//! by without fields of these limits. To say something else, return an error type of your own that is
-//! `From<Rejection>` and a `ResponseError`.
+//! `hi` uses the same limiter as the middleware, and the response headers report the limits of both. Without
+//! the middleware, a [`Rejection`] becomes plain text with the headers of its limit, because the `Accept`
+//! header of the request is not known. If another middleware returns an `Err` instead of a response, these
+//! headers are not added to it. For another response, return an error type of your own that implements
+//! `From<Rejection>` and `ResponseError`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -56,126 +57,86 @@ use actix_web::http::header::{
 };
 use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
 
-use super::accept::prefers_json;
-use super::address::sealed::Sent;
+use super::address::sealed::RequestAccess;
 use super::address::{Client, Clients};
-use super::fields;
-use super::refusal::Refusal;
-use super::rules::Rules;
-use super::seen::{self, Seen};
+use super::headers::{HeaderField, ResponseHeaders, joined};
+use super::middleware::{self, Admission, MiddlewareConfig, MiddlewareRequest};
+use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
-/// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
-/// decide. Behind [`RateLimits`] it is a text or a problem, as the client asks for; else a text with
-/// the fields of the limit.
-impl ResponseError for Rejection {
-    fn status_code(&self) -> StatusCode {
-        status(&Refusal::new(self, &Seen::default()))
-    }
-
-    fn error_response(&self) -> HttpResponse<BoxBody> {
-        if let Some(seen) = seen::refused(self) {
-            return response(self, &seen);
-        }
-        let mut seen = Seen::default();
-        seen.note_rejection(self);
-        let mut response = response(self, &seen);
-        tell(response.headers_mut(), &seen, false);
-        response
-    }
-}
-
-/// The client, by the [`Clients`] that are the application's data: `web::Data<Clients>`, or
-/// [`Clients::direct`] where there is none.
-impl FromRequest for Client {
-    type Error = Error;
-    type Future = Ready<Result<Self, Error>>;
-
-    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        ready(Ok(match request.app_data::<web::Data<Clients>>() {
-            Some(clients) => clients.of(request),
-            None => Clients::direct().of(request),
-        }))
-    }
-}
-
-/// The route of `request`, as a key: the pattern that matches, `/users/{id}`. Requests that match none
-/// are one.
-#[must_use]
-pub fn route(request: &ServiceRequest) -> String {
-    request.match_pattern().unwrap_or_default()
-}
-
-/// Limits requests before they are handled and their bodies are read, and tells clients of all limits
-/// that they met: those of this middleware, and those of annotated functions that were called while the
-/// request was handled.
+/// Limits requests before they are handled and before their bodies are read. Each response reports the
+/// limits of the middleware and those of annotated functions that the handler called.
 ///
-/// Limits, keys, fields and refusals are as [of the layer](super) for tower.
+/// Limits, keys, response headers and rejected requests are described at
+#[cfg_attr(feature = "tower", doc = "[`RateLimitLayer`](super::RateLimitLayer).")]
+#[cfg_attr(not(feature = "tower"), doc = "`RateLimitLayer`, with feature `tower`.")]
 #[derive(Clone, Default)]
 pub struct RateLimits {
-    rules: Arc<Rules<ServiceRequest>>,
+    config: Arc<MiddlewareConfig<ServiceRequest>>,
 }
 
 impl RateLimits {
-    /// A middleware that limits nothing by itself, and tells of what annotated functions decide.
+    /// Returns a middleware without limits of its own. It reports the limits of annotated functions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Limits requests by `limit`, counted by the key that `key` makes of each. Several limits are
-    /// decided together, as [`RateLimiter::check_all`] does, and must agree on what it says.
+    /// Limits requests by `limit`. `key` returns what is counted separately. Several limits are decided
+    /// together, as by [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///
-    /// When the limits disagree about scope, `on_error`, shadow or wait: wrap with several of these.
+    /// If the limits of the middleware differ in scope, `on_error`, shadow or wait. Add such limits to
+    /// separate middleware.
     #[must_use]
     pub fn limit<K: Key>(
         self,
         limit: Limit,
         key: impl Fn(&ServiceRequest) -> K + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.limit(limit, key))
+        self.configure(|config| config.add_limit(limit, key))
     }
 
-    /// Lets requests pass of which `is_exempt` says so: health checks, say. They are not told of the limits
-    /// of this middleware.
+    /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
+    /// Their responses do not report the limits of this middleware.
     #[must_use]
     pub fn exempt(
         self,
         is_exempt: impl Fn(&ServiceRequest) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.exempt(is_exempt))
+        self.configure(|config| config.set_exempt(is_exempt))
     }
 
-    /// Decides by `limiter` instead of the [current](crate::current) one. Annotated functions are not
-    /// affected.
+    /// Uses `limiter` for the limits of this middleware, instead of the [current](crate::current) one.
+    /// Annotated functions are not affected.
     #[must_use]
     pub fn limiter(self, limiter: RateLimiter) -> Self {
-        self.with(|rules| rules.limiter(limiter))
+        self.configure(|config| config.set_limiter(limiter))
     }
 
-    /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds) as well,
-    /// of the limit that refused or has the least left: for clients that know no newer fields.
+    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
+    /// clients that do not know `RateLimit`. They report the limit that rejected the request or has the
+    /// fewest units left.
     #[must_use]
-    pub fn older_fields(self) -> Self {
-        self.with(|rules| rules.has_older_fields = true)
+    pub fn legacy_headers(self) -> Self {
+        self.configure(MiddlewareConfig::set_legacy_headers)
     }
 
-    /// Says what the body of a refusal is: a content type, and a text.
+    /// Sets the body of rejected requests: a function that returns the content type and the text.
     #[must_use]
-    pub fn body(
+    pub fn rejection_body(
         self,
-        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.body(body))
+        self.configure(|config| config.set_body(body))
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Rules<ServiceRequest>)) -> Self {
-        set(Arc::make_mut(&mut self.rules));
+    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
+        change(Arc::make_mut(&mut self.config));
         self
     }
 }
@@ -193,28 +154,29 @@ where
 {
     type Response = ServiceResponse<EitherBody<B>>;
     type Error = Error;
-    type Transform = RateLimited<S>;
+    type Transform = RateLimitMiddleware<S>;
     type InitError = ();
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(RateLimited { rules: Arc::clone(&self.rules), service: Rc::new(service) }))
+        let (config, service) = (Arc::clone(&self.config), Rc::new(service));
+        ready(Ok(RateLimitMiddleware { config, service }))
     }
 }
 
 /// A service behind [`RateLimits`].
-pub struct RateLimited<S> {
-    rules: Arc<Rules<ServiceRequest>>,
+pub struct RateLimitMiddleware<S> {
+    config: Arc<MiddlewareConfig<ServiceRequest>>,
     service: Rc<S>,
 }
 
-impl<S> fmt::Debug for RateLimited<S> {
+impl<S> fmt::Debug for RateLimitMiddleware<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimited").finish_non_exhaustive()
+        f.debug_struct("RateLimitMiddleware").finish_non_exhaustive()
     }
 }
 
-impl<S, B> Service<ServiceRequest> for RateLimited<S>
+impl<S, B> Service<ServiceRequest> for RateLimitMiddleware<S>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     B: 'static,
@@ -228,84 +190,116 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let (rules, service) = (Arc::clone(&self.rules), Rc::clone(&self.service));
+        let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
         Box::pin(async move {
-            let is_exempt = rules.exempts(&request);
-            let mut seen = rules.seen(is_exempt);
-            let accept = request.headers().get_all(ACCEPT);
-            seen.asked.json = prefers_json(accept.map(HeaderValue::as_bytes));
-            let begun = if is_exempt { None } else { seen.during(|| rules.check(&request)) };
-            let mut refused = None;
-            if let Some((mut check, _)) = begun {
-                let check = poll_fn(|context| seen.during(|| Pin::new(&mut check).poll(context)));
-                refused = check.await.err();
+            let (mut scope, admission) = config.start(&request);
+            let rejection = match admission {
+                Admission::Admitted => None,
+                Admission::Rejected(rejection) => Some(rejection),
+                Admission::Pending(mut check) => {
+                    poll_fn(|context| scope.poll_check(&mut check, context)).await.err()
+                }
+            };
+            if let Some(rejection) = rejection {
+                let mut rejected = response(&scope.rejected(&rejection));
+                config.write_headers(rejected.headers_mut(), scope.log());
+                return Ok(request.into_response(rejected).map_into_right_body());
             }
-            if let Some(rejection) = refused {
-                let mut answer = response(&rejection, &seen);
-                tell(answer.headers_mut(), &seen, rules.has_older_fields);
-                return Ok(request.into_response(answer).map_into_right_body());
-            }
-            let mut handled = Box::pin(seen.throughout(service.call(request)));
-            let mut response = handled.as_mut().await?.map_into_left_body();
-            let seen = handled.as_mut().take_value().map(RefCell::into_inner);
-            tell(response.headers_mut(), &seen.unwrap_or_default(), rules.has_older_fields);
+            let mut handler = Box::pin(scope.handle(service.call(request)));
+            let mut response = handler.as_mut().await?.map_into_left_body();
+            let log = handler.as_mut().take_value().map(RefCell::into_inner).unwrap_or_default();
+            config.write_headers(response.headers_mut(), &log);
             Ok(response)
         })
     }
 }
 
-/// The answer to a refused request, without the fields that tell of limits.
-fn response(rejection: &Rejection, seen: &Seen) -> HttpResponse {
-    let refusal = Refusal::new(rejection, seen);
-    let (kind, text) = refusal.body(seen.asked.body.as_ref());
-    let mut response = HttpResponse::build(status(&refusal));
-    response.insert_header((CONTENT_TYPE, kind));
-    // RFC 6585, section 4: a 429 must not be stored by a cache. Nor is any other refusal to be.
-    response.insert_header((CACHE_CONTROL, "no-store"));
-    if let Some(seconds) = refusal.retry_after() {
+/// Extracts the client, as the `web::Data<Clients>` of the application or, if there is none,
+/// [`Clients::direct`] identifies it.
+impl FromRequest for Client {
+    type Error = Error;
+    type Future = Ready<Result<Self, Error>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(Ok(match request.app_data::<web::Data<Clients>>() {
+            Some(clients) => clients.identify(request),
+            None => Clients::direct().identify(request),
+        }))
+    }
+}
+
+/// Returns the route of `request` as a key: the pattern that matches, such as `/users/{id}`. All requests
+/// without a route share one key.
+#[must_use]
+pub fn route(request: &ServiceRequest) -> String {
+    request.match_pattern().unwrap_or_default()
+}
+
+/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
+/// store could not decide. Behind [`RateLimits`], the body is plain text or problem details in JSON, as the
+/// client prefers. Elsewhere it is plain text, with the headers of the limit that rejected.
+impl ResponseError for Rejection {
+    fn status_code(&self) -> StatusCode {
+        status_code(rejected::status(self))
+    }
+
+    fn error_response(&self) -> HttpResponse<BoxBody> {
+        middleware::respond(self, response, HttpResponse::headers_mut)
+    }
+}
+
+/// Builds the response of a rejected request, without the headers that report limits.
+fn response(rejected: &RejectedRequest<'_>) -> HttpResponse {
+    let plain = rejected.response();
+    let mut response = HttpResponse::build(status_code(plain.status));
+    response.insert_header((CONTENT_TYPE, plain.content_type));
+    response.insert_header((CACHE_CONTROL, CACHE_CONTROL_VALUE));
+    if let Some(seconds) = plain.retry_after {
         response.insert_header((RETRY_AFTER, seconds));
     }
-    response.body(text)
+    response.body(plain.body)
 }
 
-fn status(refusal: &Refusal<'_>) -> StatusCode {
-    StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// Adds the fields that tell of the limits in `seen`, before those that are there.
-fn tell(headers: &mut HeaderMap, seen: &Seen, has_older_fields: bool) {
-    if seen.len() == 0 {
-        return;
-    }
-    let retry_after = number(headers, RETRY_AFTER.as_str());
-    let state = fields::state(seen, retry_after);
-    let values = [(fields::POLICY, fields::policy(seen)), (fields::STATE, state)];
-    for (name, mut value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
-        // Lines of a list are one list. A rejection that became a response elsewhere has told of itself.
-        let ours = value.len();
-        for theirs in headers.get_all(name).filter_map(|line| line.to_str().ok()) {
-            if !value[..ours].ends_with(theirs) {
-                value.push_str(", ");
-                value.push_str(theirs);
-            }
-        }
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    let left = number(headers, fields::OLDER[1]);
-    if has_older_fields && let Some(values) = fields::older(seen, retry_after, left) {
-        for (name, value) in fields::OLDER.into_iter().zip(values) {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
-        }
+impl MiddlewareRequest for ServiceRequest {
+    type Headers = HeaderMap;
+
+    fn accept(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers().get_all(ACCEPT).map(HeaderValue::as_bytes)
     }
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u32> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
+impl ResponseHeaders for HeaderMap {
+    type Value = HeaderValue;
+
+    fn value(text: String) -> Option<HeaderValue> {
+        HeaderValue::try_from(text).ok()
+    }
+
+    fn number(&self, field: HeaderField) -> Option<u32> {
+        self.get(field.as_str())?.to_str().ok()?.parse().ok()
+    }
+
+    fn set_number(&mut self, field: HeaderField, number: u32) {
+        self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
+    }
+
+    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+        let name = HeaderName::from_static(field.as_str());
+        let line = if self.contains_key(&name) {
+            let lines = self.get_all(&name).map(HeaderValue::as_bytes);
+            HeaderValue::from_bytes(&joined(value.as_bytes(), lines)).unwrap_or(value)
+        } else {
+            value
+        };
+        self.insert(name, line);
+    }
 }
 
-impl Sent for HttpRequest {
+impl RequestAccess for HttpRequest {
     fn peer(&self) -> Option<IpAddr> {
         self.peer_addr().map(|address| address.ip())
     }
@@ -315,12 +309,12 @@ impl Sent for HttpRequest {
     }
 }
 
-impl Sent for ServiceRequest {
+impl RequestAccess for ServiceRequest {
     fn peer(&self) -> Option<IpAddr> {
-        self.peer_addr().map(|address| address.ip())
+        self.request().peer()
     }
 
     fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
+        self.request().lines(name)
     }
 }

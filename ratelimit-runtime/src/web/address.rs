@@ -1,5 +1,5 @@
-//! Who sent a request: the client's address, also behind proxies, cut to the network that one client
-//! has.
+//! The client of a request: its address, also behind proxies, as the network that one client has. The
+//! headers of proxies are parsed in `hops`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,78 +7,78 @@ use std::sync::{Arc, Once};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::hops::Field;
+use super::hops::ForwardingHeader;
 use crate::key::{Key, KeyWriter};
 
-/// Tells clients apart by their addresses.
+/// Identifies clients by their addresses.
 ///
-/// Without proxies, or behind unknown ones, the client is the peer of the connection, whatever headers
-/// say. Behind [proxies that are trusted](Self::behind), it is the last hop that is not one of them: what
-/// stands before it in the header is the client's own word, and is not read. So a client cannot choose
-/// its key, and neither ports nor the many addresses of one IPv6 network make new ones.
+/// Without trusted proxies, the client is the peer of the connection, and headers are not read. Behind
+/// [trusted proxies](Self::behind_proxies), the client is the last hop that is not one of them. Earlier hops
+/// in the header come from the client and are not read. So a client cannot choose its key, and all ports and
+/// addresses of one IPv6 network share one key.
 ///
 /// ```
 /// use http::Request;
 /// use ratelimit_runtime::web::Clients;
 /// use std::net::SocketAddr;
 ///
-/// let clients = Clients::behind(["10.0.0.0/8", "2001:db8:ffff::/48"])?;
+/// let clients = Clients::behind_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"])?;
 ///
 /// let request = Request::builder()
 ///     .extension(SocketAddr::from(([10, 0, 0, 1], 4711))) // the peer, a proxy
-///     .header("x-forwarded-for", "1.1.1.1, 203.0.113.7, 10.0.0.2") // the first one is forged
+///     .header("x-forwarded-for", "1.1.1.1, 203.0.113.7, 10.0.0.2") // the first hop is forged
 ///     .body(())
 ///     .unwrap();
-/// assert_eq!(clients.of(&request).to_string(), "203.0.113.7");
+/// assert_eq!(clients.identify(&request).to_string(), "203.0.113.7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Clients {
     trusted: Arc<[IpNet]>,
-    field: Field,
+    header: ForwardingHeader,
     ipv6_prefix: u8,
 }
 
 impl Clients {
-    /// The client is the peer of the connection. Headers are not read.
+    /// Identifies the client as the peer of the connection. Headers are not read.
     #[must_use]
     pub fn direct() -> Self {
-        Self { trusted: Arc::default(), field: Field::XForwardedFor, ipv6_prefix: 64 }
+        Self { trusted: Arc::default(), header: ForwardingHeader::XForwardedFor, ipv6_prefix: 64 }
     }
 
-    /// Requests come through proxies in these networks, which add the address of their peer to
-    /// `X-Forwarded-For`: `10.0.0.0/8`, `192.0.2.1`, `2001:db8::/32`.
+    /// Trusts proxies with these addresses or in these networks, such as `192.0.2.1`, `10.0.0.0/8` or
+    /// `2001:db8::/32`. A proxy adds the address of its peer to `X-Forwarded-For`.
     ///
-    /// Name the proxies only, not the networks that clients are in: who is trusted is believed.
+    /// List only proxies, not networks with clients: a client in a trusted network can choose its key.
     ///
     /// # Errors
     ///
-    /// [`NotANetwork`] for what is neither an address nor a network.
-    pub fn behind<N: AsRef<str>>(
+    /// [`InvalidNetwork`] if a text is neither an address nor a network.
+    pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
-    ) -> Result<Self, NotANetwork> {
+    ) -> Result<Self, InvalidNetwork> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map(canonical).map_err(|_| NotANetwork(text.to_owned())),
+            Err(_) => text.parse().map(canonical).map_err(|_| InvalidNetwork(text.to_owned())),
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
     }
 
-    /// The proxies write `Forwarded` (RFC 7239) instead. Only the field that they write is read: they
-    /// pass the other one on as the client has sent it.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one of them is read, because a proxy
+    /// that writes one passes on the other as the client sent it.
     #[must_use]
-    pub fn forwarded(mut self) -> Self {
-        self.field = Field::Forwarded;
+    pub fn forwarded_header(mut self) -> Self {
+        self.header = ForwardingHeader::Forwarded;
         self
     }
 
-    /// How many bits of an IPv6 address tell clients apart; 64 unless set, as a home or a machine has a
-    /// network of that size, and 56 or 48 where a customer has many of these.
+    /// Sets the number of bits of an IPv6 address that identify a client; the default is 64, the network of
+    /// a household or a machine. Use 56 or 48 if one customer has several such networks.
     ///
     /// # Panics
     ///
-    /// Above 128.
+    /// If `bits` is above 128.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         assert!(bits <= 128, "an IPv6 address has 128 bits");
@@ -86,17 +86,16 @@ impl Clients {
         self
     }
 
-    /// The client that sent `request`: a key.
+    /// Returns the client of `request`, which is a key.
     ///
-    /// Where the server does not say who the peer is, all clients are one, and a `tracing` event warns of
-    /// it once. With axum, serve with
-    /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the
-    /// extensions of the request.
-    pub fn of<R: Sent>(&self, request: &R) -> Client {
+    /// If the server does not provide the address of the peer, all clients share one key, and a `tracing`
+    /// event warns once. With axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with
+    /// hyper, add a `SocketAddr` to the extensions of the request.
+    pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
         Client { address: self.address(request), ipv6_prefix: self.ipv6_prefix }
     }
 
-    fn address<R: Sent>(&self, request: &R) -> Option<IpAddr> {
+    fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
         let Some(peer) = request.peer() else {
             warn_of_no_peer();
             return None;
@@ -105,9 +104,9 @@ impl Clients {
         if !self.trusts(nearest) {
             return Some(nearest);
         }
-        for line in request.lines(self.field.name()).rev() {
-            for hop in self.field.hops(line) {
-                // A proxy that hides who sent it speaks for them.
+        for line in request.lines(self.header.name()).rev() {
+            for hop in self.header.hops(line) {
+                // A proxy that hides its peer is the client.
                 let Some(hop) = hop else { return Some(nearest) };
                 nearest = hop;
                 if !self.trusts(hop) {
@@ -123,7 +122,7 @@ impl Clients {
     }
 }
 
-/// A network of IPv4 addresses written as IPv6 is one of IPv4, as such an address is.
+/// Converts a network of IPv4-mapped IPv6 addresses to IPv4, as `IpAddr::to_canonical` does for an address.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else { return network };
     let plain = mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96));
@@ -135,8 +134,8 @@ fn warn_of_no_peer() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         tracing::warn!(
-            "the server does not say who the peer of a connection is, so all clients are one: with axum, \
-             serve with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a \
+            "the server does not provide the address of the peer, so all clients share one key: with \
+             axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a \
              `SocketAddr` to the extensions of the request"
         );
     });
@@ -148,10 +147,10 @@ impl Default for Clients {
     }
 }
 
-/// A client, told apart by [`Clients`].
+/// A client, identified by [`Clients`].
 ///
-/// As a key it is what its `Display` says: `203.0.113.7`, or the network of an IPv6 address:
-/// `2001:db8:1:2::/64`.
+/// As a key, it is its `Display` text: an IPv4 address such as `203.0.113.7`, or the network of an IPv6
+/// address such as `2001:db8:1:2::/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     address: Option<IpAddr>,
@@ -159,7 +158,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The address as it is, not cut to a network; `None` where the server does not say.
+    /// Returns the full address; `None` if the server does not provide it.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         self.address
@@ -182,7 +181,7 @@ impl fmt::Display for Client {
 
 impl Key for Client {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        // As `Display` says it, and quicker: most clients are of this kind.
+        // The same text as `Display`, without its formatting: most addresses are IPv4.
         let Some(IpAddr::V4(address)) = self.address else { return out.display(self) };
         let (mut text, mut length) = ([0; 15], 0);
         for (index, octet) in address.octets().into_iter().enumerate() {
@@ -199,11 +198,11 @@ impl Key for Client {
     }
 }
 
-/// What is neither an address nor a network.
+/// The error for a text that is neither an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotANetwork(String);
+pub struct InvalidNetwork(String);
 
-impl fmt::Display for NotANetwork {
+impl fmt::Display for InvalidNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -214,22 +213,22 @@ impl fmt::Display for NotANetwork {
     }
 }
 
-impl std::error::Error for NotANetwork {}
+impl std::error::Error for InvalidNetwork {}
 
-/// A request that came over a connection: of the `http` crate, of actix, of tonic. It is sealed.
-pub trait Sent: sealed::Sent {}
+/// A request from a peer, in the type of the `http` crate, actix-web or tonic. This trait is sealed.
+pub trait IncomingRequest: sealed::RequestAccess {}
 
-impl<R: sealed::Sent> Sent for R {}
+impl<R: sealed::RequestAccess> IncomingRequest for R {}
 
 pub(super) mod sealed {
     use std::net::IpAddr;
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait Sent {
-        /// Who holds the other end of the connection.
+    pub trait RequestAccess {
+        /// Returns the address of the peer of the connection.
         fn peer(&self) -> Option<IpAddr>;
 
-        /// The lines of the header called `name`.
+        /// Returns the lines of the header called `name`.
         fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]>;
     }
 }
@@ -241,9 +240,9 @@ mod requests {
     use http::request::Parts;
     use http::{Extensions, HeaderMap, HeaderValue, Request};
 
-    use super::sealed::Sent;
+    use super::sealed::RequestAccess;
 
-    impl Sent for Parts {
+    impl RequestAccess for Parts {
         fn peer(&self) -> Option<IpAddr> {
             peer(&self.extensions)
         }
@@ -253,7 +252,7 @@ mod requests {
         }
     }
 
-    impl<B> Sent for Request<B> {
+    impl<B> RequestAccess for Request<B> {
         fn peer(&self) -> Option<IpAddr> {
             peer(self.extensions())
         }
@@ -270,7 +269,7 @@ mod requests {
         headers.get_all(name).iter().map(HeaderValue::as_bytes)
     }
 
-    /// As the server of each framework says it.
+    /// Returns the address of the peer, from the extension that the server of each framework adds.
     fn peer(extensions: &Extensions) -> Option<IpAddr> {
         #[cfg(feature = "axum")]
         if let Some(ip) = crate::web::axum::peer(extensions) {

@@ -1,4 +1,4 @@
-//! For axum 0.8: a [`Rejection`] is a response, a client an extractor, a route a key.
+//! Support for axum 0.8: [`Rejection`] is a response, [`Client`] an extractor, [`Route`] a key.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -11,35 +11,36 @@
 //! use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 //! use ratelimit_runtime::{Limit, Rejection, rate_limit};
 //!
-//! /// Of each client 100 a minute, on each route.
+//! /// 100 requests per minute for each client on each route.
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
-//! /// And of each client two greetings of one user.
+//! /// 2 greetings per 30 seconds for each client and user.
 //! #[rate_limit(period = "30s", threshold = 2, key = (client, id))]
 //! async fn hi(client: Client, Path(id): Path<u64>) -> Result<String, Rejection> {
 //!     Ok(format!("hi {id}"))
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind(["10.0.0.0/8"])?;
-//! let of = clients.clone();
-//! let limits = RateLimitLayer::new().limit(ALL, move |request| (route(request), of.of(request)));
+//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
+//! let layer_clients = clients.clone();
+//! let limits = RateLimitLayer::new()
+//!     .limit(ALL, move |request| (route(request), layer_clients.identify(request)));
 //! let router = Router::new().route("/hi/{id}", get(hi)).layer(limits).with_state(clients);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//! // So that it is known who the peer is.
+//! // Provides the address of the peer.
 //! axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `hi` uses the same limiter as the layer, and what it decides is in the fields of the response. By
-//! itself, without the layer, a [`Rejection`] is a plain text with the fields of its limit: it does not
-//! know what the client accepts.
+//! `hi` uses the same limiter as the layer, and the response headers report the limits of both. Without the
+//! layer, a [`Rejection`] becomes plain text with the headers of its limit, because the `Accept` header of the
+//! request is not known.
 //!
-//! Add the layer with `Router::layer` or `Router::route_layer`, not around the router: routes are known
-//! within. To say more than a text or a problem, return an error type of your own that is
-//! `From<Rejection>` and `IntoResponse`; the fields are added to what it is.
+//! Add the layer with `Router::layer` or `Router::route_layer`, not around the router: the route is known
+//! only inside the router. For another response, return an error type of your own that implements
+//! `From<Rejection>` and `IntoResponse`; the layer adds the headers to it.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -54,9 +55,9 @@ use super::address::{Client, Clients};
 use crate::key::{Key, KeyWriter};
 use crate::reply::Rejection;
 
-/// 429 with `Retry-After`, 413 for a cost that can never be admitted, 503 when the store could not
-/// decide. Behind a [`RateLimitLayer`] it is a text or a problem, as the client asks for; else a text
-/// with the fields of the limit.
+/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
+/// store could not decide. Behind a [`RateLimitLayer`], the body is plain text or problem details in JSON, as
+/// the client prefers. Elsewhere it is plain text, with the headers of the limit that rejected.
 ///
 /// [`RateLimitLayer`]: super::RateLimitLayer
 impl IntoResponse for Rejection {
@@ -65,7 +66,8 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// The client, by the [`Clients`] that are the state, or a part of it by [`FromRef`].
+/// Extracts the client, as the [`Clients`] in the state identify it: the state itself, or a part of it by
+/// [`FromRef`].
 impl<S> FromRequestParts<S> for Client
 where
     S: Send + Sync,
@@ -74,15 +76,16 @@ where
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        Ok(Clients::from_ref(state).of(parts))
+        Ok(Clients::from_ref(state).identify(parts))
     }
 }
 
-/// The route of a request: the template that matched, `/users/{id}`. Requests that match none are one.
+/// The route of a request: the template that matches, such as `/users/{id}`. All requests without a route
+/// share one key.
 #[derive(Clone, Debug)]
 pub struct Route(Option<MatchedPath>);
 
-/// The route of `request`, as a key: what a client puts into the path makes no other one.
+/// Returns the route of `request` as a key. The parameters in the path are not part of it.
 #[must_use]
 pub fn route(request: &Parts) -> Route {
     Route(request.extensions.get().cloned())
@@ -94,7 +97,7 @@ impl Key for Route {
     }
 }
 
-/// Who holds the other end of the connection.
+/// Returns the address of the peer of the connection.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let real = extensions.get().map(|ConnectInfo::<SocketAddr>(address)| address.ip());
     let mock = || extensions.get().map(|MockConnectInfo::<SocketAddr>(address)| address.ip());

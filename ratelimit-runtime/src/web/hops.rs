@@ -1,19 +1,19 @@
-//! The addresses that proxies have added to a request, nearest first: `X-Forwarded-For`, and
-//! `Forwarded` (RFC 7239).
+//! The addresses that proxies add to a request, nearest first: `X-Forwarded-For` and `Forwarded` (RFC
+//! 7239).
 //!
-//! Each proxy adds at the end, so fields are read from their end: what a client has sent stands before
-//! it, and cannot change how it is read, whatever quotes and commas there are.
+//! Each proxy appends to the header, so it is parsed from its end. Text that the client sent comes earlier and
+//! cannot change how later text is parsed, whatever quotes and commas it has.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Which field the proxies write.
+/// The header that the proxies write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum ForwardingHeader {
     XForwardedFor,
     Forwarded,
 }
 
-impl Field {
+impl ForwardingHeader {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
@@ -21,7 +21,7 @@ impl Field {
         }
     }
 
-    /// The hops of one line, the last first; `None` for one that says no address.
+    /// Returns the hops of one line, the last first; `None` for a hop without an address.
     pub(super) fn hops(self, line: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
         let mut rest = Some(line);
         let elements = std::iter::from_fn(move || {
@@ -29,7 +29,7 @@ impl Field {
             rest = before;
             Some(last.trim_ascii())
         });
-        // An empty element of a list means nothing (RFC 9110, section 5.6.1).
+        // Empty elements of a list are ignored (RFC 9110, section 5.6.1).
         elements.filter(|element| !element.is_empty()).map(move |element| match self {
             Self::XForwardedFor => address(std::str::from_utf8(element).ok()?),
             Self::Forwarded => node(element),
@@ -37,14 +37,14 @@ impl Field {
     }
 }
 
-/// What comes after the last `separator`, and what before it, if there is one. Where strings are
-/// `quoted`, those within them separate nothing.
+/// Splits `text` at the last `separator`: returns the text before it, if there is one, and the text after it.
+/// If strings can be `quoted`, a separator in a string does not count.
 fn split_last(text: &[u8], separator: u8, quoted: bool) -> (Option<&[u8]>, &[u8]) {
     let mut is_inside = false;
     for at in (0..text.len()).rev() {
         if quoted && text[at] == b'"' {
             let escapes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
-            // Escaped only within a string; one that opens a string follows `=`.
+            // A quote is escaped only in a string; an opening quote follows `=`.
             is_inside ^= !is_inside || escapes.is_multiple_of(2);
         } else if !is_inside && text[at] == separator {
             return (Some(&text[..at]), &text[at + 1..]);
@@ -53,7 +53,7 @@ fn split_last(text: &[u8], separator: u8, quoted: bool) -> (Option<&[u8]>, &[u8]
     (None, text)
 }
 
-/// The address of `for=` in an element of `Forwarded`; there has to be one.
+/// Returns the address of `for=` in an element of `Forwarded`; `None` unless there is exactly one.
 fn node(element: &[u8]) -> Option<IpAddr> {
     let (mut rest, mut found) = (Some(element), None);
     while let Some(text) = rest {
@@ -73,8 +73,8 @@ fn node(element: &[u8]) -> Option<IpAddr> {
     address(bare)
 }
 
-/// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
-/// `[2001:db8::1]:80`. Names for hidden ones, such as `unknown` and `_a`, are none.
+/// Parses an address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
+/// `[2001:db8::1]:80`. Names of hidden hops, such as `unknown` and `_a`, are not addresses.
 fn address(text: &str) -> Option<IpAddr> {
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     text.parse::<IpAddr>()
@@ -88,14 +88,14 @@ fn address(text: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn hops(field: Field, line: &str) -> Vec<String> {
+    fn hops(header: ForwardingHeader, line: &str) -> Vec<String> {
         let text = |hop: Option<IpAddr>| hop.map_or("?".to_owned(), |hop| hop.to_string());
-        field.hops(line.as_bytes()).map(text).collect()
+        header.hops(line.as_bytes()).map(text).collect()
     }
 
     #[test]
-    fn x_forwarded_for() {
-        let hops = |line| hops(Field::XForwardedFor, line).join(" ");
+    fn reads_x_forwarded_for_from_its_end() {
+        let hops = |line| hops(ForwardingHeader::XForwardedFor, line).join(" ");
         assert_eq!(hops("203.0.113.7"), "203.0.113.7");
         assert_eq!(hops("a, 1.2.3.4 ,\t5.6.7.8:90"), "5.6.7.8 1.2.3.4 ?");
         assert_eq!(hops("2001:db8::1, [2001:db8::2], [2001:db8::3]:443"), {
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn forwarded() {
-        let hops = |line| hops(Field::Forwarded, line).join(" ");
+    fn reads_forwarded_from_its_end() {
+        let hops = |line| hops(ForwardingHeader::Forwarded, line).join(" ");
         // The examples of RFC 7239, sections 4 and 6.
         assert_eq!(hops(r#"for="_gazonk""#), "?");
         assert_eq!(hops(r#"For="[2001:db8:cafe::17]:4711""#), "2001:db8:cafe::17");
@@ -117,22 +117,22 @@ mod tests {
         assert_eq!(hops("for=192.0.2.43, for=198.51.100.17"), "198.51.100.17 192.0.2.43");
         assert_eq!(hops(r#"for="192.0.2.43:47011""#), "192.0.2.43");
         assert_eq!(hops("for=unknown, by=203.0.113.43"), "? ?");
-        // Twice, or not a list of pairs.
+        // `for` twice, or not a list of pairs.
         assert_eq!(hops("for=1.2.3.4;for=5.6.7.8, for, for=1.2.3.4;x"), "? ? ?");
-        // A pair may be empty.
+        // A pair can be empty.
         assert_eq!(hops("for=1.2.3.4;, ;for=5.6.7.8, for=9.9.9.9;;proto=http"), {
             "9.9.9.9 5.6.7.8 1.2.3.4"
         });
-        // What is quoted separates nothing.
+        // Separators in a string do not count.
         assert_eq!(hops(r#"for=1.2.3.4;host="a,b;c\",d", for=5.6.7.8"#), "5.6.7.8 1.2.3.4");
     }
 
     #[test]
-    fn nobody_swallows_what_comes_after_them() {
+    fn earlier_text_does_not_change_how_later_text_is_parsed() {
         for before in [r#"for=""#, r#"for="\"#, r#"for="x";for=6.6.6.6;a=""#, r"\", "\"\\\""] {
             for added in ["for=5.6.7.8", r#"for="5.6.7.8""#, r#"for="5.6.7.8";host="a,b""#] {
                 let line = format!("{before}, {added}");
-                assert_eq!(hops(Field::Forwarded, &line)[0], "5.6.7.8", "{line}");
+                assert_eq!(hops(ForwardingHeader::Forwarded, &line)[0], "5.6.7.8", "{line}");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! [`RateLimitLayer`]: limits for every tower-based server, and the fields that tell clients of them.
+//! [`RateLimitLayer`]: the middleware for tower. Twin of the first half of `actix`; both are ends of
+//! `middleware`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,28 +8,26 @@ use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Answers, Http, policy, tell};
-use super::refusal::Refusal;
-use super::rules::{Decides, Rules};
-use super::seen::{Entry, Recorded, Seen};
+use super::middleware::{Admission, HandlerFuture, MiddlewareConfig, RequestScope};
+use super::rejected::RejectedRequest;
+use super::response::{Http, ResponseFormat};
 use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
-/// Limits requests before they are handled and their bodies are read, and tells clients of all limits
-/// that they met: those of the layer and those of annotated functions that were called while the request
-/// was handled. It is a [`tower_layer::Layer`], for axum, tonic, hyper and what else is made of tower
-/// services.
+/// A [`tower_layer::Layer`] that limits requests before they are handled and before their bodies are read,
+/// for axum, tonic, hyper and every other server of tower services. Each response reports the limits of the
+/// layer and those of annotated functions that the handler called.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,159 +37,157 @@ use crate::reply::Rejection;
 ///
 /// const BURST: Limit = Limit::token_bucket("burst", 100, Duration::from_secs(60));
 ///
-/// let clients = Clients::behind(["10.0.0.0/8"])?;
+/// let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
 /// let layer: RateLimitLayer =
-///     RateLimitLayer::new().limit(BURST, move |request: &Parts| clients.of(request));
+///     RateLimitLayer::new().limit(BURST, move |request: &Parts| clients.identify(request));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Limits, names, keys and stores are those of the attribute: a limit of one name counts in both places,
-/// and is one in the metrics. The layer uses the [current](crate::current) limiter unless it is
-/// [given one](Self::limiter).
+/// The layer and the attribute use the same limits and stores: a layer and a function with the same limit
+/// share its counts and its metrics. The layer uses the [current](crate::current) limiter unless
+/// [another is set](Self::limiter).
 ///
-/// # What clients are told
+/// # Response headers
 ///
-/// Every response has `RateLimit-Policy` and `RateLimit`, as draft-ietf-httpapi-ratelimit-headers-11
-/// defines them, with one item for each limit that was decided for the request; of several limits that
-/// are decided together, `RateLimit` has the one that is nearest to refuse.
+/// Each response has `RateLimit-Policy` and `RateLimit`, as defined by
+/// draft-ietf-httpapi-ratelimit-headers-11, with one item for each limit that was checked for the request.
+/// Of several limits that are decided together, `RateLimit` has only the one that is closest to reject.
 ///
 /// ```text
 /// RateLimit-Policy: "burst";q=100;w=60
 /// RateLimit: "burst";r=50;t=30
 /// ```
 ///
-/// `q` is the threshold and `w` the period in whole seconds, rounded up, also of buckets. `r` is what
-/// remains, which for a bucket may be more than `q`; `t` is the time, rounded up, after which an admitted
-/// request has left no trace, and after which a refused one would be admitted. What is not printable ASCII
-/// in a name is percent-encoded. Limits that only try themselves out ([`Limit::shadow`]) are not told of.
+/// - `q` is the threshold, and `w` the period in whole seconds, rounded up; also for buckets.
+/// - `r` is the number of remaining units. For a bucket it can exceed `q`.
+/// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the limit is unused
+///   again; after a rejected request, the time until the same request can be admitted.
+/// - A character of a name that is not printable ASCII is percent-encoded.
+/// - A [shadow limit](Limit::shadow) is not reported.
+/// - If the response has `Retry-After`, `RateLimit` leaves out limits with a later `t`.
 ///
-/// A refusal has, besides, `Retry-After` in whole seconds, rounded up, `Cache-Control: no-store`, and a
-/// body: plain text, or a problem in JSON (RFC 9457) for who asks for JSON. It is 429 for a limit that
-/// is reached, 413 for a cost that can never be admitted, 503 when the store cannot decide. A
-/// [`Rejection`] that a handler returns is answered in the same way; what the application makes of that
-/// answer stays, as do all other responses: the layer only adds fields to them. `RateLimit` leaves out
-/// what ends later than `Retry-After` says to come back.
+/// # Rejected requests
+///
+/// | status | reason |
+/// | --- | --- |
+/// | 429 | the limit is reached |
+/// | 413 | the cost exceeds the capacity: the request can never be admitted |
+/// | 503 | the store could not decide |
+///
+/// The response has `Retry-After` in whole seconds, rounded up, if a wait helps; `Cache-Control: no-store`;
+/// and a body: plain text, or problem details in JSON (RFC 9457) if the client prefers JSON. A [`Rejection`]
+/// that a handler returns becomes the same response. The layer only adds headers to the responses of
+/// handlers: if the application changes that response, the change stays.
 ///
 /// # Several layers
 ///
-/// Each adds its fields before those of the layers within. What a request took of an outer layer's
-/// limit stays taken when an inner one refuses it; limits of one layer are decided together, all or
-/// nothing.
-pub struct RateLimitLayer<A = Http> {
-    rules: Arc<Rules<Parts>>,
-    /// `RateLimit-Policy` where a request met no other limits.
-    policy: Option<HeaderValue>,
-    answers: PhantomData<fn() -> A>,
+/// Each layer adds its items before those of the layers inside it. If an inner layer rejects a request, the
+/// outer layer has still counted it. The limits of one layer are decided together, all or nothing.
+pub struct RateLimitLayer<F = Http> {
+    config: Arc<MiddlewareConfig<Parts>>,
+    format: PhantomData<fn() -> F>,
 }
 
 impl RateLimitLayer {
-    /// A layer that limits nothing by itself, and tells of what annotated functions decide.
+    /// Returns a layer without limits of its own. It reports the limits of annotated functions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says what the body of a refusal is: a content type, and a text.
+    /// Sets the body of rejected requests: a function that returns the content type and the text.
     ///
     /// ```
-    /// use ratelimit_runtime::web::{RateLimitLayer, Refusal};
+    /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
     ///
-    /// let layer = RateLimitLayer::new().body(|refusal: &Refusal<'_>| {
-    ///     ("text/html", format!("<h1>{}</h1>", refusal.rejection()))
+    /// let layer = RateLimitLayer::new().rejection_body(|request: &RejectedRequest<'_>| {
+    ///     ("text/html", format!("<h1>{}</h1>", request.rejection()))
     /// });
     /// ```
     #[must_use]
-    pub fn body(
+    pub fn rejection_body(
         self,
-        body: impl Fn(&Refusal<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.body(body))
+        self.configure(|config| config.set_body(body))
     }
 }
 
 #[cfg(feature = "tonic")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl RateLimitLayer<super::Grpc> {
-    /// The same for a gRPC server: refusals are statuses.
+    /// Returns a layer for a gRPC server: the response of a rejected request is a status.
     #[must_use]
     pub fn grpc() -> Self {
         Self::default()
     }
 }
 
-impl<A> RateLimitLayer<A> {
-    /// Limits requests by `limit`, counted by the key that `key` makes of each: a function of all but the
-    /// body. Several limits are decided together, as [`RateLimiter::check_all`] does, and must agree on
-    /// what it says.
+impl<F> RateLimitLayer<F> {
+    /// Limits requests by `limit`. `key` returns what is counted separately; it sees the request without its
+    /// body. Several limits are decided together, as by [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///
-    /// When the limits disagree about scope, `on_error`, shadow or wait: put those into layers of their
-    /// own.
+    /// If the limits of the layer differ in scope, `on_error`, shadow or wait. Add such limits to separate
+    /// layers.
     #[must_use]
     pub fn limit<K: Key>(
         self,
         limit: Limit,
         key: impl Fn(&Parts) -> K + Send + Sync + 'static,
     ) -> Self {
-        self.with(|rules| rules.limit(limit, key))
+        self.configure(|config| config.add_limit(limit, key))
     }
 
-    /// Lets requests pass of which `is_exempt` says so: health checks, say. They are not told of the limits
-    /// of this layer.
+    /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
+    /// Their responses do not report the limits of this layer.
     #[must_use]
     pub fn exempt(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|rules| rules.exempt(is_exempt))
+        self.configure(|config| config.set_exempt(is_exempt))
     }
 
-    /// Decides by `limiter` instead of the current one. Annotated functions are not affected.
+    /// Uses `limiter` for the limits of this layer, instead of the current one. Annotated functions are not
+    /// affected.
     #[must_use]
     pub fn limiter(self, limiter: RateLimiter) -> Self {
-        self.with(|rules| rules.limiter(limiter))
+        self.configure(|config| config.set_limiter(limiter))
     }
 
-    /// Sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds) as well,
-    /// of the limit that refused or has the least left: for clients that know no newer fields.
+    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
+    /// clients that do not know `RateLimit`. They report the limit that rejected the request or has the
+    /// fewest units left.
     #[must_use]
-    pub fn older_fields(self) -> Self {
-        self.with(|rules| rules.has_older_fields = true)
+    pub fn legacy_headers(self) -> Self {
+        self.configure(MiddlewareConfig::set_legacy_headers)
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Rules<Parts>)) -> Self {
-        set(Arc::make_mut(&mut self.rules));
-        self.policy = policy(&self.rules.told);
+    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
+        change(Arc::make_mut(&mut self.config));
         self
     }
-
-    /// Adds the fields that tell of the limits in `seen`.
-    fn tell(&self, headers: &mut HeaderMap, seen: &Seen) {
-        let told = self.rules.told.entries().map(Entry::identity);
-        let is_known = seen.entries().map(Entry::identity).eq(told);
-        let policy = if is_known { self.policy.clone() } else { policy(seen) };
-        tell(headers, seen, policy, self.rules.has_older_fields);
-    }
 }
 
-impl<A> Clone for RateLimitLayer<A> {
+impl<F> Clone for RateLimitLayer<F> {
     fn clone(&self) -> Self {
-        Self { rules: Arc::clone(&self.rules), policy: self.policy.clone(), answers: PhantomData }
+        Self { config: Arc::clone(&self.config), format: PhantomData }
     }
 }
 
-impl<A> Default for RateLimitLayer<A> {
+impl<F> Default for RateLimitLayer<F> {
     fn default() -> Self {
-        Self { rules: Arc::default(), policy: None, answers: PhantomData }
+        Self { config: Arc::default(), format: PhantomData }
     }
 }
 
-impl<A> fmt::Debug for RateLimitLayer<A> {
+impl<F> fmt::Debug for RateLimitLayer<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }
 }
 
-impl<S, A> Layer<S> for RateLimitLayer<A> {
-    type Service = RateLimitService<S, A>;
+impl<S, F> Layer<S> for RateLimitLayer<F> {
+    type Service = RateLimitService<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimitService { inner, layer: self.clone() }
@@ -198,142 +195,132 @@ impl<S, A> Layer<S> for RateLimitLayer<A> {
 }
 
 /// A service behind a [`RateLimitLayer`].
-pub struct RateLimitService<S, A = Http> {
+pub struct RateLimitService<S, F = Http> {
     inner: S,
-    layer: RateLimitLayer<A>,
+    layer: RateLimitLayer<F>,
 }
 
-impl<S: Clone, A> Clone for RateLimitService<S, A> {
+impl<S: Clone, F> Clone for RateLimitService<S, F> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
-impl<S: fmt::Debug, A> fmt::Debug for RateLimitService<S, A> {
+impl<S: fmt::Debug, F> fmt::Debug for RateLimitService<S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<S, A, B, C> Service<Request<B>> for RateLimitService<S, A>
+impl<S, F, B, C> Service<Request<B>> for RateLimitService<S, F>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
-    A: Answers<C>,
+    F: ResponseFormat<C>,
 {
     type Response = Response<C>;
     type Error = S::Error;
-    type Future = Limited<S, A, B>;
+    type Future = ResponseFuture<S, F, B>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let rules = &self.layer.rules;
         let (parts, body) = request.into_parts();
-        let is_exempt = rules.exempts(&parts);
-        let mut seen = rules.seen(is_exempt);
-        seen.asked.read(&parts);
-        let begun = seen.during(|| {
-            if is_exempt {
-                return None;
-            }
-            let (mut check, by) = rules.check(&parts)?;
-            // What is decided here is decided, and no service need be kept for later. A question to
-            // Redis is asked once the future is polled.
-            let decided = match by {
-                Decides::Here => poll_now(&mut check),
-                Decides::Elsewhere => Poll::Pending,
-            };
-            Some((check, decided))
-        });
+        let (scope, admission) = self.layer.config.start(&parts);
         let request = Request::from_parts(parts, body);
-        let stage = match begun {
-            None | Some((_, Poll::Ready(Ok(_)))) => {
-                Stage::Handled { inner: seen.throughout(self.inner.call(request)) }
+        let stage = match admission {
+            Admission::Admitted => {
+                RequestStage::Admitted { handler: scope.handle(self.inner.call(request)) }
             }
-            Some((_, Poll::Ready(Err(rejection)))) => {
-                // Whatever the inner service holds ready, others may have it.
+            Admission::Rejected(rejection) => {
+                // Frees what the inner service reserved when it became ready, such as a permit.
                 self.inner = self.inner.clone();
-                Stage::Refused { refused: Some((rejection, seen)) }
+                RequestStage::Rejected { rejected: Some((rejection, scope)) }
             }
-            Some((check, Poll::Pending)) => {
-                // The one that is ready is the one that is called; a clone has yet to become ready.
+            Admission::Pending(check) => {
+                // The service that is ready handles the request. Its clone must become ready first.
                 let clone = self.inner.clone();
                 let service = mem::replace(&mut self.inner, clone);
-                Stage::Checked { waiting: Box::new((check, seen, Some((service, request)))) }
+                RequestStage::Pending {
+                    pending: Box::new(PendingRequest {
+                        check,
+                        scope,
+                        service: Some((service, request)),
+                    }),
+                }
             }
         };
-        Limited { stage, layer: self.layer.clone() }
+        ResponseFuture { stage, layer: self.layer.clone() }
     }
 }
 
-/// Polls a future that is ready.
-fn poll_now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
 pin_project! {
-    /// A request on its way through a [`RateLimitService`].
-    pub struct Limited<S, A, B>
+    /// The response future of [`RateLimitService`].
+    pub struct ResponseFuture<S, F, B>
     where
         S: Service<Request<B>>,
     {
         #[pin]
-        stage: Stage<S, S::Future, B>,
-        layer: RateLimitLayer<A>,
+        stage: RequestStage<S, S::Future, B>,
+        layer: RateLimitLayer<F>,
     }
 }
-
-/// A check, and what is to be done after it. It is boxed: only Redis is waited for.
-type Waiting<S, B> = (Check, Seen, Option<(S, Request<B>)>);
 
 pin_project! {
-    #[project = StageNow]
-    enum Stage<S, F, B> {
-        Checked { waiting: Box<Waiting<S, B>> },
-        Handled { #[pin] inner: Recorded<F> },
-        Refused { refused: Option<(Rejection, Seen)> },
+    #[project = RequestStageProjection]
+    enum RequestStage<S, H, B> {
+        Pending { pending: Box<PendingRequest<S, B>> },
+        Admitted { #[pin] handler: HandlerFuture<H> },
+        Rejected { rejected: Option<(Rejection, RequestScope)> },
     }
 }
 
-impl<S, A, B, C> Future for Limited<S, A, B>
+/// A request that waits for its check. Boxed: only checks in Redis and limits with `wait` are pending.
+struct PendingRequest<S, B> {
+    check: Check,
+    scope: RequestScope,
+    service: Option<(S, Request<B>)>,
+}
+
+impl<S, F, B, C> Future for ResponseFuture<S, F, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
-    A: Answers<C>,
+    F: ResponseFormat<C>,
 {
     type Output = Result<Response<C>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let config = &this.layer.config;
         loop {
             let next = match this.stage.as_mut().project() {
-                StageNow::Checked { waiting } => {
-                    let (check, seen, waiting) = &mut **waiting;
-                    let decided = seen.during(|| Pin::new(check).poll(context));
-                    match ready!(decided) {
-                        Ok(_) => {
+                RequestStageProjection::Pending { pending } => {
+                    let PendingRequest { check, scope, service } = &mut **pending;
+                    let result = ready!(scope.poll_check(check, context));
+                    let scope = mem::take(scope);
+                    match result {
+                        Ok(()) => {
                             let (mut service, request) =
-                                waiting.take().expect("polled after it was ready");
-                            let inner = mem::take(seen).throughout(service.call(request));
-                            Stage::Handled { inner }
+                                service.take().expect("`ResponseFuture` polled after completion");
+                            RequestStage::Admitted { handler: scope.handle(service.call(request)) }
                         }
                         Err(rejection) => {
-                            Stage::Refused { refused: Some((rejection, mem::take(seen))) }
+                            RequestStage::Rejected { rejected: Some((rejection, scope)) }
                         }
                     }
                 }
-                StageNow::Handled { mut inner } => {
-                    let mut response = ready!(inner.as_mut().poll(context))?;
-                    let seen = inner.take_value().map(RefCell::into_inner);
-                    let seen = seen.unwrap_or_default();
-                    this.layer.tell(response.headers_mut(), &seen);
+                RequestStageProjection::Admitted { mut handler } => {
+                    let mut response = ready!(handler.as_mut().poll(context))?;
+                    let log = handler.take_value().map(RefCell::into_inner).unwrap_or_default();
+                    config.write_headers(response.headers_mut(), &log);
                     return Poll::Ready(Ok(response));
                 }
-                StageNow::Refused { refused } => {
-                    let (rejection, seen) = refused.take().expect("polled after it was ready");
-                    let mut response = A::answer(&rejection, &seen);
-                    this.layer.tell(response.headers_mut(), &seen);
+                RequestStageProjection::Rejected { rejected } => {
+                    let (rejection, scope) =
+                        rejected.take().expect("`ResponseFuture` polled after completion");
+                    let mut response = F::build(&scope.rejected(&rejection));
+                    config.write_headers(response.headers_mut(), scope.log());
                     return Poll::Ready(Ok(response));
                 }
             };
@@ -342,8 +329,8 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, A, B> fmt::Debug for Limited<S, A, B> {
+impl<S: Service<Request<B>>, F, B> fmt::Debug for ResponseFuture<S, F, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited").finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

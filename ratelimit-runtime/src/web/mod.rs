@@ -1,34 +1,35 @@
-//! Web frameworks: refusals as their responses, limits as their middleware, clients as keys, and the
-//! fields that tell clients of their limits.
+//! Web frameworks: middleware with limits, responses of rejected requests, clients as keys, and response
+//! headers that report limits.
 //!
-//! | framework | feature | refusals of annotated handlers | middleware |
+//! | framework | feature | return type of annotated handlers | middleware |
 //! | --- | --- | --- | --- |
 //! | axum 0.8 | `axum` | `Result<_, Rejection>`, `impl IntoResponse`: [`axum`] | [`RateLimitLayer`] |
 //! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`: [`actix`] | [`actix::RateLimits`] |
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
 //!
-//! In all of them, [`Clients`] tells clients apart, for the middleware and as the key of annotated
-//! handlers.
+//! In each of them, [`Clients`] identifies the client of a request: for the middleware, and as the key of
+//! annotated handlers.
 //!
-//! # Among other layers
+//! # The order of layers
 //!
-//! Put what answers preflight requests, such as `CorsLayer`, outside of the limits, so that these requests
-//! are not counted and refusals can be read by scripts; and expose `RateLimit`, `RateLimit-Policy` and
-//! `Retry-After` to them. `Router::layer` puts the layer that comes last outside; `ServiceBuilder` the one
-//! that comes first. Compression may stand on either side: the fields are the same.
+//! - Put a layer that responds to preflight requests, such as `CorsLayer`, outside of the limits. Preflight
+//!   requests are then not counted, and scripts in browsers can read the responses of rejected requests.
+//!   Expose `RateLimit`, `RateLimit-Policy` and `Retry-After` to them.
+//! - Compression can be inside or outside: the headers are the same.
+//!
+//! With `Router::layer`, the last layer is the outermost; with `ServiceBuilder`, the first.
 
 mod accept;
 mod address;
-#[cfg(feature = "tower")]
-mod answer;
-mod fields;
+mod headers;
 mod hops;
 #[cfg(feature = "tower")]
 mod layer;
-mod refusal;
-mod rules;
-pub(crate) mod seen;
+mod middleware;
+mod rejected;
+#[cfg(feature = "tower")]
+mod response;
 
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
@@ -40,11 +41,11 @@ pub mod axum;
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
 
-pub use self::address::{Client, Clients, NotANetwork, Sent};
+pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
+#[cfg(feature = "tower")]
+pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
+pub use self::rejected::RejectedRequest;
 #[cfg(feature = "tonic")]
-pub use self::answer::Grpc;
+pub use self::response::Grpc;
 #[cfg(feature = "tower")]
-pub use self::answer::{Answers, Http};
-#[cfg(feature = "tower")]
-pub use self::layer::{Limited, RateLimitLayer, RateLimitService};
-pub use self::refusal::Refusal;
+pub use self::response::{Http, ResponseFormat};

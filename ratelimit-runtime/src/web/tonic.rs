@@ -1,4 +1,4 @@
-//! For tonic 0.14: a [`Rejection`] is a status, with details that clients of every language read.
+//! Support for tonic 0.14: [`Rejection`] is a status with the standard error details.
 //!
 //! ```
 //! use std::time::Duration;
@@ -12,29 +12,29 @@
 //! }
 //!
 //! impl Greeter {
-//!     /// As tonic generates it for a service.
-//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.of(&request))]
+//!     /// A method of a service that tonic generates.
+//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.identify(&request))]
 //!     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
 //!         Ok(Response::new(format!("hi {}", request.into_inner())))
 //!     }
 //! }
 //!
-//! /// For all methods together.
+//! /// 100 requests per minute for each client, all methods together.
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
 //! let clients = Clients::direct();
-//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.of(request));
+//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
 //! let server = tonic::transport::Server::builder().layer(layer);
 //! ```
 //!
 //! | rejection | code | details |
 //! | --- | --- | --- |
 //! | the limit is reached | `RESOURCE_EXHAUSTED` | `RetryInfo` with the wait, `QuotaFailure` with the name of the limit |
-//! | the cost is above the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
-//! | not decided | `UNAVAILABLE` | |
+//! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
+//! | the store could not decide | `UNAVAILABLE` | |
 //!
-//! Statuses of both kinds are `google.rpc` ones, in `grpc-status-details-bin`. With the layer, the
-//! metadata of each answer has `ratelimit-policy` and `ratelimit`, as for HTTP.
+//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. With the layer, the metadata of
+//! each response has `ratelimit-policy` and `ratelimit`, as over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -46,10 +46,11 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::address::sealed::Sent;
+use super::address::sealed::RequestAccess;
+use super::rejected::CACHE_CONTROL_VALUE;
 use crate::reply::Rejection;
 
-/// What the table above says.
+/// Converts a rejection to the status in the table of [this module](self).
 impl From<Rejection> for Status {
     fn from(rejection: Rejection) -> Self {
         Self::from(&rejection)
@@ -70,14 +71,14 @@ impl From<&Rejection> for Status {
     }
 }
 
-/// The answer to a refused request.
+/// Builds the response of a rejected request, without the headers that report limits.
 pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
     let mut response = Status::from(rejection).into_http();
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
     response
 }
 
-/// Whether `request` is one of gRPC, or of gRPC-Web, as its protocol has them.
+/// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.
 pub(super) fn is_grpc(request: &Parts) -> bool {
     let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
@@ -86,16 +87,16 @@ pub(super) fn is_grpc(request: &Parts) -> bool {
             .is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
 }
 
-/// Who holds the other end of the connection.
+/// Returns the address of the peer of the connection.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let plain = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
     let plain = plain.or_else(|| extensions.get::<SocketAddr>().copied());
-    // What tonic knows of a peer behind TLS can be named only with a feature of tonic that others choose.
+    // The extension of a TLS connection is a type that exists only with a TLS feature of tonic.
     let any = || Request::from_parts(MetadataMap::new(), extensions.clone(), ()).remote_addr();
     plain.or_else(any).map(|address| address.ip())
 }
 
-impl<T> Sent for Request<T> {
+impl<T> RequestAccess for Request<T> {
     fn peer(&self) -> Option<IpAddr> {
         self.remote_addr().map(|address| address.ip())
     }

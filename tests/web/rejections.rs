@@ -37,9 +37,9 @@ async fn serve() -> SocketAddr {
     address
 }
 
-/// The limiter of this process is one, so this is one test.
+/// One test, because a process has one global limiter.
 #[test]
-fn a_real_server_refuses_in_http() {
+fn rejects_over_http() {
     let redis = Server::start();
     let limiter = redis.builder().deadline(Duration::from_secs(5)).build().expect("valid");
     set_global(limiter).expect("the first");
@@ -52,18 +52,18 @@ fn a_real_server_refuses_in_http() {
     for _ in 0..2 {
         assert_eq!(get(address, "/limited/1", &[]).status, 200);
     }
-    let refused = get(address, "/limited/1", &[]);
-    assert_eq!(refused.status, 429);
-    let wait: u32 = refused.header("retry-after").expect("a wait").parse().expect("seconds");
+    let rejected = get(address, "/limited/1", &[]);
+    assert_eq!(rejected.status, 429);
+    let wait: u32 = rejected.header("retry-after").expect("a wait").parse().expect("seconds");
     assert!((3590..=3600).contains(&wait), "{wait}");
-    assert_eq!(refused.header("cache-control"), Some("no-store"));
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(rejected.header("cache-control"), Some("no-store"));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(get(address, "/limited/2", &[]).status, 200);
 
-    // A wait below a second is still a second: 0 would invite a retry at once.
-    let refused = (0..100).map(|_| get(address, "/hidden/1", &[])).find(|it| it.status == 429);
-    let refused = refused.expect("several requests in one window of 300 ms");
-    assert_eq!(refused.header("retry-after"), Some("1"));
+    // A wait below a second is rounded up: 0 would cause a retry at once.
+    let rejected = (0..100).map(|_| get(address, "/hidden/1", &[])).find(|it| it.status == 429);
+    let rejected = rejected.expect("several requests in one window of 300 ms");
+    assert_eq!(rejected.header("retry-after"), Some("1"));
 
     let never = get(address, "/costly/6", &[]);
     assert_eq!((never.status, never.header("retry-after")), (413, None));
@@ -72,5 +72,5 @@ fn a_real_server_refuses_in_http() {
     drop(redis);
     let undecided = get(address, "/limited/3", &[]);
     assert_eq!((undecided.status, undecided.header("retry-after")), (503, None));
-    assert!(!undecided.body.contains("Redis"), "no matter of the client's: {}", undecided.body);
+    assert!(!undecided.body.contains("Redis"), "not for clients: {}", undecided.body);
 }

@@ -1,0 +1,154 @@
+//! The limits that are decided while a request is handled, so that its response can report them.
+//!
+//! The middleware of `web` opens a log for each request and writes the response headers from it.
+//! [`Report`](super::Report) records each check that ends while the log is open. Not compiled without a web
+//! framework.
+
+use std::cell::RefCell;
+use std::mem;
+use std::time::Duration;
+
+use tokio::task::futures::TaskLocalFuture;
+
+use crate::limit::{Limit, Name, Quota};
+use crate::reply::{Decision, Source};
+use crate::sticky::StickyFlag;
+
+tokio::task_local! {
+    static CURRENT: RefCell<RequestLog>;
+}
+
+/// Whether this process has ever opened a log. Until then a check does not look for one.
+static WAS_OPENED: StickyFlag = StickyFlag::new();
+
+/// A future with a log that is open while the future is polled.
+pub(crate) type LoggedFuture<F> = TaskLocalFuture<RefCell<RequestLog>, F>;
+
+/// The number of limits that a log holds without an allocation.
+const INLINE: usize = 2;
+
+/// The limits of one request, in the order of their first check, each with its latest decision.
+#[derive(Clone, Default)]
+pub(crate) struct RequestLog {
+    inline: [Option<LoggedLimit>; INLINE],
+    rest: Vec<LoggedLimit>,
+}
+
+/// A limit that applies to the request.
+#[derive(Clone)]
+pub(crate) struct LoggedLimit {
+    pub(crate) name: Name,
+    pub(crate) quota: Quota,
+    /// `None` until the limit reports a decision.
+    pub(crate) decision: Option<LoggedDecision>,
+}
+
+/// The latest decision of a limit.
+#[derive(Clone, Copy)]
+pub(crate) struct LoggedDecision {
+    pub(crate) remaining: u32,
+    /// The seconds until the count is reset or, after a rejection, until the same call can be admitted.
+    pub(crate) seconds: u32,
+    pub(crate) is_rejection: bool,
+}
+
+impl RequestLog {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
+        self.inline.iter().flatten().chain(&self.rest)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inline[0].is_none()
+    }
+
+    /// Adds a limit that has not decided yet. Clients do not learn of a shadow limit.
+    pub(crate) fn expect(&mut self, limit: &Limit) {
+        if !limit.is_shadow() {
+            let name = limit.terms().name().clone();
+            self.add(LoggedLimit { name, quota: limit.quota(), decision: None });
+        }
+    }
+
+    /// Records the decision of a limit.
+    pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
+        // A call that was admitted because no store decided: how much remains is not known.
+        if decision.source == Source::Fallback && decision.reset_after.is_zero() {
+            return;
+        }
+        let decision = Some(LoggedDecision::new(decision));
+        self.add(LoggedLimit { name: name.clone(), quota, decision });
+    }
+
+    fn add(&mut self, limit: LoggedLimit) {
+        let is_same = |known: &&mut LoggedLimit| known.identity() == limit.identity();
+        if let Some(known) = self.inline.iter_mut().flatten().chain(&mut self.rest).find(is_same) {
+            known.decision = limit.decision.or(known.decision);
+        } else if let Some(free) = self.inline.iter_mut().find(|place| place.is_none()) {
+            *free = Some(limit);
+        } else {
+            self.rest.push(limit);
+        }
+    }
+
+    /// Calls `work`, and records the checks that end in it.
+    pub(crate) fn sync_scope<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        WAS_OPENED.set();
+        CURRENT.sync_scope(RefCell::new(mem::take(self)), || {
+            let result = work();
+            *self = CURRENT.with(RefCell::take);
+            result
+        })
+    }
+
+    /// Records the checks that end while `future` is polled.
+    pub(crate) fn scope<F: Future>(self, future: F) -> LoggedFuture<F> {
+        WAS_OPENED.set();
+        CURRENT.scope(RefCell::new(self), future)
+    }
+}
+
+impl LoggedLimit {
+    /// What makes two logged limits one.
+    pub(crate) fn identity(&self) -> (&Name, Quota) {
+        (&self.name, self.quota)
+    }
+}
+
+impl LoggedDecision {
+    fn new(decision: &Decision) -> Self {
+        let span = if decision.allowed { decision.reset_after } else { decision.retry_after };
+        Self {
+            remaining: decision.remaining,
+            seconds: whole_seconds(span),
+            is_rejection: !decision.allowed,
+        }
+    }
+}
+
+/// The whole seconds of `span`, rounded up.
+pub(crate) fn whole_seconds(span: Duration) -> u32 {
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+/// Whether the log of a request is open in this task.
+#[inline]
+pub(super) fn is_open() -> bool {
+    WAS_OPENED.is_set() && CURRENT.try_with(|_| ()).is_ok()
+}
+
+/// Records a decision in the log that is open, if any.
+pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
+    with_current(|log| log.record(name, quota, decision));
+}
+
+/// Adds a limit that is decided together with others to the log that is open, if any: only one of them
+/// reports the decision.
+pub(super) fn expect(limit: &Limit) {
+    with_current(|log| log.expect(limit));
+}
+
+/// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.
+pub(crate) fn with_current<T>(change: impl FnOnce(&mut RequestLog) -> T) -> Option<T> {
+    CURRENT.try_with(|log| change(&mut log.borrow_mut())).ok()
+}

@@ -1,0 +1,179 @@
+//! The response headers that report limits: `RateLimit-Policy` and `RateLimit` of
+//! draft-ietf-httpapi-ratelimit-headers-11, and the legacy `X-RateLimit-*`.
+//!
+//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`, also for a bucket: its burst is not part
+//! of the policy, but shows in `r`. An item of `RateLimit` is `"name";r=remaining;t=seconds`. After an
+//! admitted request, `t` is the time until the limit is unused again, and at most `r` units are admitted
+//! within it. After a rejected request, `t` is the wait that `Retry-After` reports.
+
+use std::iter;
+
+use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog, whole_seconds};
+
+/// The headers that are read or written here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderField {
+    RetryAfter,
+    Policy,
+    State,
+    LegacyLimit,
+    LegacyRemaining,
+    LegacyReset,
+}
+
+impl HeaderField {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::RetryAfter => "retry-after",
+            Self::Policy => "ratelimit-policy",
+            Self::State => "ratelimit",
+            Self::LegacyLimit => "x-ratelimit-limit",
+            Self::LegacyRemaining => "x-ratelimit-remaining",
+            Self::LegacyReset => "x-ratelimit-reset",
+        }
+    }
+}
+
+/// The headers of a response, in the type of a framework.
+pub(crate) trait ResponseHeaders {
+    /// The value of a header; cheap to clone.
+    type Value: Clone;
+
+    /// Returns `text` as a value. It is printable ASCII.
+    fn value(text: String) -> Option<Self::Value>;
+
+    /// Returns the value of `field` if it is a number.
+    fn number(&self, field: HeaderField) -> Option<u32>;
+
+    /// Replaces the value of `field`.
+    fn set_number(&mut self, field: HeaderField, number: u32);
+
+    /// Makes one line of `value` and the lines that `field` has, as [`joined`] does.
+    fn prepend(&mut self, field: HeaderField, value: Self::Value);
+}
+
+/// Adds the headers that report the limits in `log`, before those that are there. `policy` is the value of
+/// `RateLimit-Policy` for `log`.
+pub(crate) fn write<H: ResponseHeaders>(
+    headers: &mut H,
+    log: &RequestLog,
+    policy: Option<H::Value>,
+    has_legacy_headers: bool,
+) {
+    if log.is_empty() {
+        return;
+    }
+    let retry_after = headers.number(HeaderField::RetryAfter);
+    if let Some(policy) = policy {
+        headers.prepend(HeaderField::Policy, policy);
+    }
+    if let Some(state) = value::<H>(state(log, retry_after)) {
+        headers.prepend(HeaderField::State, state);
+    }
+    if has_legacy_headers {
+        let remaining = headers.number(HeaderField::LegacyRemaining);
+        if let Some([limit, remaining, reset]) = legacy(log, retry_after, remaining) {
+            headers.set_number(HeaderField::LegacyLimit, limit);
+            headers.set_number(HeaderField::LegacyRemaining, remaining);
+            headers.set_number(HeaderField::LegacyReset, reset);
+        }
+    }
+}
+
+/// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
+pub(crate) fn policy<H: ResponseHeaders>(log: &RequestLog) -> Option<H::Value> {
+    value::<H>(list(log, |text, limit| {
+        push_parameter(text, ";q=", limit.quota.threshold());
+        // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
+        push_parameter(text, ";w=", whole_seconds(limit.quota.period()).max(1));
+        true
+    }))
+}
+
+/// The lines of a list as one line: `ours`, then each of `theirs`. A line that ends `ours` is left out: a
+/// rejection that became a response outside of the request has reported its limit itself.
+pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let theirs = theirs.filter(|line| !ours.ends_with(line));
+    let lines: Vec<_> = iter::once(ours).chain(theirs).collect();
+    lines.join(&b", "[..])
+}
+
+fn value<H: ResponseHeaders>(text: String) -> Option<H::Value> {
+    if text.is_empty() { None } else { H::value(text) }
+}
+
+/// The value of `RateLimit`: the limits that have decided or, after a rejection, those that rejected. A
+/// limit with a later `t` than the `Retry-After` of the response, if there is one, is left out.
+fn state(log: &RequestLog, retry_after: Option<u32>) -> String {
+    let is_rejected =
+        log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
+    list(log, |text, limit| {
+        let Some(LoggedDecision { remaining, seconds, is_rejection }) = limit.decision else {
+            return false;
+        };
+        if is_rejection != is_rejected || retry_after.is_some_and(|wait| seconds > wait) {
+            return false;
+        }
+        push_parameter(text, ";r=", remaining);
+        push_parameter(text, ";t=", seconds);
+        true
+    })
+}
+
+/// The values of the legacy headers, for the limit that rejected or has the fewest units left. `None` if the
+/// response keeps those that it has, which report a rejection, or no more units than `remaining`.
+fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) -> Option<[u32; 3]> {
+    let decided = log.limits().filter_map(|limit| Some((limit, limit.decision?)));
+    let decided = decided.filter(|(_, it)| retry_after.is_none_or(|wait| it.seconds <= wait));
+    let (limit, decision) = decided.min_by_key(|(_, it)| (!it.is_rejection, it.remaining))?;
+    let is_kept =
+        remaining.is_some_and(|known| retry_after.is_some() || known <= decision.remaining);
+    (!is_kept).then_some([limit.quota.threshold(), decision.remaining, decision.seconds])
+}
+
+/// A list of items with parameters (RFC 9651, section 3.1): the limits for which `push_parameters` returns
+/// true.
+fn list(log: &RequestLog, push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool) -> String {
+    let mut text = String::with_capacity(64);
+    for (index, limit) in log.limits().enumerate() {
+        let before = text.len();
+        if before > 0 {
+            text.push_str(", ");
+        }
+        let namesakes = log.limits().take(index).filter(|other| other.name == limit.name);
+        push_name(&mut text, limit.name.as_str(), namesakes.count());
+        if !push_parameters(&mut text, limit) {
+            text.truncate(before);
+        }
+    }
+    text
+}
+
+/// Appends a name as a string (RFC 9651, section 3.3.3). If `namesakes` limits before it have the same name,
+/// it gets a number. A byte that is not printable ASCII is percent-encoded, and so is `%`: two different
+/// names stay different.
+pub(crate) fn push_name(text: &mut String, name: &str, namesakes: usize) {
+    const HEX: [u8; 16] = *b"0123456789ABCDEF";
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b'%' | ..=0x1f | 0x7f.. => text.extend([
+                '%',
+                char::from(HEX[usize::from(byte >> 4)]),
+                char::from(HEX[usize::from(byte & 15)]),
+            ]),
+            _ => text.push(char::from(byte)),
+        }
+    }
+    if namesakes > 0 {
+        text.push('#');
+        text.push_str(itoa::Buffer::new().format(namesakes + 1));
+    }
+    text.push('"');
+}
+
+fn push_parameter(text: &mut String, name: &str, number: u32) {
+    text.push_str(name);
+    text.push_str(itoa::Buffer::new().format(number));
+}

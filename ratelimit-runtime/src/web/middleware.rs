@@ -1,0 +1,265 @@
+//! What a rate-limiting middleware does in any framework. Its two ends are `layer` with `response` (tower)
+//! and `actix`: they read requests, build responses, and leave the rest to this file and `headers`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tokio::task::futures::TaskLocalFuture;
+
+use super::accept::prefers_json;
+use super::headers::{self, ResponseHeaders};
+use super::rejected::{BodyFn, RejectedRequest, RequestFacts};
+use crate::check::{Check, Part};
+use crate::key::{Key, KeyWriter};
+use crate::limit::Limit;
+use crate::limiter::{self, RateLimiter};
+use crate::reply::{Rejection, Source, StoreError};
+use crate::report::request_log::{self, LoggedFuture, LoggedLimit, RequestLog};
+
+tokio::task_local! {
+    /// Set while a handler runs, together with the log of its request.
+    static FACTS: RequestFacts;
+}
+
+/// A handler that runs with the log and the facts of its request. `take_value` returns the log.
+pub(crate) type HandlerFuture<F> = LoggedFuture<TaskLocalFuture<RequestFacts, F>>;
+
+/// The part of a request that a middleware sees, in the type of a framework.
+pub(crate) trait MiddlewareRequest {
+    /// The headers of the responses.
+    type Headers: ResponseHeaders;
+
+    /// Returns the lines of the `Accept` header.
+    fn accept(&self) -> impl Iterator<Item = &[u8]>;
+
+    #[cfg(feature = "tonic")]
+    fn is_grpc(&self) -> bool {
+        false
+    }
+}
+
+/// The settings of a middleware.
+pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
+    limits: Vec<(Limit, KeyFn<R>)>,
+    is_exempt: Option<ExemptFn<R>>,
+    limiter: Option<RateLimiter>,
+    body: Option<BodyFn>,
+    has_legacy_headers: bool,
+    /// A log with `limits`: the start of each request that is not exempt.
+    log: RequestLog,
+    /// `RateLimit-Policy` for `log`.
+    policy: Option<<R::Headers as ResponseHeaders>::Value>,
+}
+
+/// Returns whether a request passes without a check.
+type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
+
+/// Calls back with the key of a request. The key may borrow from the request, so it is not returned.
+type KeyFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key)) + Send + Sync>;
+
+/// A request between its arrival and its response.
+#[derive(Default)]
+pub(crate) struct RequestScope {
+    log: RequestLog,
+    facts: RequestFacts,
+}
+
+/// What becomes of a request that has arrived.
+pub(crate) enum Admission {
+    Admitted,
+    Rejected(Rejection),
+    /// Poll it with [`RequestScope::poll_check`].
+    Pending(Check),
+}
+
+impl<R: MiddlewareRequest> MiddlewareConfig<R> {
+    pub(crate) fn add_limit<K: Key>(
+        &mut self,
+        limit: Limit,
+        key: impl Fn(&R) -> K + Send + Sync + 'static,
+    ) {
+        let agrees =
+            self.limits.first().is_none_or(|(first, _)| limit.policy().agrees_with(first.policy()));
+        assert!(
+            agrees,
+            "the limits of one layer or middleware are decided together, but `{}` disagrees about \
+             `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
+            limit.name()
+        );
+        self.log.expect(&limit);
+        self.policy = headers::policy::<R::Headers>(&self.log);
+        self.limits.push((limit, Arc::new(move |request, call| call(&key(request)))));
+    }
+
+    pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
+        self.is_exempt = Some(Arc::new(is_exempt));
+    }
+
+    pub(crate) fn set_limiter(&mut self, limiter: RateLimiter) {
+        self.limiter = Some(limiter);
+    }
+
+    pub(crate) fn set_body(
+        &mut self,
+        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
+    ) {
+        self.body = Some(Arc::new(body));
+    }
+
+    pub(crate) fn set_legacy_headers(&mut self) {
+        self.has_legacy_headers = true;
+    }
+
+    /// Starts the check of a request that has arrived. A decision of this process is made at once, unless
+    /// the call waits. A call to Redis is sent when the check is polled.
+    pub(crate) fn start(&self, request: &R) -> (RequestScope, Admission) {
+        let facts = RequestFacts {
+            prefers_json: prefers_json(request.accept()),
+            #[cfg(feature = "tonic")]
+            is_grpc: request.is_grpc(),
+            body: self.body.clone(),
+        };
+        if self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
+            return (RequestScope { log: RequestLog::default(), facts }, Admission::Admitted);
+        }
+        let mut log = self.log.clone();
+        let admission = match self.limits.first() {
+            Some((first, _)) => log.sync_scope(|| self.start_check(first, request)),
+            None => Admission::Admitted,
+        };
+        (RequestScope { log, facts }, admission)
+    }
+
+    fn start_check(&self, first: &Limit, request: &R) -> Admission {
+        let (mut check, is_local) = match &self.limiter {
+            Some(limiter) => self.check(limiter, request),
+            None => limiter::with_current(
+                |limiter| self.check(limiter, request),
+                |error| (Check::undecided(first, StoreError::Configuration(error)), true),
+            ),
+        };
+        if !is_local {
+            return Admission::Pending(check);
+        }
+        match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(_)) => Admission::Admitted,
+            Poll::Ready(Err(rejection)) => Admission::Rejected(rejection),
+            Poll::Pending => Admission::Pending(check),
+        }
+    }
+
+    /// Returns the check of a request, and whether this process decides it.
+    fn check(&self, limiter: &RateLimiter, request: &R) -> (Check, bool) {
+        let is_local = limiter.source() == Source::Embedded;
+        if let [(limit, key)] = &*self.limits {
+            let mut check = None;
+            key(request, &mut |key| check = Some(limiter.check(limit, key, 1)));
+            if let Some(check) = check {
+                return (check, is_local);
+            }
+        }
+        let mut keys = Vec::with_capacity(self.limits.len());
+        for (_, key) in &self.limits {
+            key(request, &mut |key| keys.push(KeyWriter::owned(key)));
+        }
+        let charges = self.limits.iter().zip(&keys);
+        let parts: Vec<_> = charges.map(|((limit, _), key)| Part::new(limit, key, 1)).collect();
+        (limiter.check_all(&parts), is_local)
+    }
+
+    /// Adds the headers that report the limits in `log`.
+    pub(crate) fn write_headers(&self, headers: &mut R::Headers, log: &RequestLog) {
+        let expected = self.log.limits().map(LoggedLimit::identity);
+        let policy = if log.limits().map(LoggedLimit::identity).eq(expected) {
+            self.policy.clone()
+        } else {
+            headers::policy::<R::Headers>(log)
+        };
+        headers::write(headers, log, policy, self.has_legacy_headers);
+    }
+}
+
+// Not derived: a request type need not implement `Clone` or `Default`.
+impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
+    fn clone(&self) -> Self {
+        Self {
+            limits: self.limits.clone(),
+            is_exempt: self.is_exempt.clone(),
+            limiter: self.limiter.clone(),
+            body: self.body.clone(),
+            has_legacy_headers: self.has_legacy_headers,
+            log: self.log.clone(),
+            policy: self.policy.clone(),
+        }
+    }
+}
+
+impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            is_exempt: None,
+            limiter: None,
+            body: None,
+            has_legacy_headers: false,
+            log: RequestLog::default(),
+            policy: None,
+        }
+    }
+}
+
+impl RequestScope {
+    /// Polls the check of the request.
+    pub(crate) fn poll_check(
+        &mut self,
+        check: &mut Check,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Rejection>> {
+        self.log.sync_scope(|| Pin::new(check).poll(context)).map_ok(drop)
+    }
+
+    /// Runs the handler of the request.
+    pub(crate) fn handle<F: Future>(self, handler: F) -> HandlerFuture<F> {
+        self.log.scope(FACTS.scope(self.facts, handler))
+    }
+
+    pub(crate) fn log(&self) -> &RequestLog {
+        &self.log
+    }
+
+    /// Returns the request, to be answered with `rejection`.
+    pub(crate) fn rejected<'a>(&'a self, rejection: &'a Rejection) -> RejectedRequest<'a> {
+        RejectedRequest::new(rejection, &self.facts, &self.log)
+    }
+}
+
+/// Builds the response of a rejection that a handler returns. Behind a middleware, `build` learns what the
+/// client prefers, and the middleware adds the headers. Elsewhere, the headers that report the limit are
+/// added here.
+pub(crate) fn respond<T, H: ResponseHeaders>(
+    rejection: &Rejection,
+    build: impl FnOnce(&RejectedRequest<'_>) -> T,
+    headers: impl FnOnce(&mut T) -> &mut H,
+) -> T {
+    let recorded = |log: &mut RequestLog| {
+        record_rejection(log, rejection);
+        log.clone()
+    };
+    if let Some(log) = request_log::with_current(recorded) {
+        let facts = FACTS.try_with(RequestFacts::clone).unwrap_or_default();
+        return build(&RejectedRequest::new(rejection, &facts, &log));
+    }
+    let mut scope = RequestScope::default();
+    record_rejection(&mut scope.log, rejection);
+    let mut response = build(&scope.rejected(rejection));
+    let policy = headers::policy::<H>(&scope.log);
+    headers::write(headers(&mut response), &scope.log, policy, false);
+    response
+}
+
+fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
+    if let Rejection::Limited { name, quota, decision } = rejection {
+        log.record(name, *quota, decision);
+    }
+}

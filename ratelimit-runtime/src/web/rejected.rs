@@ -1,0 +1,159 @@
+//! A rejected request, and its response as plain values.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::headers::push_name;
+use crate::reply::Rejection;
+use crate::report::request_log::{RequestLog, whole_seconds};
+
+/// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
+#[derive(Clone, Copy, Debug)]
+pub struct RejectedRequest<'a> {
+    rejection: &'a Rejection,
+    facts: &'a RequestFacts,
+    /// The number of limits in the log before this one that have the same name.
+    namesakes: usize,
+}
+
+/// What a middleware keeps of a request, in case it is rejected.
+#[derive(Clone, Default)]
+pub(crate) struct RequestFacts {
+    pub(crate) prefers_json: bool,
+    #[cfg(feature = "tonic")]
+    pub(crate) is_grpc: bool,
+    /// Returns the body, if the application sets it.
+    pub(crate) body: Option<BodyFn>,
+}
+
+/// Returns the content type and the text of a body.
+pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync>;
+
+/// The response of a rejected request, without the headers that report limits.
+pub(crate) struct RejectionResponse {
+    pub(crate) status: u16,
+    pub(crate) content_type: &'static str,
+    pub(crate) retry_after: Option<u32>,
+    pub(crate) body: String,
+}
+
+/// The value of `Cache-Control` in each response of a rejected request. A cache must not store a 429 (RFC
+/// 6585, section 4), and should not store the others.
+pub(crate) const CACHE_CONTROL_VALUE: &str = "no-store";
+
+impl<'a> RejectedRequest<'a> {
+    pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
+        let namesakes = match rejection {
+            Rejection::Limited { name, quota, .. } => {
+                let before = log.limits().take_while(|it| it.identity() != (name, *quota));
+                before.filter(|it| it.name == *name).count()
+            }
+            _ => 0,
+        };
+        Self { rejection, facts, namesakes }
+    }
+
+    /// Returns why the request was rejected.
+    #[must_use]
+    pub fn rejection(&self) -> &'a Rejection {
+        self.rejection
+    }
+
+    /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
+    /// text.
+    #[must_use]
+    pub fn prefers_json(&self) -> bool {
+        self.facts.prefers_json
+    }
+
+    /// Returns the status code: 429 if the limit is reached, 413 if the cost exceeds the capacity, 503 if
+    /// the store could not decide.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        status(self.rejection)
+    }
+
+    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` if
+    /// no wait is known to help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<u32> {
+        self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))
+    }
+
+    /// Returns the problem details as JSON (RFC 9457). Their types are those of
+    /// draft-ietf-httpapi-ratelimit-headers-11, section 5.
+    #[must_use]
+    pub fn problem_json(&self) -> String {
+        let (kind, title, has_policies) = match self.rejection {
+            Rejection::Limited { .. } => (QUOTA_EXCEEDED, "Quota Exceeded", true),
+            Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
+            Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
+        };
+        let status = self.status();
+        let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{status}"#);
+        text.push_str(r#","detail":"#);
+        push_json_string(&mut text, &self.rejection.to_string());
+        if has_policies {
+            text.push_str(r#","violated-policies":["#);
+            // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
+            push_name(&mut text, self.rejection.name(), self.namesakes);
+            text.push(']');
+        }
+        text.push('}');
+        text
+    }
+
+    #[cfg(feature = "tonic")]
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.facts.is_grpc
+    }
+
+    /// Returns the response over HTTP.
+    pub(crate) fn response(&self) -> RejectionResponse {
+        let (content_type, body) = match &self.facts.body {
+            Some(body) => body(self),
+            None if self.prefers_json() => ("application/problem+json", self.problem_json()),
+            None => ("text/plain; charset=utf-8", self.rejection.to_string()),
+        };
+        let (status, retry_after) = (self.status(), self.retry_after());
+        RejectionResponse { status, content_type, retry_after, body }
+    }
+}
+
+impl fmt::Debug for RequestFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestFacts")
+            .field("prefers_json", &self.prefers_json)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The status code of a rejection.
+pub(crate) fn status(rejection: &Rejection) -> u16 {
+    match rejection {
+        Rejection::Limited { .. } => 429,
+        Rejection::CostExceedsCapacity { .. } => 413,
+        Rejection::Unavailable { .. } => 503,
+    }
+}
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// Appends a string of JSON (RFC 8259, section 7).
+fn push_json_string(text: &mut String, value: &str) {
+    text.push('"');
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => text.extend(['\\', character]),
+            '\0'..='\x1f' => {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "\\u{:04x}", u32::from(character));
+            }
+            _ => text.push(character),
+        }
+    }
+    text.push('"');
+}

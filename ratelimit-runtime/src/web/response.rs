@@ -1,0 +1,136 @@
+//! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
+//! turns into a response. Twin of the second half of `actix`.
+
+use http::header::Entry;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+
+use super::headers::{HeaderField, ResponseHeaders, joined};
+use super::middleware::{self, MiddlewareRequest};
+use super::rejected::{CACHE_CONTROL_VALUE, RejectedRequest};
+use crate::reply::Rejection;
+
+/// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
+/// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
+#[derive(Clone, Copy, Debug)]
+pub struct Http;
+
+/// Responds to rejected requests over gRPC, with a status.
+#[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+#[derive(Clone, Copy, Debug)]
+pub struct Grpc;
+
+/// How a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This trait is
+/// sealed.
+pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
+
+impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
+
+mod sealed {
+    use super::{RejectedRequest, Response};
+
+    #[allow(unreachable_pub, reason = "it seals a public trait")]
+    pub trait BuildResponse<B> {
+        /// Builds the response, without the headers that report limits.
+        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
+    }
+}
+
+impl<B: From<String>> sealed::BuildResponse<B> for Http {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
+        #[cfg(feature = "tonic")]
+        if rejected.is_grpc() {
+            let response = super::tonic::response::<()>(rejected.rejection());
+            return response.map(|()| B::from(String::new()));
+        }
+        let plain = rejected.response();
+        let mut response = Response::new(B::from(plain.body));
+        *response.status_mut() =
+            StatusCode::from_u16(plain.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let headers = response.headers_mut();
+        if let Ok(content_type) = HeaderValue::from_str(plain.content_type) {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+        if let Some(seconds) = plain.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<B: Default> sealed::BuildResponse<B> for Grpc {
+    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
+        super::tonic::response(rejected.rejection())
+    }
+}
+
+/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer),
+/// this is the response that the layer builds, and the layer adds the headers that report limits. Elsewhere,
+/// for instance in a spawned task, it is plain text with the headers of the limit that rejected.
+impl<B: From<String>> From<Rejection> for Response<B> {
+    fn from(rejection: Rejection) -> Self {
+        let build = <Http as sealed::BuildResponse<B>>::build;
+        middleware::respond(&rejection, build, Response::headers_mut)
+    }
+}
+
+impl MiddlewareRequest for Parts {
+    type Headers = HeaderMap;
+
+    fn accept(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes)
+    }
+
+    #[cfg(feature = "tonic")]
+    fn is_grpc(&self) -> bool {
+        super::tonic::is_grpc(self)
+    }
+}
+
+impl ResponseHeaders for HeaderMap {
+    type Value = HeaderValue;
+
+    fn value(text: String) -> Option<HeaderValue> {
+        HeaderValue::try_from(text).ok()
+    }
+
+    fn number(&self, field: HeaderField) -> Option<u32> {
+        self.get(name(field))?.to_str().ok()?.parse().ok()
+    }
+
+    fn set_number(&mut self, field: HeaderField, number: u32) {
+        self.insert(name(field), HeaderValue::from(number));
+    }
+
+    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+        match self.entry(name(field)) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+            }
+            Entry::Occupied(mut entry) => {
+                let lines = entry.iter().map(HeaderValue::as_bytes);
+                let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines));
+                entry.insert(line.unwrap_or(value));
+            }
+        }
+    }
+}
+
+/// The name of `field`. Statics, so that no call checks and copies the name (`benches/all -- layer`).
+fn name(field: HeaderField) -> &'static HeaderName {
+    macro_rules! names {
+        ($($field:ident),*) => {
+            match field {
+                $(HeaderField::$field => {
+                    static NAME: HeaderName = HeaderName::from_static(HeaderField::$field.as_str());
+                    &NAME
+                })*
+            }
+        };
+    }
+    names!(RetryAfter, Policy, State, LegacyLimit, LegacyRemaining, LegacyReset)
+}
