@@ -41,11 +41,19 @@ impl Values {
         let Self { algorithm, threshold, period_us, burst, offset, lease } = self;
         let period = Duration::from_micros(period_us);
         let limit = RuntimeLimit::new("name", counterpart(algorithm), threshold, period);
-        let limit = limit.and_then(|limit| burst.map_or(Ok(limit), |burst| limit.try_burst(burst)));
-        let limit = limit.and_then(|limit| {
-            offset.map_or(Ok(limit), |minutes| limit.try_align(Align::offset_minutes(minutes)))
+        let limit = limit.and_then(|limit| match burst {
+            Some(burst) => limit.try_burst(burst),
+            None => Ok(limit),
         });
-        limit.and_then(|limit| lease.map_or(Ok(limit), |lease| limit.try_lease(lease))).is_ok()
+        let limit = limit.and_then(|limit| match offset {
+            Some(minutes) => limit.try_align(Align::offset_minutes(minutes)),
+            None => Ok(limit),
+        });
+        let limit = limit.and_then(|limit| match lease {
+            Some(lease) => limit.try_lease(lease),
+            None => Ok(limit),
+        });
+        limit.is_ok()
     }
 }
 

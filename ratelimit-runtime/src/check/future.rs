@@ -15,22 +15,22 @@ use crate::store::{OneOrMany, Reply};
 
 /// A call that is being checked: `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
-pub struct Check(Stage);
+pub struct Check(CheckStage);
 
 /// Like [`Check`], but resolves to `()`: the attribute needs no decision.
 #[must_use = "futures do nothing unless polled"]
 pub struct Pass(Check);
 
-enum Stage {
-    Admitted(Admission),
-    Decided(Verdict),
+enum CheckStage {
+    Admitted(AdmittedCall),
+    Decided(DecidedCall),
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
 }
 
 /// A call that was admitted at once, as the store counts. Saves the conversion to durations for callers that
 /// do not look at them (`cargo bench --bench all -- embedded`).
 #[derive(Clone, Copy)]
-struct Admission {
+struct AdmittedCall {
     source: Source,
     capacity: u32,
     remaining: u32,
@@ -38,7 +38,7 @@ struct Admission {
 }
 
 /// A call that was decided at once.
-struct Verdict {
+struct DecidedCall {
     is_rejected: bool,
     allowed: bool,
     source: Source,
@@ -54,7 +54,7 @@ impl Check {
     /// A call that was admitted and that nothing observes.
     #[inline]
     pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64, source: Source) -> Self {
-        Self(Stage::Admitted(Admission { source, capacity, remaining, reset_us }))
+        Self(CheckStage::Admitted(AdmittedCall { source, capacity, remaining, reset_us }))
     }
 
     /// A call that spent leased units.
@@ -75,8 +75,8 @@ impl Check {
         outcome: &Outcome,
         source: Source,
     ) -> Self {
-        let verdict = Verdict::new(label, outcome, source);
-        report.end_if_observed(|| label.clone(), || verdict.result());
+        let call = DecidedCall::new(label, outcome, source);
+        report.end_if_observed(|| label.clone(), || call.result());
         Self::unobserved(label, outcome, source)
     }
 
@@ -89,15 +89,15 @@ impl Check {
     /// A call that was decided and that nothing observes.
     #[inline]
     pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        let mut verdict = Verdict::new(label, outcome, source);
-        verdict.is_rejected &= !label.shadow;
-        Self(Stage::Decided(verdict))
+        let mut call = DecidedCall::new(label, outcome, source);
+        call.is_rejected &= !label.shadow;
+        Self(CheckStage::Decided(call))
     }
 
     /// A peek that was answered.
     pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        let verdict = Verdict { is_rejected: false, ..Verdict::new(label, outcome, source) };
-        Self(Stage::Decided(verdict))
+        let call = DecidedCall { is_rejected: false, ..DecidedCall::new(label, outcome, source) };
+        Self(CheckStage::Decided(call))
     }
 
     /// A call that `reply` decides.
@@ -106,7 +106,7 @@ impl Check {
         labels: OneOrMany<LimitLabel>,
         reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
     ) -> Self {
-        Self(Stage::Pending(Box::pin(async move {
+        Self(CheckStage::Pending(Box::pin(async move {
             let (label, result) = judge(&labels, reply.await);
             report.end(label, &result);
             apply_shadow(label, result, false)
@@ -118,7 +118,7 @@ impl Check {
         label: LimitLabel,
         reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
     ) -> Self {
-        Self(Stage::Pending(Box::pin(async move {
+        Self(CheckStage::Pending(Box::pin(async move {
             let reply = reply.await.map_err(|error| Rejection::unavailable(&label, error))?;
             Ok(Decision::new(label.capacity, &reply.first(), reply.source))
         })))
@@ -130,7 +130,7 @@ impl Check {
         label: LimitLabel,
         rejection: Rejection,
     ) -> Self {
-        Self(Stage::Pending(Box::pin(async move {
+        Self(CheckStage::Pending(Box::pin(async move {
             let (result, is_peek) = (Err(rejection), report.is_none());
             if let Some(report) = report {
                 report.end(&label, &result);
@@ -165,9 +165,9 @@ impl Future for Check {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Stage::Admitted(admission) => Poll::Ready(Ok(admission.decision())),
-            Stage::Decided(verdict) => Poll::Ready(verdict.result()),
-            Stage::Pending(pending) => {
+            CheckStage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
+            CheckStage::Decided(call) => Poll::Ready(call.result()),
+            CheckStage::Pending(pending) => {
                 // Out of line, so that the ready arms stay in registers.
                 let mut result = Poll::Pending;
                 poll_into(pending.as_mut(), context, &mut result);
@@ -196,7 +196,7 @@ fn poll_into<F: Future + ?Sized>(
     *result = future.poll(context);
 }
 
-impl Admission {
+impl AdmittedCall {
     #[inline]
     fn decision(&self) -> Decision {
         Decision {
@@ -210,7 +210,7 @@ impl Admission {
     }
 }
 
-impl Verdict {
+impl DecidedCall {
     #[inline]
     fn new(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         Self {

@@ -10,22 +10,22 @@ use super::StoreError;
 ///
 /// It owns what it needs and is `Send`. On the embedded store it is ready at once.
 #[must_use = "futures do nothing unless polled"]
-pub struct Answer<T>(Stage<T>);
+pub struct Answer<T>(AnswerStage<T>);
 
-enum Stage<T> {
+enum AnswerStage<T> {
     Ready(Option<Result<T, StoreError>>),
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
 impl<T> Answer<T> {
     pub(crate) fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(Stage::Ready(Some(answer)))
+        Self(AnswerStage::Ready(Some(answer)))
     }
 
     pub(crate) fn pending(
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Self {
-        Self(Stage::Pending(Box::pin(answer)))
+        Self(AnswerStage::Pending(Box::pin(answer)))
     }
 }
 
@@ -34,8 +34,10 @@ impl<T: Unpin> Future for Answer<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Stage::Ready(answer) => Poll::Ready(answer.take().expect("polled after it was ready")),
-            Stage::Pending(answer) => answer.as_mut().poll(context),
+            AnswerStage::Ready(answer) => {
+                Poll::Ready(answer.take().expect("polled after it was ready"))
+            }
+            AnswerStage::Pending(answer) => answer.as_mut().poll(context),
         }
     }
 }

@@ -54,7 +54,7 @@ impl List {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum LogStep {
     Apply(Op, u32),
     /// Gives back what was charged so long ago.
     Return(u64, u32),
@@ -62,16 +62,16 @@ enum Step {
     Change(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LogStep> {
     let cost = || prop_oneof![20 => 1_u32..4, 1 => Just(0_u32), 1 => 1_u32..300];
     prop_oneof![
-        60 => cost().prop_map(|cost| Step::Apply(Op::Decide, cost)),
-        2 => cost().prop_map(|cost| Step::Apply(Op::Peek, cost)),
-        1 => cost().prop_map(|cost| Step::Apply(Op::Refund, cost)),
-        1 => (0..1_100_u64, cost()).prop_map(|(ago, cost)| Step::Return(ago, cost)),
-        20 => (0_i64..20).prop_map(Step::Wait),
-        1 => (-300_i64..1_100).prop_map(Step::Wait),
-        1 => (0_usize..3).prop_map(Step::Change),
+        60 => cost().prop_map(|cost| LogStep::Apply(Op::Decide, cost)),
+        2 => cost().prop_map(|cost| LogStep::Apply(Op::Peek, cost)),
+        1 => cost().prop_map(|cost| LogStep::Apply(Op::Refund, cost)),
+        1 => (0..1_100_u64, cost()).prop_map(|(ago, cost)| LogStep::Return(ago, cost)),
+        20 => (0_i64..20).prop_map(LogStep::Wait),
+        1 => (-300_i64..1_100).prop_map(LogStep::Wait),
+        1 => (0_usize..3).prop_map(LogStep::Change),
     ]
 }
 
@@ -90,17 +90,17 @@ proptest! {
         let (mut log, mut list) = (Log::default(), List::default());
         for step in steps {
             let (op, cost) = match step {
-                Step::Wait(micros) => {
+                LogStep::Wait(micros) => {
                     clock = clock.saturating_add_signed(micros);
                     continue;
                 }
-                Step::Change(index) => {
+                LogStep::Change(index) => {
                     limit = &limits[index];
                     continue;
                 }
-                Step::Apply(op @ (Op::Decide | Op::Peek), cost) => (op, cost.min(limit.threshold())),
-                Step::Apply(op, cost) => (op, cost),
-                Step::Return(ago, cost) => (Op::Return { at: clock - ago }, cost),
+                LogStep::Apply(op @ (Op::Decide | Op::Peek), cost) => (op, cost.min(limit.threshold())),
+                LogStep::Apply(op, cost) => (op, cost),
+                LogStep::Return(ago, cost) => (Op::Return { at: clock - ago }, cost),
             };
             let expected = list.apply(op, limit.threshold().into(), clock, cost.into());
             let got = log.apply(op, limit.terms(), clock, cost);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum TableStep {
         Insert(KeyId, u64),
         Remove(KeyId),
         Sweep(u64),
@@ -216,12 +216,12 @@ mod tests {
             .prop_map(|(high, low)| KeyId::from_bits(u128::from(high) << 64 | u128::from(low)))
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = TableStep> {
         prop_oneof![
-            6 => (key_id(), 1..100_u64).prop_map(|(key_id, until)| Step::Insert(key_id, until)),
-            2 => key_id().prop_map(Step::Remove),
-            1 => (0..100_u64).prop_map(Step::Sweep),
-            1 => any::<usize>().prop_map(Step::Evict),
+            6 => (key_id(), 1..100_u64).prop_map(|(key_id, until)| TableStep::Insert(key_id, until)),
+            2 => key_id().prop_map(TableStep::Remove),
+            1 => (0..100_u64).prop_map(TableStep::Sweep),
+            1 => any::<usize>().prop_map(TableStep::Evict),
         ]
     }
 
@@ -244,7 +244,7 @@ mod tests {
             let (mut table, mut map) = (Table::<Until>::new(), BTreeMap::new());
             for step in steps {
                 match step {
-                    Step::Insert(key_id, until) => {
+                    TableStep::Insert(key_id, until) => {
                         if let Some(state) = table.get_mut(key_id) {
                             state.0 = until;
                         } else {
@@ -252,19 +252,19 @@ mod tests {
                         }
                         map.insert(key_id, until);
                     }
-                    Step::Remove(key_id) => {
+                    TableStep::Remove(key_id) => {
                         table.remove(key_id);
                         map.remove(&key_id);
                     }
-                    Step::Sweep(now) => {
+                    TableStep::Sweep(now) => {
                         table.sweep(now);
                         map.retain(|key_id, until| *until > now || table.get_mut(*key_id).is_some());
                     }
-                    Step::Evict(spread) if !map.is_empty() => {
+                    TableStep::Evict(spread) if !map.is_empty() => {
                         table.evict(spread);
                         map.retain(|key_id, _| table.get_mut(*key_id).is_some());
                     }
-                    Step::Evict(_) => {}
+                    TableStep::Evict(_) => {}
                 }
                 prop_assert!(is_sound(&table));
                 prop_assert_eq!(table.len(), map.len());

@@ -31,7 +31,7 @@ const ON_THE_WAY: Duration = Duration::from_millis(10);
 /// The nodes are not asked again who serves what before this has passed.
 const QUIET: Duration = Duration::from_millis(100);
 
-type Place = (Box<str>, u16);
+type NodeAddress = (Box<str>, u16);
 
 /// By slot; nothing where no node is known.
 type Owners = Arc<[Option<Arc<Node>>]>;
@@ -40,7 +40,7 @@ pub(super) struct Cluster {
     seeds: Vec<Target>,
     prefix: Box<str>,
     deadline: Duration,
-    nodes: Mutex<HashMap<Place, Arc<Node>>>,
+    nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     owners: watch::Sender<Owners>,
     /// When the nodes were last asked who serves what, since `born`; plus 1, for 0 is never.
     asked: AtomicU64,
