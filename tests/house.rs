@@ -1,0 +1,114 @@
+//! The structure of the runtime crate: rooms import only rooms below them, and a type name exists once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rooms, from the floor up. CONTRIBUTING.md says what each is for.
+const ROOMS: [&str; 16] = [
+    "sticky",
+    "clock",
+    "limit",
+    "key",
+    "algorithm",
+    "reply",
+    "report",
+    "background",
+    "store",
+    "backend",
+    "lease",
+    "waiting",
+    "check",
+    "limiter",
+    "web",
+    "expansion",
+];
+
+/// Files that take the place of another file in builds without a feature, and define the same names.
+const TWINS: [&str; 2] = ["report/unmeasured.rs", "store/unshared.rs"];
+
+fn sources() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut sources = root.map(|folder| folder.join("ratelimit-runtime/src"));
+    sources.find(|folder| folder.is_dir()).expect("the runtime is in the workspace")
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The code of each file of the runtime by its path, without comments.
+fn code() -> BTreeMap<String, String> {
+    let (sources, mut found) = (sources(), Vec::new());
+    files(&sources, &mut found);
+    let code = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("a source file");
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let name = path.strip_prefix(&sources).expect("inside").to_string_lossy().into_owned();
+        (name, lines.collect::<Vec<_>>().join("\n"))
+    };
+    found.into_iter().map(code).collect()
+}
+
+fn floor(room: &str) -> Option<usize> {
+    ROOMS.iter().position(|known| *known == room)
+}
+
+/// Returns the identifiers that follow `prefix` in `code`.
+fn words_after<'a>(code: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    code.match_indices(prefix).map(move |(at, _)| {
+        let rest = &code[at + prefix.len()..];
+        let end = rest.find(|byte: char| !byte.is_alphanumeric() && byte != '_');
+        &rest[..end.unwrap_or(rest.len())]
+    })
+}
+
+#[test]
+fn rooms_import_only_rooms_below_them() {
+    let (mut upward, mut imports) = (Vec::new(), 0);
+    for (file, code) in code() {
+        let room = file.split(['/', '.']).next().expect("a path");
+        if room == "lib" {
+            continue;
+        }
+        let own =
+            floor(room).unwrap_or_else(|| panic!("`{file}` is in no room: add it to `ROOMS`"));
+        for import in words_after(&code, "crate::").filter_map(floor) {
+            imports += 1;
+            if import > own {
+                upward.push(format!("{file} imports {}", ROOMS[import]));
+            }
+        }
+    }
+    assert!(imports > 200, "{imports} imports were found");
+    assert_eq!(upward, [""; 0]);
+}
+
+#[test]
+fn a_type_name_exists_once() {
+    let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, code) in code() {
+        if TWINS.contains(&&*file) {
+            continue;
+        }
+        for kind in
+            ["struct ", "enum ", "trait ", "\ntype ", "\npub(crate) type ", "\npub(super) type "]
+        {
+            for name in words_after(&code, kind) {
+                if name.starts_with(char::is_uppercase) {
+                    definitions.entry(name.to_owned()).or_default().push(file.clone());
+                }
+            }
+        }
+    }
+    assert!(definitions.len() > 100, "{} types were found", definitions.len());
+    definitions.retain(|_, files| files.len() > 1);
+    assert_eq!(definitions, BTreeMap::new());
+}
