@@ -95,11 +95,11 @@ impl Backend {
     }
 
     /// Adds the name that the shared store has for the count, if it decides calls with this policy.
-    pub(crate) fn address(&self, policy: Policy, mut charge: Charge, key: &dyn Key) -> Charge {
+    pub(crate) fn address(&self, policy: Policy, mut charge: Charge, key: &dyn Key) -> Arc<Charge> {
         if let Some(shared) = self.shared_for(policy) {
             charge.count_name = shared.count_name(&charge.terms, key);
         }
-        charge
+        Arc::new(charge)
     }
 
     /// Returns a rejection of the shared store that still holds for a charge.
@@ -122,9 +122,8 @@ impl Backend {
         policy: Policy,
         request: Request,
     ) -> Result<Reply, StoreError> {
-        let local = request.map(Charge::local);
-        let result = self.request(policy, &local, request).await;
-        result.or_else(|error| self.fall_back(policy, &local, error))
+        let result = self.request(policy, &request).await;
+        result.or_else(|error| self.fall_back(policy, &request, error))
     }
 
     /// Executes a request. If the shared store fails, the caller may [fall back](Self::fall_back).
@@ -133,8 +132,7 @@ impl Backend {
         policy: Policy,
         request: Request,
     ) -> Result<Reply, StoreError> {
-        let local = request.map(Charge::local);
-        self.request(policy, &local, request).await
+        self.request(policy, &request).await
     }
 
     /// Applies the `on_error` of the policy to a request that failed.
@@ -178,7 +176,7 @@ impl Backend {
     }
 
     /// Removes a count, here at once and in the shared store.
-    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Charge) -> Answer<()> {
+    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<()> {
         // What was counted here during an outage is removed as well.
         self.local.remove(&charge.terms, charge.key_id);
         if !self.is_shared(policy) {
@@ -187,9 +185,8 @@ impl Backend {
         let backend = Arc::clone(self);
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy) else { return Ok(()) };
-            let key_id = charge.key_id;
-            let result = shared.reset(charge).await;
-            backend.rejections.forget(key_id);
+            let result = shared.reset(&charge).await;
+            backend.rejections.forget(charge.key_id);
             result
         })
     }
@@ -203,18 +200,13 @@ impl Backend {
     }
 
     /// Sends a request to its store, and observes what the shared store replies.
-    async fn request(
-        &self,
-        policy: Policy,
-        local: &Request,
-        request: Request,
-    ) -> Result<Reply, StoreError> {
+    async fn request(&self, policy: Policy, request: &Request) -> Result<Reply, StoreError> {
         let Some(shared) = self.shared_for(policy) else {
-            return self.local.execute(request).await;
+            return self.local.execute(request.clone()).await;
         };
         let stamp = self.rejections.stamp(self.clock().local());
-        let result = shared.execute(request).await;
-        match (local, &result) {
+        let result = shared.execute(request.clone()).await;
+        match (request, &result) {
             (Request::Apply(Op::Decide, charges), Ok(reply)) => {
                 let now = self.clock().local();
                 // A rejection of several limits may hold for one of them only.
@@ -228,7 +220,7 @@ impl Backend {
             }
             (Request::Apply(..) | Request::ApplyAhead(..), _) => {}
         }
-        let name = local.charges().first().map_or("", |charge| charge.terms.name().as_str());
+        let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
         self.outages.observe(self.clock(), name, self.on_error(policy), &result);
         result
     }

@@ -100,26 +100,27 @@ impl Check {
         Self(CheckStage::Decided(call))
     }
 
-    /// A call that `reply` decides.
-    pub(super) fn pending(
+    /// A call that `decide` decides. The box builds its future in place: a future that is passed on is copied.
+    pub(super) fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
         report: Report,
         labels: OneOrMany<LimitLabel>,
-        reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
+        decide: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
         Self(CheckStage::Pending(Box::pin(async move {
-            let (label, result) = judge(&labels, reply.await);
+            let reply = decide().await;
+            let (label, result) = judge(&labels, reply);
             report.end(label, &result);
             apply_shadow(label, result, false)
         })))
     }
 
-    /// A peek that `reply` answers.
-    pub(super) fn peeking(
+    /// A peek that `peek` answers.
+    pub(super) fn peeking<F: Future<Output = Result<Reply, StoreError>> + Send>(
         label: LimitLabel,
-        reply: impl Future<Output = Result<Reply, StoreError>> + Send + 'static,
+        peek: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
         Self(CheckStage::Pending(Box::pin(async move {
-            let reply = reply.await.map_err(|error| Rejection::unavailable(&label, error))?;
+            let reply = peek().await.map_err(|error| Rejection::unavailable(&label, error))?;
             Ok(Decision::new(label.capacity, &reply.first(), reply.source))
         })))
     }

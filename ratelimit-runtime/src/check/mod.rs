@@ -139,18 +139,16 @@ impl Checker {
         let labels = OneOrMany::One(label);
         if let Some(wait) = limit.max_wait() {
             let waiting = Arc::clone(&self.waiting);
-            return Check::pending(
-                report,
-                labels,
-                waiting.admit(policy, OneOrMany::One(charge), wait),
-            );
+            return Check::pending(report, labels, move || {
+                waiting.admit(policy, OneOrMany::One(charge), wait)
+            });
         }
         if let Some(key_id) = lease_id.filter(|_| cost > 0) {
             let call = self.leases.call(limit, key_id, charge);
-            return Check::pending(report, labels, call.decide());
+            return Check::pending(report, labels, move || call.decide());
         }
         let backend = Arc::clone(&self.backend);
-        Check::pending(report, labels, async move {
+        Check::pending(report, labels, move || async move {
             backend.execute(policy, Request::decide(charge)).await
         })
     }
@@ -171,7 +169,7 @@ impl Checker {
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
         let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
         let capacity = label.capacity;
-        Check::peeking(label, async move {
+        Check::peeking(label, move || async move {
             let reply = backend.execute(policy, request).await?;
             let Some(key_id) = lease_id else { return Ok(reply) };
             // Units that this process holds are left as well.

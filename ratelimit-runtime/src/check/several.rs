@@ -12,7 +12,7 @@ use crate::store::{Charge, OneOrMany, Request};
 
 /// The charges of a call, no two of one count, each with the label of its limit.
 struct MergedParts {
-    charges: Vec<Charge>,
+    charges: Vec<Arc<Charge>>,
     labels: Vec<LimitLabel>,
 }
 
@@ -46,14 +46,18 @@ impl Checker {
         let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));
         if let Some(wait) = first.max_wait() {
             let waiting = Arc::clone(&self.waiting);
-            return Check::pending(report, labels, waiting.admit(policy, charges, wait));
+            return Check::pending(report, labels, move || waiting.admit(policy, charges, wait));
         }
         let request = Request::Apply(Op::Decide, charges);
         if let Some(reply) = self.backend.execute_locally(policy, &request) {
             return Check::judged(report, &labels, &reply);
         }
         let backend = Arc::clone(&self.backend);
-        Check::pending(report, labels, async move { backend.execute(policy, request).await })
+        Check::pending(
+            report,
+            labels,
+            move || async move { backend.execute(policy, request).await },
+        )
     }
 
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,
@@ -70,7 +74,7 @@ impl Checker {
                     limits.push(*limit);
                 }
                 Some(index) if limits[index] == *limit => {
-                    let known = &mut merged.charges[index];
+                    let known = Arc::make_mut(&mut merged.charges[index]);
                     known.cost = known.cost.saturating_add(*cost);
                 }
                 Some(index) => return Err(limits[index].label()),

@@ -14,8 +14,8 @@ use crate::store::{Charge, Reply};
 
 /// What is leased, and how.
 pub(super) struct LeaseTarget {
-    /// A charge under the terms of the lease. Its cost is not used.
-    pub(super) charge: Charge,
+    /// A call under the terms of the lease. Only that call uses its cost.
+    pub(super) charge: Arc<Charge>,
     pub(super) policy: Policy,
     /// The most units that the process may hold.
     pub(super) max_units: u32,
@@ -30,8 +30,8 @@ impl LeaseTarget {
     }
 
     /// Returns the charge of `units` units.
-    pub(super) fn charge_of(&self, units: u32) -> Charge {
-        Charge { cost: units, ..self.charge.clone() }
+    pub(super) fn charge_of(&self, units: u32) -> Arc<Charge> {
+        Arc::new(Charge { cost: units, ..(*self.charge).clone() })
     }
 
     fn capacity(&self) -> u32 {

@@ -79,7 +79,7 @@ impl Leases {
         self: &Arc<Self>,
         limit: &Limit,
         key_id: KeyId,
-        charge: Charge,
+        charge: Arc<Charge>,
     ) -> LeasedCall {
         let target = LeaseTarget {
             policy: limit.policy(),
@@ -209,7 +209,7 @@ impl LeasedCall {
     /// Decides the call within one deadline.
     pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
         let (backend, policy) = (&self.leases.backend, self.target.policy);
-        let request = Request::decide(self.target.charge.clone());
+        let request = Request::decide(Arc::clone(&self.target.charge));
         if Handle::try_current().is_err() {
             return backend.execute(policy, request).await;
         }
@@ -254,7 +254,7 @@ impl LeasedCall {
                 Err(_) => return Err(late()),
             }
         }
-        let request = Request::decide(target.charge.clone());
+        let request = Request::decide(Arc::clone(&target.charge));
         let result = timeout_at(by, leases.backend.try_execute(target.policy, request)).await;
         result.unwrap_or_else(|_| Err(late()))
     }

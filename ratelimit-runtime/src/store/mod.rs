@@ -29,7 +29,7 @@ pub(crate) trait Store: Send + Sync {
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
     /// Removes the count of `charge`.
-    fn reset(&self, charge: Charge) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;

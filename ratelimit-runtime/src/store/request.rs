@@ -1,5 +1,7 @@
 //! The request and the reply of a store.
 
+use std::sync::Arc;
+
 use super::OneOrMany;
 use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::key::KeyId;
@@ -20,12 +22,6 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Returns this charge for the embedded store, which needs no name.
-    pub(crate) fn local(&self) -> Self {
-        let Self { terms, key_id, cost, .. } = self;
-        Self { terms: terms.clone(), key_id: *key_id, count_name: Vec::new(), cost: *cost }
-    }
-
     /// Returns this charge for one of `instances` processes that decide without the shared store. A call
     /// that costs more than the share of a process takes all of it.
     pub(crate) fn share(&self, instances: u32) -> Self {
@@ -36,52 +32,53 @@ impl Charge {
 }
 
 /// A charge of a bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BucketCharge(Charge);
+#[derive(Clone, Debug)]
+pub(crate) struct BucketCharge(Arc<Charge>);
 
 impl BucketCharge {
     /// Returns `None` if `charge` is of a window.
-    pub(crate) fn new(charge: Charge) -> Option<Self> {
+    pub(crate) fn new(charge: Arc<Charge>) -> Option<Self> {
         charge.terms.algorithm().is_bucket().then_some(Self(charge))
     }
 
-    pub(crate) fn charge(&self) -> &Charge {
+    pub(crate) fn charge(&self) -> &Arc<Charge> {
         &self.0
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn into_charge(self) -> Charge {
+    pub(crate) fn into_charge(self) -> Arc<Charge> {
         self.0
     }
 
     /// Returns the same with another cost.
     pub(crate) fn with_cost(&self, cost: u32) -> Self {
-        Self(Charge { cost, ..self.0.clone() })
+        Self(Arc::new(Charge { cost, ..(*self.0).clone() }))
     }
 
     fn map(&self, change: impl FnOnce(&Charge) -> Charge) -> Self {
-        Self(change(&self.0))
+        Self(Arc::new(change(&self.0)))
     }
 }
 
-/// A request to a store.
+/// A request to a store. Charges are behind an [`Arc`], so that a clone, a queue and the future of a check
+/// hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     /// Applies an operation to all charges atomically: all of them admit the call and are charged, or none
     /// is. No two charges are of one count. The cost of each is within its capacity, except for a refund.
-    Apply(Op, OneOrMany<Charge>),
+    Apply(Op, OneOrMany<Arc<Charge>>),
     /// Applies an operation to a bucket.
     ApplyAhead(BucketOp, BucketCharge),
 }
 
 impl Request {
     /// Returns the request to decide one charge.
-    pub(crate) fn decide(charge: Charge) -> Self {
+    pub(crate) fn decide(charge: Arc<Charge>) -> Self {
         Self::Apply(Op::Decide, OneOrMany::One(charge))
     }
 
     /// Returns the request to give units back to one count.
-    pub(crate) fn give_back(op: Op, charge: Charge) -> Self {
+    pub(crate) fn give_back(op: Op, charge: Arc<Charge>) -> Self {
         Self::Apply(op, OneOrMany::One(charge))
     }
 
@@ -94,7 +91,7 @@ impl Request {
         }
     }
 
-    pub(crate) fn charges(&self) -> &[Charge] {
+    pub(crate) fn charges(&self) -> &[Arc<Charge>] {
         match self {
             Self::Apply(_, charges) => charges,
             Self::ApplyAhead(_, bucket) => std::slice::from_ref(bucket.charge()),
@@ -104,7 +101,9 @@ impl Request {
     /// Returns this request with changed charges, in the same order and of the same counts.
     pub(crate) fn map(&self, change: impl Fn(&Charge) -> Charge) -> Self {
         match self {
-            Self::Apply(op, charges) => Self::Apply(*op, charges.map(change)),
+            Self::Apply(op, charges) => {
+                Self::Apply(*op, charges.map(|charge| Arc::new(change(charge))))
+            }
             Self::ApplyAhead(op, bucket) => Self::ApplyAhead(*op, bucket.map(change)),
         }
     }

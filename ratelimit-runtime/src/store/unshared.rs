@@ -14,7 +14,7 @@ impl Store for Unshared {
         match *self {}
     }
 
-    async fn reset(&self, _: Charge) -> Result<(), StoreError> {
+    async fn reset(&self, _: &Charge) -> Result<(), StoreError> {
         match *self {}
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Waiting {
 struct WaitingCall {
     waiting: Arc<Waiting>,
     policy: Policy,
-    charges: OneOrMany<Charge>,
+    charges: OneOrMany<Arc<Charge>>,
     /// All counts of the call together.
     key_id: KeyId,
 }
@@ -48,7 +48,7 @@ impl Waiting {
     pub(crate) async fn admit(
         self: Arc<Self>,
         policy: Policy,
-        charges: OneOrMany<Charge>,
+        charges: OneOrMany<Arc<Charge>>,
         wait: Duration,
     ) -> Result<Reply, StoreError> {
         let clock = self.backend.clock();
@@ -59,7 +59,7 @@ impl Waiting {
         let deadline = clock.local().saturating_add(wait);
         let key_id = KeyId::combine(charges.iter().map(|charge| charge.key_id));
         let bucket = match &charges {
-            OneOrMany::One(charge) => BucketCharge::new(charge.clone()),
+            OneOrMany::One(charge) => BucketCharge::new(Arc::clone(charge)),
             OneOrMany::Many(_) => None,
         };
         let call = WaitingCall { waiting: self, policy, charges, key_id };
@@ -87,7 +87,7 @@ impl WaitingCall {
     /// Gives back what `source` charged for this call.
     async fn refund(self, source: Source) {
         for charge in self.charges.iter() {
-            let request = Request::give_back(Op::Refund, charge.clone());
+            let request = Request::give_back(Op::Refund, Arc::clone(charge));
             // The caller has left, so no one observes a failure.
             let _ = self.backend().give_back(self.policy, source, request).await;
         }

@@ -30,11 +30,9 @@ fn store() -> Arc<Embedded> {
 }
 
 fn apply(store: &Embedded, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
-    let charge = |key_id: &KeyId| Charge {
-        terms: ONCE.terms().clone(),
-        key_id: *key_id,
-        count_name: Vec::new(),
-        cost: 1,
+    let charge = |key_id: &KeyId| {
+        let (terms, count_name) = (ONCE.terms().clone(), Vec::new());
+        std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1 })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();
     let request = Request::Apply(op, OneOrMany::from(charges));

@@ -16,7 +16,7 @@ mod table;
 
 use std::array;
 use std::future::ready;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Embedded {
     pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
         let outcomes = match request {
             Request::Apply(op, OneOrMany::One(charge)) => {
-                OneOrMany::One(self.apply_one(*op, charge.into()))
+                OneOrMany::One(self.apply_one(*op, (&**charge).into()))
             }
             Request::Apply(op, OneOrMany::Many(charges)) => {
                 OneOrMany::Many(self.apply_many(*op, charges))
@@ -101,7 +101,7 @@ impl Embedded {
     }
 
     fn apply_ahead(&self, op: BucketOp, bucket: &BucketCharge) -> Outcome {
-        let Charge { terms, key_id, cost, .. } = bucket.charge();
+        let Charge { terms, key_id, cost, .. } = &**bucket.charge();
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(*key_id));
         let mut new = None::<Bucket>;
@@ -113,7 +113,7 @@ impl Embedded {
     }
 
     /// Applies an operation to several counts. Twin of `lua/all.lua`.
-    fn apply_many(&self, op: Op, charges: &[Charge]) -> Vec<Outcome> {
+    fn apply_many(&self, op: Op, charges: &[Arc<Charge>]) -> Vec<Outcome> {
         let clock = self.clock.local();
         // Every call locks shards in ascending order, so no two calls wait for each other.
         let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
@@ -199,7 +199,7 @@ impl Store for Embedded {
         ready(Ok(self.apply(&request, self.source())))
     }
 
-    fn reset(&self, charge: Charge) -> impl Future<Output = Result<(), StoreError>> + Send {
+    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.remove(&charge.terms, charge.key_id);
         ready(Ok(()))
     }

@@ -22,7 +22,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn into_store_error(self, deadline: Duration, keys: &[Vec<u8>]) -> StoreError {
+    pub(super) fn into_store_error(self, deadline: Duration, keys: &[&[u8]]) -> StoreError {
         match self {
             Self::Timeout => StoreError::Timeout { deadline },
             Self::Open(error) => error,
@@ -32,7 +32,7 @@ impl Failure {
 }
 
 /// What an error of the client library means here.
-pub(super) fn store_error(error: &RedisError, keys: &[Vec<u8>]) -> StoreError {
+pub(super) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     match error.kind() {
         ErrorKind::AuthenticationFailed => server_error("NOAUTH", message, keys),
@@ -54,7 +54,7 @@ const FORBIDDEN: [&str; 2] = [
 ///
 /// A server before Redis 7 wraps the error of a command in the error of the script, so its text is
 /// searched as well as its code.
-pub(super) fn server_error(code: &str, message: &str, keys: &[Vec<u8>]) -> StoreError {
+pub(super) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreError {
     let says = |word: &str| code == word || code == "ERR" && message.contains(word);
     // First: the message has the name of the user, which may be any of the other words.
     let code = if FORBIDDEN.into_iter().any(says) {

@@ -125,22 +125,22 @@ impl Store for Redis {
             Request::Apply(op, OneOrMany::One(charge)) => (Code::from(op), charge),
             Request::ApplyAhead(op, bucket) => (Code::from(op), bucket.into_charge()),
         };
-        let outcome = servers.apply_one(code, charge, by).await?;
+        let outcome = servers.apply_one(code, &charge, by).await?;
         Ok(Reply::one(outcome, Source::Redis))
     }
 
-    async fn reset(&self, charge: Charge) -> Result<(), StoreError> {
+    async fn reset(&self, charge: &Charge) -> Result<(), StoreError> {
         let servers = &self.servers;
         let (by, _) = servers.admit(false)?;
-        let name = charge.count_name;
+        let name = &charge.count_name;
         if charge.terms.algorithm() == Algorithm::Sliding {
             return servers.reset_log(name, by).await;
         }
         let mut unlink = Cmd::new();
-        unlink.arg("UNLINK").arg(&name);
-        match servers.send(&unlink, &name, true, by).await {
+        unlink.arg("UNLINK").arg(name);
+        match servers.send(&unlink, name, true, by).await {
             Ok(_) => Ok(()),
-            Err(failure) => Err(failure.into_store_error(servers.deadline, &[name])),
+            Err(failure) => Err(failure.into_store_error(servers.deadline, &[&name[..]])),
         }
     }
 
@@ -173,9 +173,9 @@ impl Store for Redis {
 }
 
 /// A script with its arguments.
-struct ScriptCall {
+struct ScriptCall<'a> {
     script: &'static Script,
-    keys: Vec<Vec<u8>>,
+    keys: Vec<&'a [u8]>,
     arguments: Vec<Vec<u8>>,
     /// The keys are decided together. Otherwise the call can be repeated key by key.
     is_atomic: bool,
@@ -224,7 +224,7 @@ impl Servers {
     }
 
     /// Groups charges by what one script can decide: all of them on one server, those of a slot in a cluster.
-    fn groups(&self, charges: Vec<Charge>) -> Vec<SlotGroup> {
+    fn groups(&self, charges: Vec<Arc<Charge>>) -> Vec<SlotGroup> {
         let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
         for (index, charge) in charges.into_iter().enumerate() {
             let slot = self.slot(&charge.count_name);
@@ -240,13 +240,13 @@ impl Servers {
     async fn apply_one(
         &self,
         op: impl Into<Code>,
-        charge: Charge,
+        charge: &Charge,
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
             script: Script::of(terms.algorithm()),
-            arguments: vec![script::alone(op, &terms, self.clock.sent(), cost)],
+            arguments: vec![script::alone(op, terms, self.clock.sent(), *cost)],
             keys: vec![count_name],
             is_atomic: true,
         };
@@ -257,7 +257,7 @@ impl Servers {
     async fn apply_many(
         self: &Arc<Self>,
         op: Op,
-        charges: Vec<Charge>,
+        charges: Vec<Arc<Charge>>,
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
         match op {
@@ -271,7 +271,7 @@ impl Servers {
             Op::Refund | Op::Return { .. } => {
                 let mut outcomes = Vec::with_capacity(charges.len());
                 for charge in charges {
-                    outcomes.push(self.apply_one(op, charge, by).await?);
+                    outcomes.push(self.apply_one(op, &charge, by).await?);
                 }
                 Ok(outcomes)
             }
@@ -290,7 +290,7 @@ impl Servers {
         let limits = group.iter().map(|(_, charge)| script::among_several(&charge.terms));
         let call = ScriptCall {
             script: Script::all(),
-            keys: group.iter().map(|(_, charge)| charge.count_name.clone()).collect(),
+            keys: group.iter().map(|(_, charge)| &charge.count_name[..]).collect(),
             arguments: iter::once(head).chain(limits).collect(),
             is_atomic: true,
         };
@@ -316,7 +316,7 @@ impl Servers {
     }
 
     /// Runs a script whose reply is one string.
-    async fn run(&self, call: &ScriptCall, by: Instant) -> Result<Vec<u8>, StoreError> {
+    async fn run(&self, call: &ScriptCall<'_>, by: Instant) -> Result<Vec<u8>, StoreError> {
         match self.run_for(call, by).await? {
             Value::BulkString(reply) => Ok(reply),
             _ => Err(unexpected()),
@@ -324,9 +324,9 @@ impl Servers {
     }
 
     /// Runs a script once, whether the server knows it or not.
-    async fn run_for(&self, call: &ScriptCall, by: Instant) -> Result<Value, StoreError> {
+    async fn run_for(&self, call: &ScriptCall<'_>, by: Instant) -> Result<Value, StoreError> {
         let ScriptCall { script, keys, arguments, is_atomic } = call;
-        let key = keys.first().map_or(&[][..], |key| key);
+        let key = keys.first().copied().unwrap_or_default();
         let mut command = script.by_hash(keys, arguments);
         let mut is_unknown = false;
         loop {
@@ -360,7 +360,7 @@ impl Servers {
 }
 
 /// Reads the error of one limit in the reply of `lua/all.lua`.
-fn error_in_group(reply: &Value, keys: &[Vec<u8>]) -> Option<StoreError> {
+fn error_in_group(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
     let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;

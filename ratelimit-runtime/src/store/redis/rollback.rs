@@ -17,7 +17,7 @@ use crate::store::Charge;
 pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
 
 /// The charges of one slot, each with its index in the request.
-pub(super) type SlotGroup = Vec<(usize, Charge)>;
+pub(super) type SlotGroup = Vec<(usize, Arc<Charge>)>;
 
 impl Servers {
     /// Decides charges that no single script can: first peeks at every group, then charges group by group.
@@ -66,7 +66,7 @@ impl Servers {
 struct Rollback {
     servers: Arc<Servers>,
     /// Each charge with its time.
-    charged: Vec<(Charge, u64)>,
+    charged: Vec<(Arc<Charge>, u64)>,
 }
 
 impl Rollback {
@@ -80,7 +80,7 @@ impl Rollback {
             let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
             for (charge, at) in charged {
                 // The caller receives the failure that led here.
-                let _ = servers.apply_one(Op::Return { at }, charge, by).await;
+                let _ = servers.apply_one(Op::Return { at }, &charge, by).await;
             }
             for key_id in key_ids {
                 (servers.on_rollback)(key_id);

@@ -103,17 +103,17 @@ impl Script {
     }
 
     /// The call that the server knows by hash, if it has seen the text.
-    pub(super) fn by_hash(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+    pub(super) fn by_hash(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
         command("EVALSHA", &self.hash, keys, arguments)
     }
 
     /// The same call with the text, which the server then knows.
-    pub(super) fn by_text(&self, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+    pub(super) fn by_text(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
         command("EVAL", &self.text, keys, arguments)
     }
 }
 
-fn command(name: &str, script: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Cmd {
+fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
     let mut command = Cmd::new();
     command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(arguments);
     command
@@ -271,7 +271,7 @@ pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let split = message.trim_start_matches('-').split_once(' ');
     let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
-    super::failure::server_error(code, rest, &[key.to_vec()])
+    super::failure::server_error(code, rest, &[key])
 }
 
 fn put_7(out: &mut Vec<u8>, number: u64) {

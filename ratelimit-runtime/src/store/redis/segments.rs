@@ -14,7 +14,7 @@ const AT_ONCE: usize = 16;
 impl Servers {
     /// Removes a log. The count starts anew once its state is removed; a segment that cannot be removed before
     /// the deadline expires.
-    pub(super) async fn reset_log(&self, key: Vec<u8>, by: Instant) -> Result<(), StoreError> {
+    pub(super) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<(), StoreError> {
         let call = ScriptCall {
             script: Script::reset(),
             keys: vec![key],
@@ -23,7 +23,6 @@ impl Servers {
         };
         let reply = self.run(&call, by).await?;
         let Some((first, count)) = numbers(&reply) else { return Ok(()) };
-        let key = &call.keys[0];
         let numbers: Vec<u64> = (first..first + count).collect();
         for some in numbers.chunks(AT_ONCE) {
             let mut unlink = Cmd::new();

@@ -62,7 +62,7 @@ struct BatchQueue {
 }
 
 struct PendingCall {
-    charge: Charge,
+    charge: Arc<Charge>,
     digest: u64,
     by: Instant,
     reply_to: CallReply,
@@ -82,11 +82,11 @@ impl Servers {
     /// Decides a call, alone or in a batch.
     pub(super) async fn decide_one(
         self: &Arc<Self>,
-        charge: Charge,
+        charge: Arc<Charge>,
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         if self.in_flight() <= UNQUEUED {
-            return self.apply_one(Op::Decide, charge, by).await;
+            return self.apply_one(Op::Decide, &charge, by).await;
         }
         let id = (Handle::current().id(), self.slot(&charge.count_name));
         let mut reply = self.enqueue(id, charge, by);
@@ -107,7 +107,7 @@ impl Servers {
     fn enqueue(
         self: &Arc<Self>,
         id: QueueId,
-        charge: Charge,
+        charge: Arc<Charge>,
         by: Instant,
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
         let (reply_to, reply) = oneshot::channel();
@@ -231,13 +231,13 @@ impl BatchSender {
 
 /// Equal calls.
 struct BatchEntry {
-    charge: Charge,
+    charge: Arc<Charge>,
     by: Instant,
     reply_to: Vec<CallReply>,
 }
 
 impl Servers {
-    async fn decide_batch(self: &Arc<Self>, mut entries: Vec<BatchEntry>, by: Instant) {
+    async fn decide_batch(self: &Arc<Self>, entries: Vec<BatchEntry>, by: Instant) {
         let mut limits: Vec<&Terms> = Vec::new();
         let mut head = script::head(Op::Decide, self.clock.sent());
         for BatchEntry { charge, reply_to, .. } in &entries {
@@ -250,19 +250,13 @@ impl Servers {
         }
         let limits = limits.into_iter().map(script::among_several);
         let arguments = iter::once(head).chain(limits).collect();
-        let names = entries.iter_mut().map(|entry| mem::take(&mut entry.charge.count_name));
-        let call = ScriptCall {
-            script: Script::batch(),
-            keys: names.collect(),
-            arguments,
-            is_atomic: entries.len() == 1,
-        };
+        let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
+        let call =
+            ScriptCall { script: Script::batch(), keys, arguments, is_atomic: entries.len() == 1 };
         match self.run_for(&call, by).await {
-            Ok(reply) => self.send_replies(entries, &call.keys, &reply),
+            Ok(reply) => self.send_replies(entries, &reply),
             // Some keys of the slot are on another node already. Nothing was executed.
             Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && entries.len() > 1 => {
-                let names = entries.iter_mut().zip(call.keys);
-                names.for_each(|(entry, name)| entry.charge.count_name = name);
                 self.decide_each(entries).await;
             }
             Err(error) => {
@@ -290,9 +284,10 @@ impl Servers {
         })
     }
 
-    fn send_replies(&self, entries: Vec<BatchEntry>, names: &[Vec<u8>], reply: &Value) {
+    fn send_replies(&self, entries: Vec<BatchEntry>, reply: &Value) {
         let mut reply = BatchReply::new(reply);
-        for (BatchEntry { charge, reply_to, .. }, name) in entries.into_iter().zip(names) {
+        for BatchEntry { charge, reply_to, .. } in entries {
+            let name = &charge.count_name;
             let outcome = reply.as_mut().and_then(|reply| reply.next(name, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
