@@ -17,6 +17,8 @@ pub use crate::key::{Format, Key, Piece};
 pub use crate::part::Charge;
 pub use crate::rejection::FromRejection;
 pub use crate::site::Site;
+#[cfg(feature = "redis")]
+pub use crate::store::redis::script_text;
 
 /// Begins the check of one call. The future owns what it needs, so that nothing borrowed by the
 /// key lives across the `await`.

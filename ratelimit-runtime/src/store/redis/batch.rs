@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::{iter, mem, slice};
+use std::{mem, slice};
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
@@ -248,20 +248,19 @@ struct Entry {
 impl Servers {
     async fn decide_many(self: &Arc<Self>, mut entries: Vec<Entry>, by: Instant) {
         let mut limits: Vec<Limit> = Vec::new();
-        let mut head = script::head(Op::Decide, self.clock.sent());
+        let mut calls = Vec::with_capacity(9 * entries.len());
         for Entry { asked, answers, .. } in &entries {
             let known = limits.iter().position(|limit| *limit == asked.limit);
             let limit = known.unwrap_or_else(|| {
                 limits.push(asked.limit);
                 limits.len() - 1
             });
-            script::put_entry(&mut head, limit, asked.cost, answers.len() as u32);
+            script::put_entry(&mut calls, limit, asked.cost, answers.len() as u32);
         }
-        let limits = limits.iter().map(script::among_several);
         let call = Call {
             script: Script::batch(),
             keys: entries.iter_mut().map(|entry| mem::take(&mut entry.asked.key)).collect(),
-            arguments: iter::once(head).chain(limits).collect(),
+            arguments: script::in_batch(calls, &limits, self.clock.sent()),
             together: entries.len() == 1,
         };
         match self.run_for(&call, by).await {

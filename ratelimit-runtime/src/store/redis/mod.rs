@@ -9,6 +9,7 @@ mod failure;
 mod link;
 mod node;
 mod prefix;
+mod program;
 mod rollback;
 mod script;
 mod segments;
@@ -17,7 +18,6 @@ mod slot;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,6 +31,7 @@ use self::batch::{Asked, Queues};
 use self::cluster::Cluster;
 use self::failure::Failure;
 use self::node::{Find, Node};
+pub use self::program::text as script_text;
 use self::script::{Code, REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
 use super::{OnReturn, Store};
@@ -269,13 +270,11 @@ impl Servers {
         group: &[Asked],
         by: Instant,
     ) -> Result<(Verdict, u64), StoreError> {
-        let mut head = script::head(op, self.clock.sent());
-        head.extend(group.iter().flat_map(|part| part.cost.to_be_bytes()));
-        let limits = group.iter().map(|part| script::among_several(&part.limit));
+        let parts = group.iter().map(|part| (&part.limit, part.cost));
         let call = Call {
             script: Script::all(),
             keys: group.iter().map(|part| part.key.clone()).collect(),
-            arguments: iter::once(head).chain(limits).collect(),
+            arguments: script::together(op, parts, self.clock.sent()),
             together: true,
         };
         let reply = match self.run_for(&call, by).await? {
@@ -316,8 +315,8 @@ impl Servers {
     ) -> Result<Outcome, StoreError> {
         let Asked { limit, key, cost } = asked;
         let call = Call {
-            script: Script::of(limit.algorithm()),
-            arguments: vec![script::alone(op, &limit, self.clock.sent(), cost)],
+            script: Script::of(&limit),
+            arguments: script::alone(op, &limit, self.clock.sent(), cost),
             keys: vec![key],
             together: true,
         };
