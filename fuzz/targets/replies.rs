@@ -14,6 +14,8 @@ mod failure;
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/store/redis/program.rs"]
+mod program;
 #[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
 mod script;
 
@@ -64,15 +66,17 @@ enum Asked {
 }
 
 impl Asked {
-    /// The question, its number, and the time it is about.
-    fn op(&self) -> (script::Code, u64, u64) {
+    /// The operation, its word, and the time it is about.
+    fn op(&self) -> (script::Code, &'static str, u64) {
         match *self {
-            Self::Decide => (Op::Decide.into(), 0, 0),
-            Self::Peek => (Op::Peek.into(), 1, 0),
-            Self::Refund => (Op::Refund.into(), 2, 0),
-            Self::Book(wait) => (BucketOp::Book { wait: time(wait) }.into(), 3, time(wait)),
-            Self::Unbook(slot) => (BucketOp::Unbook { slot: time(slot) }.into(), 4, time(slot)),
-            Self::Return(at) => (Op::Return { at: time(at) }.into(), 5, time(at)),
+            Self::Decide => (Op::Decide.into(), "decide", 0),
+            Self::Peek => (Op::Peek.into(), "peek", 0),
+            Self::Refund => (Op::Refund.into(), "refund", 0),
+            Self::Book(wait) => (BucketOp::Book { wait: time(wait) }.into(), "reserve", time(wait)),
+            Self::Unbook(slot) => {
+                (BucketOp::Unbook { slot: time(slot) }.into(), "cancel", time(slot))
+            }
+            Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
         }
     }
 }
@@ -89,18 +93,18 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
     number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Reads the arguments as `lua/prelude.lua` and the scripts after it describe them.
+/// Reads the arguments as the scripts describe them.
 fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
-    let (op, number, moment) = asked.op();
+    let (op, word, moment) = asked.op();
     let alone = script::alone(op, limit, clock, cost);
-    let mut rest = &alone[..];
-    assert_eq!(take(&mut rest, 1), number);
-    assert_eq!(take(&mut rest, 1), u64::from(clock.is_some()));
-    assert_eq!(take(&mut rest, 7), clock.unwrap_or(0));
+    let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
+    assert_eq!(alone.get(1), clock.as_ref());
+    let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
+    assert_eq!(take(&mut rest, 1), 0);
     assert_eq!(take(&mut rest, 4), cost.into());
     assert_eq!(take(&mut rest, 7), moment);
 
-    let named = script::among_several(limit);
+    let named = script::in_batch(Vec::new(), &[*limit], None).pop().expect("a limit");
     let (index, terms) = named.split_first().expect("an index");
     assert_eq!(rest, terms);
     if matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
@@ -119,8 +123,7 @@ fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
         Algorithm::Sliding => assert_eq!(*index, 1),
         Algorithm::Fixed => {
             assert_eq!(*index, 2);
-            assert_eq!(take(&mut rest, 1), u64::from(limit.shift_us().is_some()));
-            assert_eq!(take(&mut rest, 7), limit.shift_us().unwrap_or(0));
+            assert_eq!(take(&mut rest, 7), limit.shift_us().unwrap_or((1 << 56) - 1));
             assert!(limit.shift_us().unwrap_or(0) < limit.period_us());
         }
         Algorithm::SlidingCounter => {
@@ -135,7 +138,7 @@ fn arguments(limit: &Limit, asked: &Asked, clock: Option<u64>, cost: u32) {
     assert!(rest.is_empty());
 }
 
-/// The reply of `lua/epilogue.lua`.
+/// The reply of `lua/answer.lua`.
 fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
     reply.push(outcome.allowed.into());
