@@ -1,297 +1,318 @@
--- The slow paths of `lua/sliding.lua`, where the state is explained: calls that move over many records, fill
--- the ring, or give units back. This text stands inside of that file.
+
+-- The slow paths of `sliding.lua`, which explains the state: calls that move over many records, fill the ring,
+-- or give units back. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
 --
--- A page is a row of records: the ring, the directory, or a segment. Its blocks of 64 slots have sums, so
--- that a walk over a page reads two blocks and the sums. The sum of a block holds once the block is full.
--- A walk always adds the records of the first block one by one: some may be gone, and the first record may
+-- A page is a row of records: the ring, the directory, or a segment. Its blocks of 64 slots have sums, so a
+-- walk over a page reads two blocks and the sums. The sum of a block holds once the block is full. A walk
+-- always adds the records of the first block one by one: some of them may be gone, and the first record may
 -- have given up a part.
 --
--- Redis may evict a segment, and a slot of a cluster may be on its way to another node. A segment that
--- cannot be read counts as a whole, by its sum in the directory, until the next segment begins to leave
--- the window. So nothing is admitted too early. `offset` is then 4,096.
+-- Redis may evict a segment, and a hash slot of a cluster may be on its way to another node. A segment that
+-- cannot be read counts as a whole, by its sum in the directory, until the next segment begins to leave the
+-- window. So nothing is admitted too early. `offset` is then 4,096.
+--
+-- SHORT, LONG  the versions of a state without segments, and of one with a directory
+-- log          table: the variables of `sliding.lua` with these names: key, clock, given, threshold, period,
+--              now, base, left, version, lives, start, head, length, slots, used, last, oldest, number, count,
+--              offset, front, filed and first
+--
+-- Returns functions on the log: expire, blocker, grow, cut and advance.
+local function long_log(call, pack, unpack, SHORT, LONG, log)
+  local BLOCK, PAGE, HUGE = 64, 4096, math.huge
 
-local BLOCK, PAGE, HUGE = 64, 4096, math.huge
-left = left or {}
-
-local function ring()
-  return { key = key, at = start, head = head, slots = slots, length = length }
-end
-
--- The directory from the segment of an index on; the first one has index 0.
-local function directory(index)
-  local at = start + slots * 11 + (slots - slots % BLOCK) / 16
-  return { key = key, at = at, head = first + index, slots = first + count, length = count - index }
-end
-
-local function segment(index)
-  local gone = index == 0 and offset or 0
-  return { key = base .. number + index, at = 0, head = gone, slots = PAGE, length = PAGE - gone }
-end
-
--- The bytes of so many records from an index on, as far as they are in a row.
-local function read(page, index, size)
-  local from = page.at + (page.head + index) % page.slots * 11
-  return call('GETRANGE', page.key, from, from + size * 11 - 1)
-end
-
-local function time(page, index)
-  local record = read(page, index, 1)
-  return #record == 11 and unpack('>I7', record) or nil
-end
-
--- How many records are at `moment` or before; nil if the page cannot be read.
-local function seek(page, moment)
-  local low, high = 0, page.length
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local at = time(page, middle)
-    if not at then return nil end
-    if at <= moment then low = middle + 1 else high = middle end
+  local function ring()
+    return { key = log.key, at = log.start, head = log.head, slots = log.slots, length = log.length }
   end
-  return low
-end
 
--- Goes on from the first record to the one in which `units` are reached, or to the index `stop`. Returns
--- the units before that record, its index, time and cost; no time if there is none or it cannot be read.
-local function walk(page, units, stop)
-  local index, before, sums = 0, 0, nil
-  while index < page.length do
-    local slot = (page.head + index) % page.slots
-    local size = math.min(BLOCK - slot % BLOCK, page.slots - slot, page.length - index)
-    local sum = HUGE
-    if index > 0 and size == BLOCK and index + BLOCK <= stop then
-      local from = page.at + page.slots * 11
-      sums = sums or call('GETRANGE', page.key, from, from + (page.slots - page.slots % BLOCK) / 16 - 1)
-      if #sums <= slot / 16 then return before, index end
-      sum = unpack('>I4', sums, slot / 16 + 1)
+  -- The directory from the segment of an index on; the first one has index 0.
+  local function directory(index)
+    local at = log.start + log.slots * 11 + (log.slots - log.slots % BLOCK) / 16
+    local head, slots = log.first + index, log.first + log.count
+    return { key = log.key, at = at, head = head, slots = slots, length = log.count - index }
+  end
+
+  local function segment(index)
+    local gone = index == 0 and log.offset or 0
+    local name = log.base .. log.number + index
+    return { key = name, at = 0, head = gone, slots = PAGE, length = PAGE - gone }
+  end
+
+  -- Returns the bytes of `size` records from an index on, which must be in a row.
+  local function read(page, index, size)
+    local from = page.at + (page.head + index) % page.slots * 11
+    return call('GETRANGE', page.key, from, from + size * 11 - 1)
+  end
+
+  local function time(page, index)
+    local record = read(page, index, 1)
+    return #record == 11 and unpack('>I7', record) or nil
+  end
+
+  -- Returns how many records are at `moment` or before; nil if the page cannot be read.
+  local function seek(page, moment)
+    local low, high = 0, page.length
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      local at = time(page, middle)
+      if not at then return nil end
+      if at <= moment then low = middle + 1 else high = middle end
     end
-    if before + sum < units then
-      before, index = before + sum, index + BLOCK
-    else
-      local records = read(page, index, size)
-      if #records < size * 11 then return before, index end
-      for from = 1, size * 11, 11 do
-        local at, cost = unpack('>I7I4', records, from)
-        if index == stop or before + cost >= units then return before, index, at, cost end
-        before, index = before + cost, index + 1
+    return low
+  end
+
+  -- Walks from the first record to the record in which `units` are reached, or to the index `stop`. Returns
+  -- the units before that record, its index, time and cost; no time if it does not exist or cannot be read.
+  local function walk(page, units, stop)
+    local index, before, sums = 0, 0, nil
+    while index < page.length do
+      local slot = (page.head + index) % page.slots
+      local size = math.min(BLOCK - slot % BLOCK, page.slots - slot, page.length - index)
+      local sum = HUGE
+      if index > 0 and size == BLOCK and index + BLOCK <= stop then
+        local from = page.at + page.slots * 11
+        sums = sums or call('GETRANGE', page.key, from, from + (page.slots - page.slots % BLOCK) / 16 - 1)
+        if #sums <= slot / 16 then return before, index end
+        sum = unpack('>I4', sums, slot / 16 + 1)
       end
-    end
-  end
-  return before, index
-end
-
--- The time of the first record behind a segment. A segment that cannot be read counts until that one leaves.
-local function successor(index)
-  if index + 1 < count then return time(directory(index + 1), 0) end
-  return length > 0 and time(ring(), 0) or last
-end
-
--- Finds the record of so many units of the log: the index of its segment, `count` for the ring, the units
--- within the page, and what `walk` returns.
-local function find(units)
-  local index, page = 0, nil
-  if units > filed then
-    index, units, page = count, units - filed, ring()
-  else
-    if units > front then
-      units = units - front
-      local before, behind = walk(directory(1), units, HUGE)
-      index, units = behind + 1, units - before
-    end
-    page = segment(index)
-  end
-  return index, units, walk(page, units, HUGE)
-end
-
--- Removes the keys of segments, of few of them: the others expire.
-local function leave(from, upto)
-  for index = from, math.min(from + 15, upto) do left[#left + 1] = base .. number + index end
-end
-
--- Drops so many of the first segments. What they counted remains in `used`.
-local function drop(segments)
-  if segments == 0 then return end
-  leave(0, segments - 1)
-  local units, _, at, cost = walk(directory(1), HUGE, segments - 1)
-  filed = filed - front - units
-  number, first, count, offset = number + segments, first + segments, count - segments, 0
-  front, oldest = cost or 0, at or length > 0 and time(ring(), 0) or last
-  if count == 0 then filed, first = 0, 0 end
-end
-
--- Forgets so many records of the first page, which have so many units.
-local function forget(records, units)
-  if count > 0 then
-    offset, front, filed = offset + records, math.max(front - units, 0), math.max(filed - units, 0)
-  else
-    head, length = (head + records) % slots, length - records
-  end
-end
-
-expire = function(moment)
-  if count > 0 then
-    local before = filed
-    local begun = seek(directory(0), moment)
-    if begun == count and length > 0 and time(ring(), 0) <= moment then
-      drop(count)
-    else
-      drop(math.max(begun - 1, 0))
-      local page = segment(0)
-      local gone = offset < PAGE and seek(page, moment)
-      local units, _, at
-      if gone then units, _, at = walk(page, HUGE, gone) end
-      if at then
-        forget(gone, math.min(units, front))
-        oldest = at
-      elseif gone == page.length then
-        drop(1)
+      if before + sum < units then
+        before, index = before + sum, index + BLOCK
       else
-        oldest, offset = successor(0), PAGE
+        local records = read(page, index, size)
+        if #records < size * 11 then return before, index end
+        for from = 1, size * 11, 11 do
+          local at, cost = unpack('>I7I4', records, from)
+          if index == stop or before + cost >= units then return before, index, at, cost end
+          before, index = before + cost, index + 1
+        end
       end
     end
-    used = used - (before - filed)
+    return before, index
   end
-  if count == 0 and length > 0 then
-    local gone = seek(ring(), moment)
-    local units, _, at = walk(ring(), HUGE, gone)
-    forget(gone, units)
-    used, oldest = used - units, at or last
+
+  -- Returns the time of the first record behind a segment. A segment that cannot be read counts until that
+  -- record leaves.
+  local function successor(index)
+    if index + 1 < log.count then return time(directory(index + 1), 0) end
+    return log.length > 0 and time(ring(), 0) or log.last
   end
-end
 
--- The time of the record that has to leave until so many of the oldest units have left.
-blocker = function(units)
-  local index, _, _, _, at = find(units)
-  return at or successor(index)
-end
-
--- The sums of all whole blocks of records.
-local EIGHT = '>' .. string.rep('I7I4', 8)
-local function sums(records)
-  local all = {}
-  for from = 1, #records - 703, 704 do
-    local sum = 0
-    for eight = from, from + 703, 88 do
-      local _, a, _, b, _, c, _, d, _, e, _, f, _, g, _, h = unpack(EIGHT, records, eight)
-      sum = sum + a + b + c + d + e + f + g + h
+  -- Finds the record in which the log reaches `units`. Returns the index of its segment, `count` for the ring;
+  -- the units within the page; and what `walk` returns.
+  local function find(units)
+    local index, page = 0, nil
+    if units > log.filed then
+      index, units, page = log.count, units - log.filed, ring()
+    else
+      if units > log.front then
+        units = units - log.front
+        local before, behind = walk(directory(1), units, HUGE)
+        index, units = behind + 1, units - before
+      end
+      page = segment(index)
     end
-    all[#all + 1] = pack('>I4', sum)
+    return index, units, walk(page, units, HUGE)
   end
-  return table.concat(all)
-end
 
--- The records of the directory up to an index, from the block of the first one on, and their sums.
-local function entries(size)
-  if size == 0 then return '', '' end
-  local page = directory(0)
-  local gone, from = first % BLOCK, page.at + page.slots * 11
-  local upto = page.at + (first + size) * 11 - 1
-  local records = call('GETRANGE', key, page.at + (first - gone) * 11, upto)
-  local whole = (gone + size - (gone + size) % BLOCK) / 16
-  from = from + (first - gone) / 16
-  return records, whole > 0 and call('GETRANGE', key, from, from + whole - 1) or ''
-end
-
--- The same with one more record.
-local function with(records, summed, at, units)
-  records = records .. pack('>I7I4', at, units)
-  if #records % (BLOCK * 11) == 0 then summed = summed .. sums(string.sub(records, -BLOCK * 11)) end
-  return records, summed
-end
-
--- Writes the state anew: a ring of so many slots that begins with these records and sums, and this
--- directory. A long string costs by its length, and a byte that is repeated four times as much.
-local BLANK = string.rep('\0', BLOCK)
-local function rewrite(size, records, summed, entries, entries_summed)
-  start = version == LONG and 55 or 31
-  local blank, whole = size * 11 - #records, (size - size % BLOCK) / 16
-  call('SET', key, pack('>I1I6', version, lives) .. string.rep('\0', start - 7) .. records
-    .. string.rep(BLANK, (blank - blank % BLOCK) / BLOCK) .. string.rep('\0', blank % BLOCK)
-    .. summed .. string.rep('\0', whole - #summed) .. entries .. entries_summed, 'KEEPTTL')
-  head, slots, first = 0, size, entries ~= '' and first % BLOCK or 0
-end
-
--- Makes room for a record: a ring that is twice as large, or a segment of what is in the ring.
-grow = function()
-  local from, behind = start + head * 11, start + slots * 11
-  local records, summed = call('GETRANGE', key, from, behind - 1), nil
-  if head == 0 then
-    -- Blocks and their sums stay as they are.
-    local whole = (slots - slots % BLOCK) / 16
-    summed = whole > 0 and call('GETRANGE', key, behind, behind + whole - 1) or ''
-  else
-    records = records .. call('GETRANGE', key, start, from - 1)
-    summed = sums(records)
+  -- Marks the keys of at most 16 segments for removal; the others expire.
+  local function leave(from, upto)
+    local left, name = log.left, log.number
+    for index = from, math.min(from + 15, upto) do left[#left + 1] = log.base .. name + index end
   end
-  local all, all_summed = entries(count)
-  if slots < PAGE then
-    local size = slots < threshold and math.min(slots * 2, threshold) or slots * 2
-    return rewrite(math.min(size, PAGE), records, summed, all, all_summed)
-  end
-  if count == 0 then
-    -- A new number: a reset may be about to remove the segments of an older log.
-    if version == SHORT then number = (now - now % 1000) / 1000 end
-    base = (string.find(key, '{', 1, true) and key or key .. '{' .. key .. '}') .. ':'
-    offset, front, first = 0, used, 0
-  end
-  -- It is of use until its last record has left. A clock that is not this server's gets a minute of drift.
-  local life = (last + period - clock) / 1000
-  life = math.floor(life + life / 8) + (given == 1 and 60001 or 1)
-  call('SET', base .. number + count, records .. summed, 'PX', life)
-  all, all_summed = with(all, all_summed, (unpack('>I7', records)), used - filed)
-  version, count, filed, length = LONG, count + 1, used, 0
-  rewrite(256, '', '', all, all_summed)
-end
 
--- Cuts the newest records off, so that `used` is left.
-cut = function()
-  if used == 0 then return leave(0, count - 1) end
-  local index, units, before, place, at = find(used)
-  if index == count then
-    if not at then error(BADSTATE) end
-    local slot = (head + place) % slots
-    call('SETRANGE', key, start + slot * 11 + 7, pack('>I4', units - before))
-    length, last = place + 1, at
-    if slot % BLOCK == BLOCK - 1 and length >= BLOCK then
-      local block = read(ring(), place - BLOCK + 1, BLOCK)
-      call('SETRANGE', key, start + slots * 11 + (slot - BLOCK + 1) / 16, sums(block))
+  -- Drops the first segments, `segments` of them. Their units remain in `used`.
+  local function drop(segments)
+    if segments == 0 then return end
+    leave(0, segments - 1)
+    local units, _, at, cost = walk(directory(1), HUGE, segments - 1)
+    log.filed = log.filed - log.front - units
+    log.number, log.first = log.number + segments, log.first + segments
+    log.count, log.offset = log.count - segments, 0
+    log.front, log.oldest = cost or 0, at or log.length > 0 and time(ring(), 0) or log.last
+    if log.count == 0 then log.filed, log.first = 0, 0 end
+  end
+
+  -- Forgets the first records of the first page, which have `units` in total.
+  local function forget(records, units)
+    if log.count > 0 then
+      log.offset = log.offset + records
+      log.front, log.filed = math.max(log.front - units, 0), math.max(log.filed - units, 0)
+    else
+      log.head, log.length = (log.head + records) % log.slots, log.length - records
     end
-    return
   end
-  local all, all_summed = entries(index)
-  if at then
-    -- The segment becomes the ring.
-    local records = place > 0 and read(segment(index), 0, place) or ''
-    leave(index, count - 1)
-    count, filed, length, last = index, used - units, place + 1, at
-    if count == 0 then offset, front = 0, 0 end
-    records = records .. pack('>I7I4', at, units - before)
-    rewrite(PAGE, records, sums(records), all, all_summed)
-  else
-    leave(index + 1, count - 1)
-    all, all_summed = with(all, all_summed, time(directory(index), 0), units)
-    count, filed, length = index + 1, used, 0
-    if index == 0 then offset, front, oldest = PAGE, units, last end
+
+  -- Removes the records at `moment` and before.
+  local function expire(moment)
+    if log.count > 0 then
+      local before = log.filed
+      local begun = seek(directory(0), moment)
+      if begun == log.count and log.length > 0 and time(ring(), 0) <= moment then
+        drop(log.count)
+      else
+        drop(math.max(begun - 1, 0))
+        local page = segment(0)
+        local gone = log.offset < PAGE and seek(page, moment)
+        local units, _, at
+        if gone then units, _, at = walk(page, HUGE, gone) end
+        if at then
+          forget(gone, math.min(units, log.front))
+          log.oldest = at
+        elseif gone == page.length then
+          drop(1)
+        else
+          log.oldest, log.offset = successor(0), PAGE
+        end
+      end
+      log.used = log.used - (before - log.filed)
+    end
+    if log.count == 0 and log.length > 0 then
+      local gone = seek(ring(), moment)
+      local units, _, at = walk(ring(), HUGE, gone)
+      forget(gone, units)
+      log.used, log.oldest = log.used - units, at or log.last
+    end
+  end
+
+  -- Returns the time of the record with which the oldest `units` have left.
+  local function blocker(units)
+    local index, _, _, _, at = find(units)
+    return at or successor(index)
+  end
+
+  -- Returns the sums of all whole blocks of records.
+  local EIGHT = '>' .. string.rep('I7I4', 8)
+  local function sums(records)
+    local all = {}
+    for from = 1, #records - 703, 704 do
+      local sum = 0
+      for eight = from, from + 703, 88 do
+        local _, a, _, b, _, c, _, d, _, e, _, f, _, g, _, h = unpack(EIGHT, records, eight)
+        sum = sum + a + b + c + d + e + f + g + h
+      end
+      all[#all + 1] = pack('>I4', sum)
+    end
+    return table.concat(all)
+  end
+
+  -- Returns the first `size` records of the directory, from the block of the first one on, and their sums.
+  local function entries(size)
+    if size == 0 then return '', '' end
+    local page = directory(0)
+    local gone, from = log.first % BLOCK, page.at + page.slots * 11
+    local upto = page.at + (log.first + size) * 11 - 1
+    local records = call('GETRANGE', log.key, page.at + (log.first - gone) * 11, upto)
+    local whole = (gone + size - (gone + size) % BLOCK) / 16
+    from = from + (log.first - gone) / 16
+    return records, whole > 0 and call('GETRANGE', log.key, from, from + whole - 1) or ''
+  end
+
+  -- Returns the same with one more record.
+  local function with(records, summed, at, units)
+    records = records .. pack('>I7I4', at, units)
+    if #records % (BLOCK * 11) == 0 then summed = summed .. sums(string.sub(records, -BLOCK * 11)) end
+    return records, summed
+  end
+
+  -- Writes the state anew: a ring of `size` slots that begins with these records and sums, and a directory.
+  -- A repeated byte costs four times as much as a byte of a longer string, hence BLANK.
+  local BLANK = string.rep('\0', BLOCK)
+  local function rewrite(size, records, summed, entries, entries_summed)
+    log.start = log.version == LONG and 55 or 31
+    local blank, whole = size * 11 - #records, (size - size % BLOCK) / 16
+    call('SET', log.key, pack('>I1I6', log.version, log.lives) .. string.rep('\0', log.start - 7) .. records
+      .. string.rep(BLANK, (blank - blank % BLOCK) / BLOCK) .. string.rep('\0', blank % BLOCK)
+      .. summed .. string.rep('\0', whole - #summed) .. entries .. entries_summed, 'KEEPTTL')
+    log.head, log.slots, log.first = 0, size, entries ~= '' and log.first % BLOCK or 0
+  end
+
+  -- Makes room for a record: doubles the ring, or moves the records of the ring to a segment.
+  local function grow()
+    local from, behind = log.start + log.head * 11, log.start + log.slots * 11
+    local records, summed = call('GETRANGE', log.key, from, behind - 1), nil
+    if log.head == 0 then
+      -- Blocks and their sums stay as they are.
+      local whole = (log.slots - log.slots % BLOCK) / 16
+      summed = whole > 0 and call('GETRANGE', log.key, behind, behind + whole - 1) or ''
+    else
+      records = records .. call('GETRANGE', log.key, log.start, from - 1)
+      summed = sums(records)
+    end
+    local all, all_summed = entries(log.count)
+    if log.slots < PAGE then
+      local size = log.slots * 2
+      if log.slots < log.threshold then size = math.min(size, log.threshold) end
+      return rewrite(math.min(size, PAGE), records, summed, all, all_summed)
+    end
+    if log.count == 0 then
+      -- A new number, as a reset may still be removing the segments of an older log.
+      if log.version == SHORT then log.number = (log.now - log.now % 1000) / 1000 end
+      local tag = string.find(log.key, '{', 1, true) and '' or '{' .. log.key .. '}'
+      log.base = log.key .. tag .. ':'
+      log.offset, log.front, log.first = 0, log.used, 0
+    end
+    -- The segment lives until its last record has left, an eighth longer, and a minute longer if the clock is
+    -- not this server's.
+    local life = (log.last + log.period - log.clock) / 1000
+    life = math.floor(life + life / 8) + (log.given and 60001 or 1)
+    call('SET', log.base .. log.number + log.count, records .. summed, 'PX', life)
+    all, all_summed = with(all, all_summed, (unpack('>I7', records)), log.used - log.filed)
+    log.version, log.count, log.filed, log.length = LONG, log.count + 1, log.used, 0
     rewrite(256, '', '', all, all_summed)
   end
-end
 
--- Takes so many units from the oldest records.
-advance = function(gone)
-  used = used - gone
-  if used == 0 then return leave(0, count - 1) end
-  local index, units, before, place, at, cost = find(gone + 1)
-  drop(index)
-  if at then
-    local kept = cost - (units - 1 - before)
-    forget(place, units - 1)
-    oldest = at
-    if kept < cost then
-      local page = count > 0 and segment(0) or ring()
-      call('SETRANGE', page.key, page.at + page.head * 11 + 7, pack('>I4', kept))
+  -- Takes `gone` units from the newest records, of a log that has as many.
+  local function cut(gone)
+    log.used = log.used - gone
+    if log.used == 0 then return leave(0, log.count - 1) end
+    local index, units, before, place, at = find(log.used)
+    if index == log.count then
+      if not at then error('BADSTATE not the state of a rate limit') end
+      local slot = (log.head + place) % log.slots
+      call('SETRANGE', log.key, log.start + slot * 11 + 7, pack('>I4', units - before))
+      log.length, log.last = place + 1, at
+      if slot % BLOCK == BLOCK - 1 and log.length >= BLOCK then
+        local block = read(ring(), place - BLOCK + 1, BLOCK)
+        call('SETRANGE', log.key, log.start + log.slots * 11 + (slot - BLOCK + 1) / 16, sums(block))
+      end
+      return
     end
-  else
-    forget(0, units - 1)
-    oldest, offset = successor(0), PAGE
+    local all, all_summed = entries(index)
+    if at then
+      -- The segment becomes the ring.
+      local records = place > 0 and read(segment(index), 0, place) or ''
+      leave(index, log.count - 1)
+      log.count, log.filed, log.length, log.last = index, log.used - units, place + 1, at
+      if log.count == 0 then log.offset, log.front = 0, 0 end
+      records = records .. pack('>I7I4', at, units - before)
+      rewrite(PAGE, records, sums(records), all, all_summed)
+    else
+      leave(index + 1, log.count - 1)
+      all, all_summed = with(all, all_summed, time(directory(index), 0), units)
+      log.count, log.filed, log.length = index + 1, log.used, 0
+      if index == 0 then log.offset, log.front, log.oldest = PAGE, units, log.last end
+      rewrite(256, '', '', all, all_summed)
+    end
   end
+
+  -- Takes `gone` units from the oldest records, of a log that has as many.
+  local function advance(gone)
+    log.used = log.used - gone
+    if log.used == 0 then return leave(0, log.count - 1) end
+    local index, units, before, place, at, cost = find(gone + 1)
+    drop(index)
+    if at then
+      local kept = cost - (units - 1 - before)
+      forget(place, units - 1)
+      log.oldest = at
+      if kept < cost then
+        local page = log.count > 0 and segment(0) or ring()
+        call('SETRANGE', page.key, page.at + page.head * 11 + 7, pack('>I4', kept))
+      end
+    else
+      forget(0, units - 1)
+      log.oldest, log.offset = successor(0), PAGE
+    end
+  end
+
+  return expire, blocker, grow, cut, advance
 end

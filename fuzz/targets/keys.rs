@@ -295,10 +295,10 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|count: CountInput| {
     let Some(limit) = count.limit() else { return };
-    let identity = text(|out| out.identity(&limit, &count.key));
+    let identity = text(|out| out.count(limit.terms(), &count.key));
     // A stored key is the same key.
-    let stored = KeyWriter::written(&count.key);
-    assert_eq!(text(|out| out.identity(&limit, &stored)), identity);
+    let stored = KeyWriter::owned(&count.key);
+    assert_eq!(text(|out| out.count(limit.terms(), &stored)), identity);
     let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
     assert_eq!(fingerprint(&stored), fingerprint(&count.key), "{}", identity.escape_ascii());
 
@@ -308,6 +308,6 @@ fuzz_target!(|count: CountInput| {
     assert_eq!((tags(b'{'), tags(b'}')), (tagged, tagged), "{}", identity.escape_ascii());
 
     let algorithm = limit.algorithm().as_str().to_owned();
-    let expected = (algorithm, limit.period_us(), limit.name().as_bytes().to_vec(), shape);
+    let expected = (algorithm, limit.terms().period_us(), limit.name().as_bytes().to_vec(), shape);
     assert_eq!(parse_identity(&identity), expected, "{}", identity.escape_ascii());
 });

@@ -1,19 +1,21 @@
-//! For any limit, the arguments of the scripts have the layout that the scripts document. Any bytes
-//! as a reply are decoded or rejected.
+//! What goes to the scripts has the layout that they document, whatever the limit; and what comes
+//! back is decoded or rejected, whatever it is.
 
 #![no_main]
 #![allow(dead_code, unused_imports, unused_macros, reason = "a target uses a part of the files")]
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
-#[path = "../../ratelimit-runtime/src/error.rs"]
-mod error;
 #[path = "../../ratelimit-runtime/src/store/redis/failure.rs"]
 mod failure;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/reply/mod.rs"]
+mod reply;
+#[path = "../../ratelimit-runtime/src/store/redis/program.rs"]
+mod program;
 #[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
 mod script;
 
@@ -23,7 +25,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
 use self::algorithm::{BucketOp, Op, Outcome};
-use self::limit::{Algorithm, Align, Limit};
+use self::limit::{Algorithm, Align, Limit, Terms};
 
 /// The parts of a limit.
 #[derive(Arbitrary, Debug)]
@@ -58,85 +60,86 @@ enum OpInput {
     Decide,
     Peek,
     Refund,
-    Book(u64),
-    Unbook(u64),
+    Reserve(u64),
+    Cancel(u64),
     Return(u64),
 }
 
 impl OpInput {
-    /// The operation, its number in the scripts, and the time it takes as an argument.
-    fn op(&self) -> (script::Code, u64, u64) {
+    /// The operation, its word, and the time it is about.
+    fn op(&self) -> (script::Code, &'static str, u64) {
         match *self {
-            Self::Decide => (Op::Decide.into(), 0, 0),
-            Self::Peek => (Op::Peek.into(), 1, 0),
-            Self::Refund => (Op::Refund.into(), 2, 0),
-            Self::Book(wait) => (BucketOp::Book { wait: time(wait) }.into(), 3, time(wait)),
-            Self::Unbook(slot) => (BucketOp::Unbook { slot: time(slot) }.into(), 4, time(slot)),
-            Self::Return(at) => (Op::Return { at: time(at) }.into(), 5, time(at)),
+            Self::Decide => (Op::Decide.into(), "decide", 0),
+            Self::Peek => (Op::Peek.into(), "peek", 0),
+            Self::Refund => (Op::Refund.into(), "refund", 0),
+            Self::Reserve(wait) => (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait)),
+            Self::Cancel(moment) => {
+                (BucketOp::Cancel { moment: time(moment) }.into(), "cancel", time(moment))
+            }
+            Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
         }
     }
 }
 
-/// A time in the range of a limiter: below 2⁵³.
+/// A time that a limiter has: below 2⁵³.
 fn time(number: u64) -> u64 {
     number >> 11
 }
 
-/// Removes a number of `bytes` bytes from the front.
+/// Takes a number of `bytes` bytes from the front.
 fn take(text: &mut &[u8], bytes: usize) -> u64 {
     let (number, rest) = text.split_at(bytes);
     *text = rest;
     number.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Checks the arguments against the layout in `lua/prelude.lua` and the scripts after it.
-fn check_arguments(limit: &Limit, op: &OpInput, clock: Option<u64>, cost: u32) {
-    let (op, number, moment) = op.op();
-    let alone = script::alone(op, limit, clock, cost);
-    let mut rest = &alone[..];
-    assert_eq!(take(&mut rest, 1), number);
-    assert_eq!(take(&mut rest, 1), u64::from(clock.is_some()));
-    assert_eq!(take(&mut rest, 7), clock.unwrap_or(0));
+/// Checks the arguments against the layout that the scripts document.
+fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32) {
+    let (op, word, moment) = input.op();
+    let alone = script::alone(op, terms, clock, cost);
+    let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
+    assert_eq!(alone.get(1), clock.as_ref());
+    let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
+    assert_eq!(take(&mut rest, 1), 0);
     assert_eq!(take(&mut rest, 4), cost.into());
     assert_eq!(take(&mut rest, 7), moment);
 
-    let named = script::among_several(limit);
-    let (index, terms) = named.split_first().expect("an index");
-    assert_eq!(rest, terms);
-    if matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+    let named = script::in_batch(Vec::new(), &[terms], None).pop().expect("a limit");
+    let (index, packed) = named.split_first().expect("an index");
+    assert_eq!(rest, packed);
+    if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
         assert_eq!(*index, 4);
-        assert_eq!(take(&mut rest, 4), limit.capacity().into());
+        assert_eq!(take(&mut rest, 4), terms.capacity().into());
         let token = take(&mut rest, 7);
-        assert_eq!(token, limit.rate.token);
-        assert_eq!(take(&mut rest, 4), limit.rate.drain);
-        assert!(limit.rate.drain > 0 && token > 0);
-        assert!(u128::from(limit.capacity()) * u128::from(token) <= 1 << 52);
+        assert_eq!(token, terms.rate().token);
+        assert_eq!(take(&mut rest, 4), terms.rate().drain);
+        assert!(terms.rate().drain > 0 && token > 0);
+        assert!(u128::from(terms.capacity()) * u128::from(token) <= 1 << 52);
     } else {
-        assert_eq!(take(&mut rest, 4), limit.threshold().into());
-        assert_eq!(u128::from(take(&mut rest, 7)), limit.period().as_micros());
+        assert_eq!(take(&mut rest, 4), terms.threshold().into());
+        assert_eq!(take(&mut rest, 7), terms.period_us());
     }
-    match limit.algorithm() {
+    match terms.algorithm() {
         Algorithm::Sliding => assert_eq!(*index, 1),
         Algorithm::Fixed => {
             assert_eq!(*index, 2);
-            assert_eq!(take(&mut rest, 1), u64::from(limit.shift_us().is_some()));
-            assert_eq!(take(&mut rest, 7), limit.shift_us().unwrap_or(0));
-            assert!(limit.shift_us().unwrap_or(0) < limit.period_us());
+            assert_eq!(take(&mut rest, 7), terms.shift_us().unwrap_or((1 << 56) - 1));
+            assert!(terms.shift_us().unwrap_or(0) < terms.period_us());
         }
         Algorithm::SlidingCounter => {
             assert_eq!(*index, 3);
-            assert_eq!(take(&mut rest, 7), limit.grain.grain);
+            assert_eq!(take(&mut rest, 7), terms.scale().grain);
             let span = take(&mut rest, 7);
-            assert_eq!(span, limit.grain.span);
-            assert!(u128::from(limit.threshold()) * u128::from(span) <= 1 << 52);
+            assert_eq!(span, terms.scale().span);
+            assert!(u128::from(terms.threshold()) * u128::from(span) <= 1 << 52);
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
     }
     assert!(rest.is_empty());
 }
 
-/// Encodes a reply like `lua/epilogue.lua`.
-fn encode_reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
+/// The reply of `lua/answer.lua`.
+fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
     reply.push(outcome.allowed.into());
     reply.extend(outcome.remaining.to_be_bytes());
@@ -149,13 +152,13 @@ fn encode_reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
 fuzz_target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
     let (limit, op, clock, cost, bytes) = input;
     if let Some(limit) = limit.limit() {
-        check_arguments(&limit, &op, clock.map(time), cost);
+        check_arguments(limit.terms(), &op, clock.map(time), cost);
     }
     let decoded = script::decode_reply(bytes);
     assert_eq!(decoded.is_some(), bytes.len() == script::REPLY);
     if let Some(outcome) = decoded {
         let slack = script::decode_slack(bytes).expect("as long as a reply");
-        let mut again = encode_reply(&outcome, slack);
+        let mut again = reply(&outcome, slack);
         assert_eq!(again[7] == 1, bytes[7] == 1);
         again[7] = bytes[7];
         assert_eq!(again, bytes);

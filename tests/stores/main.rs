@@ -4,6 +4,7 @@
 
 mod batches;
 mod bounds;
+mod by_hand;
 mod extremes;
 mod faults;
 mod leases;

@@ -14,6 +14,8 @@ use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, Decision, Rejection, StoreError};
 use crate::report::Report;
+#[cfg(feature = "redis")]
+pub use crate::store::redis::script_text;
 
 /// A [`Part`] whose key need not be `Sync`.
 pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;

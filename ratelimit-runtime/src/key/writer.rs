@@ -25,11 +25,13 @@ use crate::limit::{Align, Terms};
 const NOTHING: u8 = b'%';
 
 /// A key that outlives the request of a middleware: its text.
-#[cfg(any(test, feature = "tower", feature = "actix"))]
+#[cfg_attr(
+    not(any(feature = "tower", feature = "actix")),
+    allow(dead_code, reason = "middleware owns keys")
+)]
 #[derive(Clone)]
 pub(crate) struct OwnedKey(Box<[u8]>);
 
-#[cfg(any(test, feature = "tower", feature = "actix"))]
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
         // The text of no value: every `%` of one is escaped.
@@ -83,7 +85,10 @@ impl KeyWriter<'_> {
     }
 
     /// Returns the text of `key`.
-    #[cfg(any(test, feature = "tower", feature = "actix"))]
+    #[cfg_attr(
+        not(any(feature = "tower", feature = "actix")),
+        allow(dead_code, reason = "middleware owns keys")
+    )]
     pub(crate) fn owned(key: &dyn Key) -> OwnedKey {
         let mut text = Vec::new();
         KeyWriter::append(&mut text, |out| key.write(out));

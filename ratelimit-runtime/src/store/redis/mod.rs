@@ -10,6 +10,7 @@ mod failure;
 mod link;
 mod node;
 mod prefix;
+mod program;
 mod rollback;
 mod script;
 mod segments;
@@ -18,7 +19,6 @@ mod slot;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,6 +32,7 @@ pub(crate) use self::certificates::Certificates;
 use self::cluster::Cluster;
 use self::failure::Failure;
 use self::node::{Node, ServerLookup};
+pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
 use self::rollback::SlotGroup;
 use self::script::{Code, REPLY, Script, decode_reply};
@@ -245,8 +246,8 @@ impl Servers {
     ) -> Result<Outcome, StoreError> {
         let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
-            script: Script::of(terms.algorithm()),
-            arguments: vec![script::alone(op, terms, self.clock.sent(), *cost)],
+            script: Script::of(terms),
+            arguments: script::alone(op, terms, self.clock.sent(), *cost),
             keys: vec![count_name],
             is_atomic: true,
         };
@@ -285,13 +286,11 @@ impl Servers {
         group: &SlotGroup,
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
-        let mut head = script::head(op, self.clock.sent());
-        head.extend(group.iter().flat_map(|(_, charge)| charge.cost.to_be_bytes()));
-        let limits = group.iter().map(|(_, charge)| script::among_several(&charge.terms));
+        let parts = group.iter().map(|(_, charge)| (&charge.terms, charge.cost));
         let call = ScriptCall {
             script: Script::all(),
             keys: group.iter().map(|(_, charge)| &charge.count_name[..]).collect(),
-            arguments: iter::once(head).chain(limits).collect(),
+            arguments: script::together(op, parts, self.clock.sent()),
             is_atomic: true,
         };
         let reply = match self.run_for(&call, by).await? {

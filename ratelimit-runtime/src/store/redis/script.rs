@@ -1,10 +1,12 @@
-//! The scripts of `lua/`, what they take and what they reply.
+//! The scripts that the store calls: what they take, and what they reply. Their texts are in
+//! [`program`](super::program).
 
 use once_cell::sync::Lazy;
 use redis::Cmd;
 
+use super::program::{self, Form};
 use crate::algorithm::{BucketOp, Op, Outcome};
-use crate::limit::{Algorithm, Terms};
+use crate::limit::Terms;
 use crate::reply::StoreError;
 
 /// A script, as the server gets it.
@@ -13,88 +15,30 @@ pub(super) struct Script {
     hash: String,
 }
 
-const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
-const CALL: &str = include_str!("../../../lua/call.lua");
-const EPILOGUE: &str = include_str!("../../../lua/epilogue.lua");
-
-/// What a script that decides one call is told.
-const ALONE: &str = "\
-local key, arg = KEYS[1], ARGV[1]
-local op, given, clock, cost, moment, from = struct.unpack('>I1I1I7I4I7', arg)
-";
-
-/// What one that decides several calls is told of all of them.
-const SHARED: &str = "local op, given, clock, from = struct.unpack('>I1I1I7', ARGV[1])\n";
-
-/// The slow paths of `lua/sliding.lua`, and the line there that they replace.
-const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
-const SEGMENTS_HERE: &str = "  -- lua/segments.lua stands here.\n";
-
-/// Divides what an algorithm does once for a limit from what it does for each call.
-const EACH_CALL: &str = "-- Each call.\n";
-
-/// In the order of the list in `lua/all.lua`.
-const BODIES: [(&str, &str); 4] = [
-    ("sliding", include_str!("../../../lua/sliding.lua")),
-    ("fixed", include_str!("../../../lua/fixed.lua")),
-    ("sliding_counter", include_str!("../../../lua/sliding_counter.lua")),
-    ("bucket", include_str!("../../../lua/bucket.lua")),
-];
-
-/// Where the script of an algorithm is in [`BODIES`].
-const fn index(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::Sliding => 0,
-        Algorithm::Fixed => 1,
-        Algorithm::SlidingCounter => 2,
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
-    }
-}
-
 impl Script {
-    /// The script that decides one limit.
-    pub(super) fn of(algorithm: Algorithm) -> &'static Self {
-        static SCRIPTS: Lazy<[Script; 4]> = Lazy::new(|| {
-            BODIES.map(|(_, body)| {
-                let (limit, call) = parts(body);
-                Script::new([ALONE, PRELUDE, limit, CALL, &call, EPILOGUE].concat())
-            })
-        });
-        &SCRIPTS[index(algorithm)]
+    /// The script that decides one call of a limit.
+    pub(super) fn of(terms: &Terms) -> &'static Self {
+        static SCRIPTS: Lazy<[Script; Form::EACH.len()]> =
+            Lazy::new(|| Form::EACH.map(|form| Script::new(form.script())));
+        &SCRIPTS[Form::of(terms).index()]
     }
 
     /// The script that decides several limits together.
     pub(super) fn all() -> &'static Self {
-        static SCRIPT: Lazy<Script> =
-            Lazy::new(|| Script::over_functions(include_str!("../../../lua/all.lua")));
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::all()));
         &SCRIPT
     }
 
     /// The script that decides many calls, each by itself.
     pub(super) fn batch() -> &'static Self {
-        static SCRIPT: Lazy<Script> =
-            Lazy::new(|| Script::over_functions(include_str!("../../../lua/batch.lua")));
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch()));
         &SCRIPT
     }
 
     /// The script that removes the state of a sliding log.
     pub(super) fn reset() -> &'static Self {
-        static SCRIPT: Lazy<Script> =
-            Lazy::new(|| Script::new(include_str!("../../../lua/reset.lua").to_owned()));
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::reset()));
         &SCRIPT
-    }
-
-    /// A script behind those of the algorithms, each a function.
-    fn over_functions(text: &str) -> Self {
-        let functions = BODIES.map(|(name, body)| {
-            let (limit, call) = parts(body);
-            let decide = [CALL, &call, EPILOGUE].concat();
-            format!(
-                "local function {name}(arg)\nlocal from = 2\n{limit}\
-                 return function(key, op, cost, moment)\n{decide}end\nend\n"
-            )
-        });
-        Self::new([SHARED, PRELUDE, &functions.concat(), text].concat())
     }
 
     fn new(text: String) -> Self {
@@ -136,67 +80,83 @@ pub(super) fn probe_of_node() -> Cmd {
     command
 }
 
-/// What an algorithm does once for a limit, and for each call.
-fn parts(body: &'static str) -> (&'static str, String) {
-    let (limit, call) = body.split_once(EACH_CALL).expect("an algorithm has two parts");
-    (limit, call.replace(SEGMENTS_HERE, SEGMENTS))
-}
-
 /// An operation, as scripts get it.
 #[derive(Clone, Copy)]
 pub(super) struct Code {
-    number: u8,
+    /// What the scripts compare `op` with.
+    word: &'static str,
     /// The time that the operation is about, or 0.
     moment: u64,
 }
 
+#[cfg(test)]
+impl Code {
+    pub(super) fn word(self) -> &'static str {
+        self.word
+    }
+}
+
 impl From<Op> for Code {
     fn from(op: Op) -> Self {
-        let (number, moment) = match op {
-            Op::Decide => (0, 0),
-            Op::Peek => (1, 0),
-            Op::Refund => (2, 0),
-            Op::Return { at } => (5, at),
+        let (word, moment) = match op {
+            Op::Decide => ("decide", 0),
+            Op::Peek => ("peek", 0),
+            Op::Refund => ("refund", 0),
+            Op::Return { at } => ("return", at),
         };
-        Self { number, moment }
+        Self { word, moment }
     }
 }
 
 impl From<BucketOp> for Code {
     fn from(op: BucketOp) -> Self {
-        let (number, moment) = match op {
-            BucketOp::Reserve { wait } => (3, wait),
-            BucketOp::Cancel { moment } => (4, moment),
+        let (word, moment) = match op {
+            BucketOp::Reserve { wait } => ("reserve", wait),
+            BucketOp::Cancel { moment } => ("cancel", moment),
         };
-        Self { number, moment }
+        Self { word, moment }
     }
 }
 
-/// What every script is told first, as `lua/prelude.lua` says.
-pub(super) fn head(op: impl Into<Code>, clock: Option<u64>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64);
-    out.push(op.into().number);
-    out.push(u8::from(clock.is_some()));
-    put_7(&mut out, clock.unwrap_or(0));
-    out
+/// The arguments of the script that decides one call.
+pub(super) fn alone(
+    op: impl Into<Code>,
+    terms: &Terms,
+    clock: Option<u64>,
+    cost: u32,
+) -> Vec<Vec<u8>> {
+    let Code { word, moment } = op.into();
+    let mut call = Vec::with_capacity(64);
+    put_word(&mut call, word);
+    call.extend(cost.to_be_bytes());
+    put_7(&mut call, moment);
+    Form::of(terms).put_terms(&mut call, terms);
+    let mut arguments = vec![call];
+    arguments.extend(clock.map(packed_clock));
+    arguments
 }
 
-/// The argument of a script that decides one call.
-pub(super) fn alone(op: impl Into<Code>, terms: &Terms, clock: Option<u64>, cost: u32) -> Vec<u8> {
-    let op = op.into();
-    let mut out = head(op, clock);
-    out.extend(cost.to_be_bytes());
-    put_7(&mut out, op.moment);
-    put_terms(&mut out, terms);
-    out
+/// The arguments of `lua/all.lua`: the limits, and their costs.
+pub(super) fn together<'a>(
+    op: Op,
+    parts: impl Iterator<Item = (&'a Terms, u32)>,
+    clock: Option<u64>,
+) -> Vec<Vec<u8>> {
+    let mut head = Vec::with_capacity(64);
+    put_word(&mut head, Code::from(op).word);
+    let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
+    for (limit, cost) in parts {
+        head.extend(cost.to_be_bytes());
+        arguments.push(among_several(limit));
+    }
+    arguments[0] = head;
+    arguments
 }
 
-/// A limit among several: its algorithm, and how it counts.
-pub(super) fn among_several(terms: &Terms) -> Vec<u8> {
-    let mut out = Vec::with_capacity(32);
-    out.push(index(terms.algorithm()) as u8 + 1);
-    put_terms(&mut out, terms);
-    out
+/// The arguments of `lua/batch.lua`: the entries, as [`put_entry`] makes them, and their limits.
+pub(super) fn in_batch(entries: Vec<u8>, limits: &[&Terms], clock: Option<u64>) -> Vec<Vec<u8>> {
+    let clock = clock.map_or_else(Vec::new, packed_clock);
+    [entries, clock].into_iter().chain(limits.iter().map(|terms| among_several(terms))).collect()
 }
 
 /// An entry of `lua/batch.lua`: so many calls of a limit, by its index.
@@ -206,39 +166,19 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
     out.extend(count.to_be_bytes());
 }
 
-/// How a limit counts, as its algorithm unpacks it.
-fn put_terms(out: &mut Vec<u8>, terms: &Terms) {
-    if terms.algorithm().is_bucket() {
-        out.extend((terms.capacity() + terms.reserved()).to_be_bytes());
-        put_7(out, terms.rate().token);
-        // At most the threshold, which is a u32.
-        out.extend((terms.rate().drain as u32).to_be_bytes());
-        if terms.reserved() > 0 {
-            out.extend(terms.reserved().to_be_bytes());
-            put_7(out, terms.lease_us());
-        }
-        return;
-    }
-    out.extend(terms.threshold().to_be_bytes());
-    put_7(out, terms.period_us());
-    match terms.algorithm() {
-        Algorithm::Fixed => {
-            let shift = terms.shift_us();
-            out.push(u8::from(shift.is_some()));
-            put_7(out, shift.unwrap_or(0));
-        }
-        Algorithm::SlidingCounter => {
-            put_7(out, terms.scale().grain);
-            put_7(out, terms.scale().span);
-        }
-        Algorithm::Sliding | Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
-    }
+/// A limit, as `lua/several.lua` unpacks it.
+fn among_several(terms: &Terms) -> Vec<u8> {
+    let form = Form::of(terms);
+    let mut out = Vec::with_capacity(32);
+    out.push(form.index() as u8 + 1);
+    form.put_terms(&mut out, terms);
+    out
 }
 
 /// How long the reply of one limit is.
 pub(super) const REPLY: usize = 30;
 
-/// The reply of `lua/epilogue.lua`; `None` if it is not one.
+/// The reply of `lua/answer.lua`; `None` if it is not one.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (clock, reply) = reply.split_first_chunk()?;
     let (allowed, reply) = reply.split_first()?;
@@ -272,6 +212,18 @@ pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
     let split = message.trim_start_matches('-').split_once(' ');
     let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
     super::failure::server_error(code, rest, &[key])
+}
+
+/// A word, and the zero byte that ends it.
+fn put_word(out: &mut Vec<u8>, word: &str) {
+    out.extend(word.as_bytes());
+    out.push(0);
+}
+
+fn packed_clock(clock: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(7);
+    put_7(&mut out, clock);
+    out
 }
 
 fn put_7(out: &mut Vec<u8>, number: u64) {

@@ -9,10 +9,10 @@ mod reply;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::{iter, mem};
 
 use redis::Value;
 use tokio::runtime::{Handle, Id};
@@ -239,17 +239,16 @@ struct BatchEntry {
 impl Servers {
     async fn decide_batch(self: &Arc<Self>, entries: Vec<BatchEntry>, by: Instant) {
         let mut limits: Vec<&Terms> = Vec::new();
-        let mut head = script::head(Op::Decide, self.clock.sent());
+        let mut calls = Vec::with_capacity(9 * entries.len());
         for BatchEntry { charge, reply_to, .. } in &entries {
             let known = limits.iter().position(|terms| **terms == charge.terms);
             let limit = known.unwrap_or_else(|| {
                 limits.push(&charge.terms);
                 limits.len() - 1
             });
-            script::put_entry(&mut head, limit, charge.cost, reply_to.len() as u32);
+            script::put_entry(&mut calls, limit, charge.cost, reply_to.len() as u32);
         }
-        let limits = limits.into_iter().map(script::among_several);
-        let arguments = iter::once(head).chain(limits).collect();
+        let arguments = script::in_batch(calls, &limits, self.clock.sent());
         let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
         let call =
             ScriptCall { script: Script::batch(), keys, arguments, is_atomic: entries.len() == 1 };

@@ -1,0 +1,43 @@
+
+-- Runs the script of one call by hand: takes text as arguments, and returns the reply as text.
+-- CONTRIBUTING.md shows how.
+--
+-- In front of this text stand the script, as the function `script` of its ARGV, and two lines that the runtime
+-- writes: `NAMES` and `LAYOUT`, the names of what ARGV[1] has, and how it is packed.
+--
+-- KEYS[1]  the key
+-- ARGV     `name=value`, in any order. `op` is `decide` unless it is given, `cost` is 1, `moment` is 0. With
+--          `clock` the script uses that time. Times are in microseconds
+-- Reply    list of `name=value`; or an error
+
+local given = { op = 'decide', cost = '1', moment = '0' }
+for _, argument in ipairs(ARGV) do
+  local name, value = string.match(argument, '^(%l+)=(%S+)$')
+  if not name then return { err = 'ERR ' .. argument .. ': an argument is name=value' } end
+  given[name] = value
+end
+
+local clock, values = given.clock, {}
+given.clock = nil
+for index, name in ipairs(NAMES) do
+  local value = given[name]
+  if name ~= 'op' then value = tonumber(value) end
+  if not value then return { err = 'ERR ' .. name .. '= is missing or no number' } end
+  values[index], given[name] = value, nil
+end
+local unknown = next(given)
+if unknown then
+  return { err = 'ERR ' .. unknown .. ': the arguments are ' .. table.concat(NAMES, ', ') .. ', clock' }
+end
+-- `op` ends with a zero byte.
+local arguments = { struct.pack(LAYOUT, _G.unpack(values)) }
+if clock then arguments[2] = struct.pack('>I7', tonumber(clock)) end
+
+local reply = script(arguments)
+if type(reply) == 'table' then return reply end
+local text = {}
+local numbers = { struct.unpack('>I7I1I4I7I7I4', reply) }
+for index, name in ipairs({ 'clock', 'allowed', 'remaining', 'retry', 'reset', 'slack' }) do
+  text[index] = name .. '=' .. string.format('%.0f', numbers[index])
+end
+return text

@@ -1,0 +1,336 @@
+//! The texts of the scripts: whole files of `lua/`, one behind the other, and between them the few lines that
+//! are written here. These come from the tables of this file, as does what the runtime sends.
+
+use crate::limit::{Algorithm, Terms};
+
+/// What one function of `lua/` decides. An algorithm whose limits differ in their terms has several forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Sliding,
+    Fixed,
+    SlidingCounter,
+    Bucket,
+    /// A bucket of a limit that leases.
+    LeasedBucket,
+}
+
+/// A number that a function of `lua/` takes about a limit.
+pub(crate) struct Term {
+    /// The name of the argument of the function.
+    name: &'static str,
+    width: Width,
+    value: fn(&Terms) -> u64,
+}
+
+/// How a number is packed.
+#[derive(Clone, Copy)]
+enum Width {
+    Four,
+    Seven,
+    /// Two's complement.
+    SignedSeven,
+}
+
+/// How the word of an operation, the cost and the moment are packed, which stand in front of the terms.
+const CALL: &str = "sI4I7";
+const CALL_NAMES: [&str; 3] = ["op", "cost", "moment"];
+
+/// What all functions of algorithms take first.
+const COMMON: &str = "call, pack, unpack, key, clock, given";
+
+/// What all functions of algorithms return, and `lua/answer.lua` takes.
+const RESULTS: &str = "allowed, remaining, retry, reset, slack, version, lives, changed";
+
+const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const ANSWER: &str = include_str!("../../../lua/answer.lua");
+const SEVERAL: &str = include_str!("../../../lua/several.lua");
+const ALL: &str = include_str!("../../../lua/all.lua");
+const BATCH: &str = include_str!("../../../lua/batch.lua");
+const RESET: &str = include_str!("../../../lua/reset.lua");
+const BY_HAND: &str = include_str!("../../../lua/by_hand.lua");
+
+const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
+const SLIDING: &str = include_str!("../../../lua/sliding.lua");
+const FIXED: &str = include_str!("../../../lua/fixed.lua");
+const SLIDING_COUNTER: &str = include_str!("../../../lua/sliding_counter.lua");
+const BUCKET: &str = include_str!("../../../lua/bucket.lua");
+
+const THRESHOLD: Term = Term::four("threshold", |terms| terms.threshold().into());
+const PERIOD: Term = Term::seven("period", Terms::period_us);
+const BURST: Term = Term::four("burst", |terms| (terms.capacity() + terms.reserved()).into());
+const TOKEN: Term = Term::seven("token", |terms| terms.rate().token);
+/// At most the threshold, which is a `u32`.
+const DRAIN: Term = Term::four("drain", |terms| terms.rate().drain);
+
+impl Term {
+    const fn four(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+        Self { name, width: Width::Four, value }
+    }
+
+    const fn seven(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+        Self { name, width: Width::Seven, value }
+    }
+}
+
+impl Width {
+    /// The letters of `struct.unpack`.
+    fn format(self) -> &'static str {
+        match self {
+            Self::Four => "I4",
+            Self::Seven => "I7",
+            Self::SignedSeven => "i7",
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::Four => 4,
+            Self::Seven | Self::SignedSeven => 7,
+        }
+    }
+}
+
+impl Form {
+    /// In the order of the numbers that `lua/several.lua` reads, from 1 on.
+    pub(crate) const EACH: [Self; 5] =
+        [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::Bucket, Self::LeasedBucket];
+
+    /// The form that decides a limit.
+    pub(crate) fn of(terms: &Terms) -> Self {
+        match terms.algorithm() {
+            Algorithm::Sliding => Self::Sliding,
+            Algorithm::Fixed => Self::Fixed,
+            Algorithm::SlidingCounter => Self::SlidingCounter,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.reserved() > 0 => {
+                Self::LeasedBucket
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
+        }
+    }
+
+    /// The place in [`EACH`](Self::EACH).
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name of the function, and the files that make it.
+    fn function(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Sliding => ("sliding", &[SEGMENTS, SLIDING]),
+            Self::Fixed => ("fixed", &[FIXED]),
+            Self::SlidingCounter => ("sliding_counter", &[SLIDING_COUNTER]),
+            Self::Bucket | Self::LeasedBucket => ("bucket", &[BUCKET]),
+        }
+    }
+
+    /// The last arguments of the function.
+    fn terms(self) -> &'static [Term] {
+        match self {
+            Self::Sliding => &[THRESHOLD, PERIOD],
+            Self::Fixed => {
+                const SHIFT: Term = Term {
+                    name: "shift",
+                    width: Width::SignedSeven,
+                    value: |terms| terms.shift_us().unwrap_or(u64::MAX),
+                };
+                &[THRESHOLD, PERIOD, SHIFT]
+            }
+            Self::SlidingCounter => {
+                const GRAIN: Term = Term::seven("grain", |terms| terms.scale().grain);
+                const SPAN: Term = Term::seven("span", |terms| terms.scale().span);
+                &[THRESHOLD, PERIOD, GRAIN, SPAN]
+            }
+            Self::Bucket => &[BURST, TOKEN, DRAIN],
+            Self::LeasedBucket => {
+                const TERM: Term = Term::seven("term", Terms::lease_us);
+                const RESERVE: Term = Term::four("reserve", |terms| terms.reserved().into());
+                &[BURST, TOKEN, DRAIN, TERM, RESERVE]
+            }
+        }
+    }
+
+    /// Packs the terms of a limit.
+    pub(crate) fn put_terms(self, out: &mut Vec<u8>, terms: &Terms) {
+        for term in self.terms() {
+            out.extend(&(term.value)(terms).to_be_bytes()[8 - term.width.bytes()..]);
+        }
+    }
+
+    /// How the terms are packed, for `struct.unpack`.
+    fn layout(self) -> String {
+        self.terms().iter().map(|term| term.width.format()).collect()
+    }
+
+    /// The script that decides one call.
+    pub(crate) fn script(self) -> String {
+        let ((name, files), layout) = (self.function(), self.layout());
+        let decide = format!(
+            "\nlocal key = KEYS[1]\nlocal {RESULTS} =\n  \
+             {name}({COMMON}, unpack('>{CALL}{layout}', ARGV[1]))\n"
+        );
+        [PRELUDE, &files.concat(), &decide, ANSWER].concat()
+    }
+
+    /// The same, with text as arguments and as the reply.
+    fn by_hand(self) -> String {
+        let (script, layout) = (self.script(), self.layout());
+        let names = CALL_NAMES.into_iter().chain(self.terms().iter().map(|term| term.name));
+        let names: Vec<String> = names.map(|name| format!("'{name}'")).collect();
+        let names = names.join(", ");
+        format!(
+            "local function script(ARGV)\n{script}end\n\n\
+             local NAMES, LAYOUT = {{ {names} }}, '>{CALL}{layout}'\n{BY_HAND}"
+        )
+    }
+}
+
+/// The script that decides several limits together.
+pub(crate) fn all() -> String {
+    over_several(ALL)
+}
+
+/// The script that decides many calls, each by itself.
+pub(crate) fn batch() -> String {
+    over_several(BATCH)
+}
+
+/// The script that removes the state of a sliding log.
+pub(crate) fn reset() -> String {
+    RESET.to_owned()
+}
+
+fn over_several(main: &str) -> String {
+    let mut files: Vec<&str> = Vec::new();
+    for file in Form::EACH.iter().flat_map(|form| form.function().1) {
+        if !files.contains(file) {
+            files.push(file);
+        }
+    }
+    let names = Form::EACH.map(|form| form.function().0).join(", ");
+    let layouts = Form::EACH.map(|form| format!("'>{}'", form.layout())).join(", ");
+    let answer =
+        format!("\nlocal function answer(call, pack, key, clock, given, {RESULTS})\n{ANSWER}end\n");
+    let lists = format!("\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n");
+    [PRELUDE, &answer, &files.concat(), &lists, SEVERAL, main].concat()
+}
+
+/// The text of a script for `redis-cli --eval`, by its name. A script of one call takes text as arguments.
+#[must_use]
+pub fn text(name: &str) -> Option<String> {
+    Some(match name {
+        "sliding" => Form::Sliding.by_hand(),
+        "fixed" => Form::Fixed.by_hand(),
+        "sliding_counter" => Form::SlidingCounter.by_hand(),
+        "bucket" => Form::Bucket.by_hand(),
+        "leased_bucket" => Form::LeasedBucket.by_hand(),
+        "all" => all(),
+        "batch" => batch(),
+        "reset" => reset(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::script::Code;
+    use super::*;
+    use crate::algorithm::{BucketOp, Op};
+    use crate::limit::Limit;
+
+    /// The words of all operations.
+    fn words() -> Vec<&'static str> {
+        let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
+            // Another operation belongs into the list as well.
+            Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => Code::from(op),
+        });
+        let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { moment: 0 }];
+        let of_buckets = of_buckets.map(|op| match op {
+            BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => Code::from(op),
+        });
+        ops.into_iter().chain(of_buckets).map(Code::word).collect()
+    }
+
+    /// The words that a function compares `op` with.
+    fn known(text: &str) -> Vec<&str> {
+        let compared =
+            ["op == '", "op ~= '"].into_iter().flat_map(|start| text.split(start).skip(1));
+        compared.map(|rest| rest.split('\'').next().expect("a first part")).collect()
+    }
+
+    #[test]
+    fn each_form_is_at_its_index() {
+        for (index, form) in Form::EACH.into_iter().enumerate() {
+            assert_eq!(form.index(), index);
+        }
+    }
+
+    #[test]
+    fn the_functions_take_what_the_scripts_pass() {
+        for form in Form::EACH {
+            let (name, files) = form.function();
+            let file = files.last().expect("a file");
+            let (_, rest) = file.split_once(&format!("\nlocal function {name}(")).expect(name);
+            let (arguments, _) = rest.split_once(')').expect("an end");
+            let arguments: Vec<&str> = arguments.split(',').map(str::trim).collect();
+            let terms = form.terms().iter().map(|term| term.name);
+            let passed: Vec<&str> = COMMON.split(", ").chain(CALL_NAMES).chain(terms).collect();
+            let (taken, left) = arguments.split_at(passed.len());
+            assert_eq!(taken, passed, "{form:?}");
+            // A limit that does not lease leaves two out.
+            let optional: &[&str] = if form == Form::Bucket { &["term", "reserve"] } else { &[] };
+            assert_eq!(left, optional, "{form:?}");
+        }
+    }
+
+    #[test]
+    fn the_functions_return_what_the_answer_takes() {
+        for form in Form::EACH {
+            let file = form.function().1.last().expect("a file");
+            assert!(file.ends_with(&format!("\n  return {RESULTS}\nend\n")), "{form:?}");
+        }
+    }
+
+    #[test]
+    fn the_functions_know_the_words_of_the_operations() {
+        let words = words();
+        for form in Form::EACH {
+            let known = known(form.function().1.last().expect("a file"));
+            for word in &words {
+                let only_buckets = ["reserve", "cancel"].contains(word);
+                let expected = !only_buckets || form.function().0 == "bucket";
+                assert_eq!(known.contains(word), expected, "{form:?}: {word}");
+            }
+            for word in known {
+                assert!(words.contains(&word), "{form:?}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn terms_are_packed_as_the_layout_says() {
+        let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
+        let limit = limit.terms();
+        let mut out = Vec::new();
+        Form::of(limit).put_terms(&mut out, limit);
+        assert_eq!(Form::of(limit).layout(), "I4I7i7");
+        assert_eq!(out[..4], [0, 0, 0, 7]);
+        assert_eq!(out[4..11], 1_000_000_u64.to_be_bytes()[1..]);
+        assert_eq!(out[11..], [255; 7]);
+    }
+
+    #[test]
+    fn every_script_can_be_printed() {
+        for form in Form::EACH {
+            let name = form.function().0;
+            assert!(
+                text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
+            );
+        }
+        for name in ["leased_bucket", "all", "batch", "reset"] {
+            assert!(text(name).is_some(), "{name}");
+        }
+        assert!(text("another").is_none());
+    }
+}

@@ -1,0 +1,91 @@
+//! Every script that CONTRIBUTING.md runs by hand does run, with `redis-cli`.
+
+use std::fs;
+use std::process::Command;
+
+use support::server::Server;
+
+/// What CONTRIBUTING.md says of each script of one call.
+const SCRIPTS: [(&str, &str); 5] = [
+    ("sliding", "threshold=10 period=60000000"),
+    ("fixed", "threshold=10 period=60000000 shift=-1"),
+    ("sliding_counter", "threshold=10 period=60000000 grain=1 span=60000000"),
+    ("bucket", "burst=10 token=6000000 drain=1"),
+    ("leased_bucket", "burst=10 token=6000000 drain=1 term=1000000 reserve=1"),
+];
+
+/// The text of a script, as the documented command prints it.
+fn printed(name: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_script")).arg(name).output().expect("it runs");
+    assert!(output.status.success(), "{name}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs a script on a key of its own, and gives the reply.
+fn eval(server: &Server, name: &str, arguments: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("script.lua");
+    fs::write(&path, printed(name)).expect("written");
+    let mut command = Command::new("redis-cli");
+    command.args(["-p", &server.port().to_string(), "--eval"]).arg(path).args([name, ","]);
+    let output = command.args(arguments.split(' ')).output().expect("redis-cli runs");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn number(reply: &str, name: &str) -> u64 {
+    let mut lines = reply.lines().filter_map(|line| line.split_once('='));
+    let (_, value) = lines.find(|(found, _)| *found == name).expect(reply);
+    value.parse().expect(reply)
+}
+
+#[test]
+fn a_script_of_one_call_decides_what_is_typed() {
+    let server = Server::start();
+    for (name, terms) in SCRIPTS {
+        let first = eval(&server, name, terms);
+        assert_eq!(number(&first, "allowed"), 1, "{name}: {first}");
+        let peek = eval(&server, name, &format!("{terms} op=peek cost=10"));
+        assert_eq!(number(&peek, "allowed"), 0, "{name}: {peek}");
+        assert!(number(&peek, "retry") > 0, "{name}: {peek}");
+        let clock = number(&first, "clock");
+        let second = eval(&server, name, &format!("{terms} cost=3 clock={clock}"));
+        assert_eq!(number(&second, "clock"), clock, "{name}: {second}");
+        assert!(number(&second, "remaining") <= 6, "{name}: {second}");
+        let refund = eval(&server, name, &format!("{terms} op=refund cost=4 clock={clock}"));
+        // A lease keeps its reserve.
+        let left = if name == "leased_bucket" { 9 } else { 10 };
+        assert_eq!(number(&refund, "remaining"), left, "{name}: {refund}");
+    }
+    for (key, life) in server.lives() {
+        assert!(life > 0, "{key} has no TTL");
+    }
+}
+
+#[test]
+fn a_mistake_in_what_is_typed_is_named() {
+    let server = Server::start();
+    for (arguments, named) in [
+        ("threshold=10", "period="),
+        ("threshold=10 period=x", "period="),
+        ("threshold=10 period=1000000 shift=-1 burst=5", "burst"),
+        ("threshold=10 period=1000000 shift=-1 op=charge", "charge"),
+        ("threshold", "name=value"),
+    ] {
+        let reply = eval(&server, "fixed", arguments);
+        assert!(reply.contains(named) && reply.contains("ERR"), "{arguments}: {reply}");
+    }
+    assert!(server.lives().is_empty());
+}
+
+#[test]
+fn the_guide_has_these_arguments() {
+    let guide = include_str!("../../CONTRIBUTING.md");
+    for (name, terms) in SCRIPTS {
+        let (_, last) = terms.rsplit_once("drain=1 ").unwrap_or(("", terms));
+        assert!(guide.contains(last), "{name}");
+        assert!(printed(name).contains("local function"), "{name}");
+    }
+    for name in ["all", "batch", "reset"] {
+        assert!(printed(name).contains("KEYS"), "{name}");
+    }
+}
