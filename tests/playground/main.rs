@@ -200,7 +200,7 @@ async fn hammering_is_seen_as_it_happens() {
     page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
     let picture = page.driver.screenshot_as_png().await.expect("a picture");
     if let Some(path) = std::env::var_os("PICTURE") {
-        // As the command names it, which is run at the root.
+        // The command that sets it is run at the root.
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         std::fs::write(path, &picture).expect("a file");
     }
