@@ -32,6 +32,13 @@ fn cargo(command: &str, package: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     cargo.args([command, "--manifest-path", workspace, "--package", package]);
+    // What describes the package of this program: a build script that reads it would run again.
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
     cargo
 }
 
