@@ -1,7 +1,7 @@
 //! Wrong uses of the attribute, with the message and the place of each error. Valid uses are in
 //! `tests/shapes`.
 //!
-//! After a change of a message, `TRYBUILD=overwrite cargo test --test attribute` rewrites the expected
+//! After a change of a message, `TRYBUILD=overwrite tests/run --test attribute` rewrites the expected
 //! errors. Read the difference before you commit it.
 
 use std::process::Command;
@@ -12,13 +12,13 @@ const RUSTC: &str = "rustc 1.95.";
 #[test]
 fn reports_mistakes_at_their_place() {
     let cases = trybuild::TestCases::new();
-    cases.pass("tests/attribute/pass/*.rs");
-    cases.compile_fail("tests/attribute/fail/*.rs");
+    cases.pass("attribute/pass/*.rs");
+    cases.compile_fail("attribute/fail/*.rs");
 
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = Command::new(rustc).arg("--version").output().expect("rustc runs").stdout;
     if version.starts_with(RUSTC.as_bytes()) {
-        cases.compile_fail("tests/attribute/fail/rustc/*.rs");
+        cases.compile_fail("attribute/fail/rustc/*.rs");
     } else {
         println!("skipping tests/attribute/fail/rustc: this compiler is not {RUSTC}");
     }

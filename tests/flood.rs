@@ -3,7 +3,7 @@
 //! washed away.
 //!
 //! By itself in this file, since it measures the memory of the process. More keys come with
-//! `FLOOD_KEYS=10000000 cargo test --test flood -- --nocapture`, which tells the figures as well.
+//! `FLOOD_KEYS=10000000 tests/run --test flood -- --nocapture`, which tells the figures as well.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};

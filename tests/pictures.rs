@@ -3,18 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ratelimit-runtime/docs/pictures");
+use support::example::example;
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/pictures");
 
 #[test]
 fn pictures_are_up_to_date() {
     let folder = tempfile::tempdir().expect("a folder");
-    let drawn = Command::new(env!("CARGO"))
-        .args(["run", "--quiet", "--example", "pictures", "--"])
-        .arg(folder.path())
-        .output()
-        .expect("cargo runs");
+    let drawn = example("pictures").arg(folder.path()).output().expect("it runs");
     assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
     let (drawn, kept) = (files(folder.path()), files(Path::new(FOLDER)));
     assert!(drawn.keys().eq(kept.keys()), "{:?} are drawn, {:?} kept", drawn.keys(), kept.keys());

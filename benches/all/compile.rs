@@ -39,7 +39,7 @@ struct Crate {
 
 impl Crate {
     fn new(annotated: bool) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let name = if annotated { "annotated" } else { "bare" };
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compile").join(name);
         std::fs::create_dir_all(folder.join("src")).expect("a folder");

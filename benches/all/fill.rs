@@ -3,7 +3,7 @@
 use redis::Connection;
 use tokio::runtime::Runtime;
 
-use crate::fleet::Contender;
+use crate::contender::Contender;
 use crate::machine;
 
 /// KEYS[1] a key; ARGV the number in its name, and the first and the last of those that replace it

@@ -8,6 +8,7 @@ mod attribute;
 mod chart;
 mod child;
 mod compile;
+mod contender;
 mod embedded;
 mod figure;
 mod fill;
@@ -89,8 +90,14 @@ fn main() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // Whatever the environment says, annotated functions decide in this process.
     assert!(set_global(RateLimiter::embedded()).is_ok(), "nothing was decided before");
-    if child::asked(&words) {
-        return;
+    match words[..] {
+        ["memory-of", name, most] => {
+            return memory::child(name, most.parse().expect("a number"));
+        }
+        ["instructions-of", name, calls] => {
+            return instructions::child(name, calls.parse().expect("a number"));
+        }
+        _ => {}
     }
     for word in &words {
         let known = *word == "quick" || PARTS.iter().any(|(name, _)| name == word);

@@ -13,12 +13,9 @@ use crate::table::{Block, Body, Kind, Table};
 const CHARTS: &str = "benches/charts";
 
 pub(crate) fn publish(blocks: &[Block], quick: bool) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let to = if quick {
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("quick")
-    } else {
-        root.to_owned()
-    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let to =
+        if quick { PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("quick") } else { root.clone() };
     std::fs::create_dir_all(to.join(CHARTS)).expect("a folder");
     let mut text = std::fs::read_to_string(root.join("BENCHMARKS.md")).expect("BENCHMARKS.md");
     put(&mut text, "glance", &at_a_glance(blocks));

@@ -1,6 +1,7 @@
 //! Decisions on Redis: over numbers of tasks and of keys.
 
-use crate::fleet::{Figures, Fleet};
+use crate::contender::Figures;
+use crate::fleet::Fleet;
 use crate::table::{Axis, Better, Block, Row, Table};
 use crate::{Scale, keys};
 

@@ -18,7 +18,7 @@ use std::{env, fs};
 
 use crate::lane::Lane;
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ratelimit-runtime/docs/pictures");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../ratelimit-runtime/docs/pictures");
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

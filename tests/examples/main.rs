@@ -9,11 +9,10 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// An example, to be started. It has all features, as the tests have that `tests/run` runs, so that
-/// nothing is compiled twice.
+/// An example, to be started.
 fn example(name: &str) -> Command {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--all-features", "--example", name]).env("NO_COLOR", "1");
+    let mut command = support::example::example(name);
+    command.env("NO_COLOR", "1");
     for variable in ["RATELIMIT_REDIS_URL", "HOST", "PORT", "TRUSTED_PROXIES", "API_URL"] {
         command.env_remove(variable);
     }
@@ -22,7 +21,7 @@ fn example(name: &str) -> Command {
 
 /// What an example says until it ends well.
 fn output(mut command: Command) -> String {
-    let output = command.output().expect("cargo runs");
+    let output = command.output().expect("it starts");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     text
@@ -30,7 +29,7 @@ fn output(mut command: Command) -> String {
 
 /// Why an example ends otherwise.
 fn complaint(mut command: Command) -> String {
-    let output = command.output().expect("cargo runs");
+    let output = command.output().expect("it starts");
     let text = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "{text}");
     text
@@ -38,7 +37,6 @@ fn complaint(mut command: Command) -> String {
 
 /// An example that serves until it is dropped.
 struct Running {
-    /// `cargo run` becomes the program that it runs, so this is the server.
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     address: SocketAddr,
@@ -46,7 +44,7 @@ struct Running {
 
 impl Running {
     fn start(mut command: Command) -> Self {
-        let mut process = command.stdout(Stdio::piped()).spawn().expect("cargo runs");
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let address = loop {
             let line = lines.next().expect("it says where it listens").expect("UTF-8");

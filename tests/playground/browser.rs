@@ -51,8 +51,7 @@ impl Drop for Program {
 }
 
 pub(crate) fn playground() -> Command {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "--quiet", "--example", "playground"]);
+    let mut command = support::example::example("playground");
     command.env_remove("RATELIMIT_REDIS_URL").env_remove("HOST").env_remove("PORT");
     command
 }

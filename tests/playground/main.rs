@@ -7,6 +7,7 @@
 mod browser;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use ratelimit_runtime::{Rejection, rate_limit};
@@ -199,6 +200,8 @@ async fn hammering_is_seen_as_it_happens() {
     page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
     let picture = page.driver.screenshot_as_png().await.expect("a picture");
     if let Some(path) = std::env::var_os("PICTURE") {
+        // The command that sets it is run at the root.
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         std::fs::write(path, &picture).expect("a file");
     }
     assert_eq!(page.mistakes().await, [""; 0]);
@@ -386,7 +389,7 @@ fn it_says_why_it_cannot_start() {
         ("HOST", "256.0.0.1", "error: cannot listen on 256.0.0.1:0"),
         ("RATELIMIT_REDIS_URL", "http://127.0.0.1", "error: RATELIMIT_REDIS_URL: "),
     ] {
-        let output = playground().env(name, value).output().expect("cargo runs");
+        let output = playground().env(name, value).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(message), "{said}");
     }

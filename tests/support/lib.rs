@@ -10,6 +10,7 @@
 )]
 
 pub mod cluster;
+pub mod example;
 pub mod http;
 pub mod model;
 pub mod proxy;

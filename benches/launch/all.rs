@@ -1,0 +1,7 @@
+//! Starts `benches/all`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::bench("benches")
+}

@@ -1,0 +1,7 @@
+//! Starts `examples/outbound_client.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-outbound-client")
+}

@@ -1,0 +1,7 @@
+//! Starts `examples/playground`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-playground")
+}

@@ -1,0 +1,33 @@
+//! The examples, as the programs that they are.
+
+use std::process::Command;
+use std::sync::Once;
+
+/// An example, to be started.
+///
+/// # Panics
+///
+/// When the examples do not build.
+#[must_use]
+pub fn example(name: &str) -> Command {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        // With the features that `tests/run` builds with, so that nothing is compiled twice.
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--workspace", "--all-features", "--bins", "--examples"]);
+        // What describes the package of this test: a build script that reads it would run again.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                cargo.env_remove(&name);
+            }
+        }
+        assert!(cargo.status().expect("cargo runs").success(), "the examples do not build");
+    });
+    let test = std::env::current_exe().expect("this program has a path");
+    // The tests may be in `release/deps`.
+    let built = test.ancestors().nth(3).expect("the target folder").join("debug");
+    // Those with packages of their own are no examples to cargo; see `examples/launch`.
+    let program = built.join(name);
+    Command::new(if program.exists() { program } else { built.join("examples").join(name) })
+}
