@@ -63,7 +63,7 @@ fn test() {
                 "{algorithm}: {admitted:?}"
             );
             // What nobody spent was given back.
-            sum += call(&server.url, limit);
+            sum += call(&server.url, &limit);
         }
         assert_eq!(sum, all, "{algorithm}, {leases}: {admitted:?}");
         for (key, life) in server.lives() {
@@ -77,7 +77,7 @@ fn test() {
 
 /// Calls from many tasks and prints how many calls were admitted.
 fn member(url: &str, limit: Limit) {
-    println!("{}", call(url, limit));
+    println!("{}", call(url, &limit));
 }
 
 fn limit(algorithm: &str, is_leased: bool) -> Limit {
@@ -94,7 +94,7 @@ fn limit(algorithm: &str, is_leased: bool) -> Limit {
 }
 
 /// Calls from many tasks, gives back what is left, and says how many calls were admitted.
-fn call(url: &str, limit: Limit) -> u32 {
+fn call(url: &str, limit: &Limit) -> u32 {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
