@@ -76,8 +76,8 @@ fn test() {
 }
 
 /// Calls from many tasks and prints how many calls were admitted.
-fn member(url: &str, limit: Limit) {
-    println!("{}", call(url, &limit));
+fn member(url: &str, limit: &Limit) {
+    println!("{}", call(url, limit));
 }
 
 fn limit(algorithm: &str, is_leased: bool) -> Limit {
