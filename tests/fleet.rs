@@ -20,7 +20,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [process, url, algorithm, leases] if process == "process" => {
-            member(url, limit(algorithm, leases == "leased"));
+            member(url, &limit(algorithm, leases == "leased"));
         }
         // `cargo test -- <filter>` passes what other tests are to run.
         _ => test(),
