@@ -7,22 +7,26 @@
 //! a server that does not answer, and closes the breakers of all runtimes. Nothing is ever sent again: a
 //! broken connection fails the calls that were on it.
 
+mod jobs;
+mod runtime;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use self::jobs::Running;
+use self::runtime::Socket;
 use super::address::Target;
-use super::breaker::{Breaker, STRIKES, pause};
+use super::breaker::STRIKES;
 use super::connect::{CONNECT, connect_to};
 use super::failure::{Failure, store_error};
 use super::link::Link;
-use super::sentinel::{ASK_AGAIN, Sentinels};
+use super::sentinel::Sentinels;
 use crate::background::Background;
 use crate::reply::StoreError;
 use crate::report;
@@ -52,17 +56,6 @@ pub(super) struct Node {
     watching: AtomicBool,
     /// It has been looked at whether keys may be evicted.
     inspected: AtomicBool,
-}
-
-/// The link of one runtime, if there is one.
-struct Socket {
-    link: Mutex<Option<Link>>,
-    breaker: Breaker,
-    /// The other end is held by a task, and closes with the runtime.
-    runtime: oneshot::Sender<()>,
-    /// Held while connecting, so that calls that find no link wait for one attempt. It is a task of
-    /// the same runtime that holds it: a runtime that stands still keeps nobody else.
-    connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Why there is no reply.
@@ -210,58 +203,6 @@ impl Node {
         }
     }
 
-    /// Probes the server until all breakers are closed.
-    async fn probe_until_closed(node: Weak<Self>, running: Running) {
-        loop {
-            let setbacks = match node.upgrade() {
-                Some(node) => node.setbacks.fetch_add(1, Ordering::Relaxed),
-                None => return,
-            };
-            sleep(pause(setbacks)).await;
-            let Some(node) = node.upgrade() else { return };
-            // What opens after the probe was sent knows more than the probe.
-            let open = node.open();
-            if node.is_answered().await {
-                for socket in open {
-                    socket.breaker.closes();
-                }
-                report::breaker(&node.name, None);
-            }
-            if node.open().is_empty() {
-                running.end();
-                // One may have opened in between, and relied on this.
-                if node.open().is_empty() || !running.begin() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// The runtimes in which the server is not asked.
-    fn open(&self) -> Vec<Arc<Socket>> {
-        let sockets = lock(&self.sockets);
-        sockets.values().filter(|it| it.breaker.is_open().is_some()).cloned().collect()
-    }
-
-    /// Whether the server answers a probe of this runtime in time, and would decide.
-    async fn is_answered(self: &Arc<Self>) -> bool {
-        let socket = self.socket();
-        let probe = async {
-            let link = timeout(3 * CONNECT, self.link(&socket)).await.ok()?.ok()?;
-            let reply = timeout(self.deadline, link.send(&self.probe, false)).await.ok()?;
-            // Any other reply will do: callers get the errors of the server.
-            let is_answer = |error: &RedisError| {
-                !error.is_unrecoverable_error() && !is_replica(&store_error(error, &[]))
-            };
-            reply.as_ref().err().is_none_or(is_answer).then_some(())
-        };
-        let answers = probe.await.is_some();
-        if !answers {
-            *lock(&socket.link) = None;
-        }
-        answers
-    }
-
     fn socket(&self) -> Arc<Socket> {
         let mut sockets = lock(&self.sockets);
         if let Some(socket) = sockets.get(&Handle::current().id()) {
@@ -303,62 +244,6 @@ impl Node {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
         })
     }
-
-    /// Gives up links when another server becomes the primary.
-    async fn watch(node: Weak<Self>, _running: Running) {
-        loop {
-            sleep(ASK_AGAIN).await;
-            let Some(node) = node.upgrade() else { return };
-            let ServerLookup::Primary(sentinels) = &node.find else { return };
-            let Ok(now) = sentinels.primary().await else { continue };
-            let sockets: Vec<_> = lock(&node.sockets).values().cloned().collect();
-            for socket in sockets {
-                let mut link = lock(&socket.link);
-                if link.as_ref().is_some_and(|link| link.primary() != Some(&now)) {
-                    tracing::info!(node = %node.name, "another server is the primary now");
-                    *link = None;
-                }
-            }
-        }
-    }
-}
-
-/// A job of the background thread that a flag of the node says is running. The flag falls with the job, also
-/// if that is lost before it ends.
-struct Running {
-    node: Weak<Node>,
-    flag: fn(&Node) -> &AtomicBool,
-    /// The flag is this job's.
-    is_own: AtomicBool,
-}
-
-impl Running {
-    /// The flag was raised already.
-    fn new(node: &Arc<Node>, flag: fn(&Node) -> &AtomicBool) -> Self {
-        Self { node: Arc::downgrade(node), flag, is_own: AtomicBool::new(true) }
-    }
-
-    fn end(&self) {
-        if self.is_own.swap(false, Ordering::SeqCst)
-            && let Some(node) = self.node.upgrade()
-        {
-            (self.flag)(&node).store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// Raises the flag again, unless another job has.
-    fn begin(&self) -> bool {
-        let Some(node) = self.node.upgrade() else { return false };
-        let is_own = !(self.flag)(&node).swap(true, Ordering::SeqCst);
-        self.is_own.store(is_own, Ordering::SeqCst);
-        is_own
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 impl ServerLookup {
@@ -384,33 +269,6 @@ async fn warn_of_eviction(node: Box<str>, link: Link) {
         && policy != "noeviction"
     {
         report::may_evict(&node, policy);
-    }
-}
-
-impl Socket {
-    fn new() -> Arc<Self> {
-        let (runtime, end) = oneshot::channel();
-        tokio::spawn(async {
-            // Ends with the runtime, or with this socket.
-            let _ = end.await;
-        });
-        Arc::new(Self {
-            link: Mutex::default(),
-            breaker: Breaker::default(),
-            runtime,
-            connecting: Arc::default(),
-        })
-    }
-
-    fn link(&self) -> Option<Link> {
-        lock(&self.link).clone()
-    }
-
-    fn give_up(&self, given_up: &Link) {
-        let mut link = lock(&self.link);
-        if link.as_ref().is_some_and(|link| link.is(given_up)) {
-            *link = None;
-        }
     }
 }
 
