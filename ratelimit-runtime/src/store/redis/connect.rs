@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Target;
 use super::link::{Link, Pulse, Watched};
-use super::sentinel::Primary;
+use super::primary::PrimaryAddress;
 
 /// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
 /// runs into its deadline, the attempt goes on, and a later one finds the connection.
@@ -31,14 +31,14 @@ const NEAR: Duration = Duration::from_millis(1);
 /// Sentinels call the server, if they were asked.
 pub(super) async fn connect_to(
     target: &Target,
-    primary: Option<Primary>,
+    primary: Option<PrimaryAddress>,
 ) -> Result<Link, RedisError> {
     timeout(CONNECT, open(target, primary))
         .await
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisError> {
+async fn open(target: &Target, primary: Option<PrimaryAddress>) -> Result<Link, RedisError> {
     match target.address() {
         ConnectionAddr::Tcp(host, port) => {
             let (stream, socket) = tcp(host, *port).await?;
@@ -70,7 +70,7 @@ async fn log_in(
     target: &Target,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     socket: Socket,
-    primary: Option<Primary>,
+    primary: Option<PrimaryAddress>,
 ) -> Result<Link, RedisError> {
     let pulse = Pulse::new();
     let stream = Watched::new(stream, pulse.clone());

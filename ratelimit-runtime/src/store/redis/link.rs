@@ -16,7 +16,7 @@ use socket2::Socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
-use super::sentinel::Primary;
+use super::primary::PrimaryAddress;
 
 /// A link on which nothing passed for so long is looked at before it is used: servers close idle
 /// connections after a second at the earliest.
@@ -35,7 +35,7 @@ struct LinkState {
     /// The same socket, to look at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
     driver: AbortHandle,
-    primary: Option<Primary>,
+    primary: Option<PrimaryAddress>,
 }
 
 impl Drop for LinkState {
@@ -51,7 +51,7 @@ impl Link {
         driver: impl Future<Output = ()> + Send + 'static,
         pulse: Pulse,
         socket: Socket,
-        primary: Option<Primary>,
+        primary: Option<PrimaryAddress>,
     ) -> Self {
         let (socket, closes) = (Arc::new(socket), pulse.clone());
         let weak = Arc::downgrade(&socket);
@@ -108,7 +108,7 @@ impl Link {
     }
 
     /// The name that the Sentinels had for the server when this was connected.
-    pub(super) fn primary(&self) -> Option<&Primary> {
+    pub(super) fn primary(&self) -> Option<&PrimaryAddress> {
         self.0.primary.as_ref()
     }
 

@@ -10,6 +10,7 @@ mod failure;
 mod link;
 mod node;
 mod prefix;
+mod primary;
 mod rollback;
 mod script;
 mod segments;

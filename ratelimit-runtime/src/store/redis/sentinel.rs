@@ -12,15 +12,13 @@ use tokio::time::timeout;
 use super::address::Target;
 use super::connect::connect_to;
 use super::link::Link;
+use super::primary::PrimaryAddress;
 
 /// How long one Sentinel has to answer before the next is asked.
 const ANSWER: Duration = Duration::from_millis(300);
 
 /// How often they are asked whether the primary is still the same.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// Host and port.
-pub(super) type Primary = (String, u16);
 
 pub(super) struct Sentinels {
     all: Vec<Target>,
@@ -60,7 +58,7 @@ impl Sentinels {
     }
 
     /// Asks one Sentinel after the other, until one knows.
-    pub(super) async fn primary(&self) -> Result<Primary, RedisError> {
+    pub(super) async fn primary(&self) -> Result<PrimaryAddress, RedisError> {
         let mut last: RedisError =
             (ErrorKind::Io, "no Sentinel answered; are these their addresses?").into();
         for index in 0..self.all.len() {
@@ -77,12 +75,12 @@ impl Sentinels {
         Err(last)
     }
 
-    async fn ask(&self, sentinel: &Target) -> Result<Primary, RedisError> {
+    async fn ask(&self, sentinel: &Target) -> Result<PrimaryAddress, RedisError> {
         let link = connect_to(sentinel, None).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
         let reply = link.send(&command, false).await?;
-        let address: Option<Primary> = redis::from_redis_value(reply)?;
+        let address: Option<PrimaryAddress> = redis::from_redis_value(reply)?;
         address.ok_or_else(|| {
             let service = self.service.to_string();
             let kind = ErrorKind::MasterNameNotFoundBySentinel;
