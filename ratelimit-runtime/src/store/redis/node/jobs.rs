@@ -1,5 +1,5 @@
-//! The jobs of the background thread for a node: probing a server that does not answer, and watching which
-//! server is the primary.
+//! The jobs of the background thread for a node: probing a server that does not answer, and following the
+//! primary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,55 +7,57 @@ use std::sync::{Arc, Weak};
 use redis::RedisError;
 use tokio::time::{sleep, timeout};
 
-use super::runtime::Socket;
+use super::runtime::RuntimeState;
 use super::{Node, ServerLookup, is_replica, lock};
 use crate::report;
-use crate::store::redis::breaker::pause;
-use crate::store::redis::connect::CONNECT;
+use crate::store::redis::breaker::pause_after;
+use crate::store::redis::connect::CONNECT_TIMEOUT;
+use crate::store::redis::connection::Connection;
 use crate::store::redis::failure::store_error;
-use crate::store::redis::sentinel::ASK_AGAIN;
+use crate::store::redis::sentinel::PRIMARY_INTERVAL;
 
 impl Node {
-    /// Probes the server until all breakers are closed.
-    pub(super) async fn probe_until_closed(node: Weak<Self>, running: Running) {
+    /// Probes the server until the breakers of all runtimes are closed.
+    pub(super) async fn probe_until_closed(node: Weak<Self>, guard: JobGuard) {
         loop {
-            let setbacks = match node.upgrade() {
-                Some(node) => node.setbacks.fetch_add(1, Ordering::Relaxed),
+            let failures = match node.upgrade() {
+                Some(node) => node.failed_probes.fetch_add(1, Ordering::Relaxed),
                 None => return,
             };
-            sleep(pause(setbacks)).await;
+            sleep(pause_after(failures)).await;
             let Some(node) = node.upgrade() else { return };
-            // What opens after the probe was sent knows more than the probe.
-            let open = node.open();
-            if node.is_answered().await {
-                for socket in open {
-                    socket.breaker.closes();
+            // A breaker that opens after the probe was sent has a newer cause, so the probe does not close it.
+            let open = node.runtimes_with_open_breaker();
+            if node.answers_probe().await {
+                for runtime in open {
+                    runtime.breaker.half_open();
                 }
                 report::breaker(&node.name, None);
             }
-            if node.open().is_empty() {
-                running.end();
-                // One may have opened in between, and relied on this.
-                if node.open().is_empty() || !running.begin() {
+            if node.runtimes_with_open_breaker().is_empty() {
+                guard.release();
+                // A breaker that opened before the release did not start another job.
+                if node.runtimes_with_open_breaker().is_empty() || !guard.reacquire() {
                     return;
                 }
             }
         }
     }
 
-    /// The runtimes in which the server is not asked.
-    fn open(&self) -> Vec<Arc<Socket>> {
-        let sockets = lock(&self.sockets);
-        sockets.values().filter(|it| it.breaker.is_open().is_some()).cloned().collect()
+    fn runtimes_with_open_breaker(&self) -> Vec<Arc<RuntimeState>> {
+        let runtimes = lock(&self.runtimes);
+        let open = |runtime: &&Arc<RuntimeState>| runtime.breaker.open_error().is_some();
+        runtimes.values().filter(open).cloned().collect()
     }
 
-    /// Whether the server answers a probe of this runtime in time, and would decide.
-    async fn is_answered(self: &Arc<Self>) -> bool {
-        let socket = self.socket();
+    /// Sends a probe from this runtime. Returns whether the server answers in time and would decide.
+    async fn answers_probe(self: &Arc<Self>) -> bool {
+        let runtime = self.runtime();
         let probe = async {
-            let link = timeout(3 * CONNECT, self.link(&socket)).await.ok()?.ok()?;
-            let reply = timeout(self.deadline, link.send(&self.probe, false)).await.ok()?;
-            // Any other reply will do: callers get the errors of the server.
+            let connecting = timeout(3 * CONNECT_TIMEOUT, self.connection(&runtime));
+            let connection = connecting.await.ok()?.ok()?;
+            let reply = timeout(self.deadline, connection.send(&self.probe, false)).await.ok()?;
+            // Other errors are answers: callers receive them from the server.
             let is_answer = |error: &RedisError| {
                 !error.is_unrecoverable_error() && !is_replica(&store_error(error, &[]))
             };
@@ -63,64 +65,65 @@ impl Node {
         };
         let answers = probe.await.is_some();
         if !answers {
-            *lock(&socket.link) = None;
+            *lock(&runtime.connection) = None;
         }
         answers
     }
 
-    /// Gives up links when another server becomes the primary.
-    pub(super) async fn watch(node: Weak<Self>, _running: Running) {
+    /// Discards connections to a server that is no longer the primary.
+    pub(super) async fn follow_primary(node: Weak<Self>, _guard: JobGuard) {
         loop {
-            sleep(ASK_AGAIN).await;
+            sleep(PRIMARY_INTERVAL).await;
             let Some(node) = node.upgrade() else { return };
-            let ServerLookup::Primary(sentinels) = &node.find else { return };
-            let Ok(now) = sentinels.primary().await else { continue };
-            let sockets: Vec<_> = lock(&node.sockets).values().cloned().collect();
-            for socket in sockets {
-                let mut link = lock(&socket.link);
-                if link.as_ref().is_some_and(|link| link.primary() != Some(&now)) {
-                    tracing::info!(node = %node.name, "another server is the primary now");
-                    *link = None;
+            let ServerLookup::Primary(sentinels) = &node.lookup else { return };
+            let Ok(primary) = sentinels.primary().await else { continue };
+            let runtimes: Vec<_> = lock(&node.runtimes).values().cloned().collect();
+            for runtime in runtimes {
+                let mut connection = lock(&runtime.connection);
+                let is_outdated = |it: &Connection| it.primary() != Some(&primary);
+                if connection.as_ref().is_some_and(is_outdated) {
+                    tracing::info!(node = %node.name, "the primary has changed");
+                    *connection = None;
                 }
             }
         }
     }
 }
 
-/// A job of the background thread that a flag of the node says is running. The flag falls with the job, also
-/// if that is lost before it ends.
-pub(super) struct Running {
+/// Marks a job of the background thread as running, by a flag of the node. Clears the flag when the job ends or is
+/// dropped.
+pub(super) struct JobGuard {
     node: Weak<Node>,
     flag: fn(&Node) -> &AtomicBool,
-    /// The flag is this job's.
-    is_own: AtomicBool,
+    /// Whether this guard, and not that of another job, has set the flag.
+    is_held: AtomicBool,
 }
 
-impl Running {
-    /// The flag was raised already.
+impl JobGuard {
+    /// Creates the guard of a flag that the caller has just set.
     pub(super) fn new(node: &Arc<Node>, flag: fn(&Node) -> &AtomicBool) -> Self {
-        Self { node: Arc::downgrade(node), flag, is_own: AtomicBool::new(true) }
+        Self { node: Arc::downgrade(node), flag, is_held: AtomicBool::new(true) }
     }
 
-    fn end(&self) {
-        if self.is_own.swap(false, Ordering::SeqCst)
+    fn release(&self) {
+        if self.is_held.swap(false, Ordering::SeqCst)
             && let Some(node) = self.node.upgrade()
         {
             (self.flag)(&node).store(false, Ordering::SeqCst);
         }
     }
 
-    /// Raises the flag again, unless another job has.
-    fn begin(&self) -> bool {
+    /// Sets the flag again. Returns `false` if another job has set it.
+    fn reacquire(&self) -> bool {
         let Some(node) = self.node.upgrade() else { return false };
-        let is_own = !(self.flag)(&node).swap(true, Ordering::SeqCst);
-        self.is_own.store(is_own, Ordering::SeqCst);
-        is_own
+        let is_held = !(self.flag)(&node).swap(true, Ordering::SeqCst);
+        self.is_held.store(is_held, Ordering::SeqCst);
+        is_held
     }
 }
 
-impl Drop for Running {
+impl Drop for JobGuard {
     fn drop(&mut self) {
-        self.end();
+        self.release();
     }
 }

@@ -1,11 +1,12 @@
-//! One server that is asked: a link for each tokio runtime that uses it, made when it is first needed and
-//! anew when it broke.
+//! One server and its connections: one connection for each tokio runtime that uses the server.
 //!
-//! A connection is driven by a task of the runtime that made it, and dies with that runtime. A
-//! limiter outlives runtimes (each `#[tokio::test]` has its own), so links are kept by runtime, and so
-//! is the circuit breaker: a runtime that stands still holds up no other. The background thread probes
-//! a server that does not answer, and closes the breakers of all runtimes. Nothing is ever sent again: a
-//! broken connection fails the calls that were on it.
+//! A task of the runtime that opened a connection drives it, so the connection ends with that runtime. A limiter
+//! outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. It keeps the
+//! circuit breaker by runtime as well, so that a blocked runtime does not affect the others. The first command in
+//! a runtime opens its connection; the first command after the connection broke opens another.
+//!
+//! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A node
+//! sends each command at most once: if a connection breaks, the calls in flight on it fail.
 
 mod jobs;
 mod runtime;
@@ -19,226 +20,241 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::jobs::Running;
-use self::runtime::Socket;
+use self::jobs::JobGuard;
+use self::runtime::RuntimeState;
 use super::address::Target;
-use super::breaker::STRIKES;
-use super::connect::{CONNECT, connect_to};
+use super::breaker::TIMEOUTS_TO_OPEN;
+use super::connect::{CONNECT_TIMEOUT, connect_to};
+use super::connection::Connection;
 use super::failure::{Failure, store_error};
-use super::link::Link;
 use super::sentinel::Sentinels;
 use crate::background::Background;
 use crate::reply::StoreError;
 use crate::report;
 
-/// How a server is found.
+/// How to find a server.
 pub(super) enum ServerLookup {
     At(Target),
     Primary(Sentinels),
 }
 
-/// A server, or the one that is the primary at the time.
+/// A server, or whichever server is the current primary.
 pub(super) struct Node {
-    find: ServerLookup,
-    /// Where it is, for people.
+    lookup: ServerLookup,
+    /// The address of the server, or the name of the service, for logs.
     name: Box<str>,
     /// How long a reply may take.
     deadline: Duration,
-    /// Asks the server whether it decides.
+    /// A command that succeeds if the server would decide.
     probe: Cmd,
     background: Arc<Background>,
-    sockets: Mutex<HashMap<Id, Arc<Socket>>>,
-    /// The background thread probes the server.
-    probing: AtomicBool,
-    /// How many times in a row the server has not answered a probe, or the call after one.
-    setbacks: AtomicU32,
-    /// The background thread watches which server is the primary.
-    watching: AtomicBool,
-    /// It has been looked at whether keys may be evicted.
-    inspected: AtomicBool,
+    runtimes: Mutex<HashMap<Id, Arc<RuntimeState>>>,
+    /// Whether the background thread probes the server.
+    is_probing: AtomicBool,
+    /// How many probes in a row had no answer, or were followed by a call without a reply.
+    failed_probes: AtomicU32,
+    /// Whether the background thread follows the primary.
+    is_following: AtomicBool,
+    /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the server
+    /// may evict keys.
+    has_connected: AtomicBool,
 }
 
-/// Why there is no reply.
-enum SendError {
+/// Why a command has no reply.
+enum ExchangeError {
     /// There was no connection, so nothing was sent.
-    Unsent(RedisError),
-    Sent(RedisError),
+    NotConnected(RedisError),
+    /// The server replied with an error, or the connection broke.
+    Failed(RedisError),
 }
 
 impl Node {
     pub(super) fn new(
-        find: ServerLookup,
+        lookup: ServerLookup,
         deadline: Duration,
         probe: Cmd,
         background: &Arc<Background>,
     ) -> Arc<Self> {
-        let name = match &find {
+        let name = match &lookup {
             ServerLookup::At(target) => target.name(),
             ServerLookup::Primary(sentinels) => sentinels.name(),
         };
         Arc::new(Self {
-            find,
+            lookup,
             name,
             deadline,
             probe,
             background: Arc::clone(background),
-            sockets: Mutex::default(),
-            probing: AtomicBool::new(false),
-            setbacks: AtomicU32::new(0),
-            watching: AtomicBool::new(false),
-            inspected: AtomicBool::new(false),
+            runtimes: Mutex::default(),
+            is_probing: AtomicBool::new(false),
+            failed_probes: AtomicU32::new(0),
+            is_following: AtomicBool::new(false),
+            has_connected: AtomicBool::new(false),
         })
     }
 
     pub(super) fn host(&self) -> &str {
-        match &self.find {
+        match &self.lookup {
             ServerLookup::At(target) => target.host(),
             ServerLookup::Primary(_) => "",
         }
     }
 
-    /// Sends one command, once, and waits for the reply until `by`. After `asking`, a node of a
-    /// cluster answers for a slot that it is about to take over. Must be called in a tokio runtime.
+    /// Sends one command, once, and waits for its reply until `by`. With `asking`, a node of a cluster accepts a
+    /// command for a slot that is migrating to it. Panics outside a tokio runtime.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
         by: Instant,
     ) -> Result<Value, Failure> {
-        let socket = self.socket();
-        if let Some(open) = socket.breaker.is_open() {
-            return Err(Failure::Open(open));
+        let runtime = self.runtime();
+        if let Some(error) = runtime.breaker.open_error() {
+            return Err(Failure::BreakerOpen(error));
         }
-        let before = socket.link();
+        let before = runtime.connection();
         let timed_out = || StoreError::Timeout { deadline: self.deadline };
-        // Callers may have less patience than the deadline, so that none of them ever runs into it.
-        if before.as_ref().is_some_and(|link| link.is_silent(STRIKES * self.deadline)) {
-            self.trip(&socket, &timed_out());
-            return Err(socket.breaker.is_open().map_or(Failure::Timeout, Failure::Open));
+        // Callers may drop their futures before the deadline, so that none of them times out.
+        let silence = TIMEOUTS_TO_OPEN * self.deadline;
+        if before.as_ref().is_some_and(|connection| connection.is_unresponsive(silence)) {
+            self.open_breaker(&runtime, &timed_out());
+            let error = runtime.breaker.open_error();
+            return Err(error.map_or(Failure::Timeout, Failure::BreakerOpen));
         }
-        let Ok(reply) = timeout_at(by, self.exchange(&socket, command, asking)).await else {
-            // What was asked on a link that is gone says nothing about the present one.
-            let is_same = match (&before, &socket.link()) {
-                (Some(before), Some(now)) => before.is(now),
+        let Ok(reply) = timeout_at(by, self.exchange(&runtime, command, asking)).await else {
+            // A timeout on a connection that was replaced says nothing about the current one.
+            let is_current = match (&before, &runtime.connection()) {
+                (Some(before), Some(now)) => before.is_same(now),
                 (before, now) => before.is_none() == now.is_none(),
             };
-            if is_same && socket.breaker.strike() {
-                self.trip(&socket, &timed_out());
+            if is_current && runtime.breaker.record_timeout() {
+                self.open_breaker(&runtime, &timed_out());
             }
             return Err(Failure::Timeout);
         };
         match reply {
             Ok(value) => {
-                if socket.breaker.answered() {
-                    self.setbacks.store(0, Ordering::Relaxed);
-                }
+                self.record_reply(&runtime);
                 Ok(value)
             }
-            Err(SendError::Sent(error)) => {
-                // An error is a reply as well.
-                if !error.is_unrecoverable_error() && socket.breaker.answered() {
-                    self.setbacks.store(0, Ordering::Relaxed);
+            Err(ExchangeError::Failed(error)) => {
+                // An error from the server is a reply.
+                if !error.is_unrecoverable_error() {
+                    self.record_reply(&runtime);
                 }
-                self.look_for_replica(&store_error(&error, &[]));
+                self.back_off_from_replica(&store_error(&error, &[]));
                 Err(Failure::Redis(error))
             }
-            Err(SendError::Unsent(error)) => {
-                // Another call may have connected meanwhile.
-                if socket.link().is_none() {
-                    self.trip(&socket, &store_error(&error, &[]));
+            Err(ExchangeError::NotConnected(error)) => {
+                // Another call may have connected in the meantime.
+                if runtime.connection().is_none() {
+                    self.open_breaker(&runtime, &store_error(&error, &[]));
                 }
                 Err(Failure::Redis(error))
             }
         }
     }
 
-    /// Whether the server, which is not a node of a cluster, would decide now.
+    /// Checks whether the server would decide now. For a server that is not a node of a cluster.
     pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
         self.send(&self.probe, false, by).await.map(drop)
     }
 
     async fn exchange(
         self: &Arc<Self>,
-        socket: &Arc<Socket>,
+        runtime: &Arc<RuntimeState>,
         command: &Cmd,
         asking: bool,
-    ) -> Result<Value, SendError> {
-        let link = self.link(socket).await.map_err(SendError::Unsent)?;
-        let reply = link.send(command, asking).await;
+    ) -> Result<Value, ExchangeError> {
+        let connection = self.connection(runtime).await.map_err(ExchangeError::NotConnected)?;
+        let reply = connection.send(command, asking).await;
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-            socket.give_up(&link);
+            runtime.discard(&connection);
         }
-        reply.map_err(SendError::Sent)
+        reply.map_err(ExchangeError::Failed)
     }
 
-    /// The link of this runtime; a new one where there is none, or the server has closed it.
-    async fn link(self: &Arc<Self>, socket: &Arc<Socket>) -> Result<Link, RedisError> {
-        if let Some(link) = socket.link() {
-            if link.is_open().await {
-                return Ok(link);
-            }
-            socket.give_up(&link);
+    fn record_reply(&self, runtime: &RuntimeState) {
+        if runtime.breaker.record_reply() {
+            self.failed_probes.store(0, Ordering::Relaxed);
         }
-        self.connect(socket).await
     }
 
-    /// Backs off where an error says that this is a replica. Another connection may lead to the primary,
-    /// for the primary of an address may change.
-    pub(super) fn look_for_replica(self: &Arc<Self>, error: &StoreError) {
+    /// Opens the breaker if an error says that the server is a replica. The next connection may lead to the primary,
+    /// because an address can move to another server.
+    pub(super) fn back_off_from_replica(self: &Arc<Self>, error: &StoreError) {
         if is_replica(error) {
-            self.trip(&self.socket(), error);
+            self.open_breaker(&self.runtime(), error);
         }
     }
 
-    /// Asks this server no more in the runtime of `socket`, until a probe is answered.
-    fn trip(self: &Arc<Self>, socket: &Socket, cause: &StoreError) {
-        *lock(&socket.link) = None;
-        if !socket.breaker.opens(cause.clone()) {
+    /// Opens the breaker of a runtime, discards its connection, and starts the probes.
+    fn open_breaker(self: &Arc<Self>, runtime: &RuntimeState, cause: &StoreError) {
+        *lock(&runtime.connection) = None;
+        if !runtime.breaker.open(cause.clone()) {
             return;
         }
         report::breaker(&self.name, Some(cause));
-        if !self.probing.swap(true, Ordering::SeqCst) {
-            let running = Running::new(self, |node| &node.probing);
-            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), running));
+        if !self.is_probing.swap(true, Ordering::SeqCst) {
+            let guard = JobGuard::new(self, |node| &node.is_probing);
+            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), guard));
         }
     }
 
-    fn socket(&self) -> Arc<Socket> {
-        let mut sockets = lock(&self.sockets);
-        if let Some(socket) = sockets.get(&Handle::current().id()) {
-            return Arc::clone(socket);
+    /// Returns the state of the current runtime.
+    fn runtime(&self) -> Arc<RuntimeState> {
+        let mut runtimes = lock(&self.runtimes);
+        if let Some(runtime) = runtimes.get(&Handle::current().id()) {
+            return Arc::clone(runtime);
         }
-        // A new runtime is rare: time to look for those that are gone, and their links with them.
-        sockets.retain(|_, socket| !socket.runtime.is_closed());
-        Arc::clone(sockets.entry(Handle::current().id()).or_insert_with(Socket::new))
+        // New runtimes are rare, so this is the moment to remove those that have shut down.
+        runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
+        Arc::clone(runtimes.entry(Handle::current().id()).or_insert_with(RuntimeState::new))
     }
 
-    async fn connect(self: &Arc<Self>, socket: &Arc<Socket>) -> Result<Link, RedisError> {
-        let turn = Arc::clone(&socket.connecting).lock_owned().await;
-        if let Some(link) = socket.link() {
-            return Ok(link);
+    /// Returns the connection of a runtime. Connects if there is none or the server has closed it.
+    async fn connection(
+        self: &Arc<Self>,
+        runtime: &Arc<RuntimeState>,
+    ) -> Result<Connection, RedisError> {
+        if let Some(connection) = runtime.connection() {
+            if connection.is_alive().await {
+                return Ok(connection);
+            }
+            runtime.discard(&connection);
         }
-        // A task of its own, which does not end with the call that began it.
-        let (node, socket) = (Arc::clone(self), Arc::clone(socket));
+        self.connect(runtime).await
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        runtime: &Arc<RuntimeState>,
+    ) -> Result<Connection, RedisError> {
+        let turn = Arc::clone(&runtime.connecting).lock_owned().await;
+        if let Some(connection) = runtime.connection() {
+            return Ok(connection);
+        }
+        // The attempt is a task, so it continues if the call that started it is dropped.
+        let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
         let attempt = tokio::spawn(async move {
             let _turn = turn;
-            // All of it: whoever waits for this attempt waits for no other.
-            let attempt = timeout(3 * CONNECT, node.find.connect());
-            let link = attempt.await.unwrap_or_else(|_| {
-                Err((ErrorKind::Io, "connecting to Redis takes too long").into())
+            // One timeout for the whole lookup: other calls wait for this attempt only.
+            let attempt = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
+            let connection = attempt.await.unwrap_or_else(|_| {
+                Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             })?;
-            *lock(&socket.link) = Some(link.clone());
-            if node.inspected.swap(true, Ordering::Relaxed) {
+            *lock(&runtime.connection) = Some(connection.clone());
+            if node.has_connected.swap(true, Ordering::Relaxed) {
                 tracing::debug!(node = %node.name, "connected to Redis");
             } else {
                 tracing::info!(node = %node.name, "connected to Redis");
-                tokio::spawn(warn_of_eviction(node.name.clone(), link.clone()));
+                tokio::spawn(warn_of_eviction(node.name.clone(), connection.clone()));
             }
-            if link.primary().is_some() && !node.watching.swap(true, Ordering::SeqCst) {
-                let running = Running::new(&node, |node| &node.watching);
-                node.background.spawn(Self::watch(Arc::downgrade(&node), running));
+            if connection.primary().is_some() && !node.is_following.swap(true, Ordering::SeqCst) {
+                let guard = JobGuard::new(&node, |node| &node.is_following);
+                node.background.spawn(Self::follow_primary(Arc::downgrade(&node), guard));
             }
-            Ok(link)
+            Ok(connection)
         });
         attempt.await.unwrap_or_else(|_| {
             Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
@@ -247,7 +263,7 @@ impl Node {
 }
 
 impl ServerLookup {
-    async fn connect(&self) -> Result<Link, RedisError> {
+    async fn connect(&self) -> Result<Connection, RedisError> {
         match self {
             Self::At(target) => connect_to(target, None).await,
             Self::Primary(sentinels) => sentinels.connect().await,
@@ -255,28 +271,29 @@ impl ServerLookup {
     }
 }
 
-/// Says so when the server may evict keys of the limiter, which then start anew.
-async fn warn_of_eviction(node: Box<str>, link: Link) {
+/// Logs a warning if the server may evict keys of the limiter: their counts then start anew.
+async fn warn_of_eviction(node: Box<str>, connection: Connection) {
     let mut command = redis::cmd("INFO");
-    let info = timeout(CONNECT, link.send(command.arg("memory"), false)).await;
-    // A user who may not ask is not told.
+    let info = timeout(CONNECT_TIMEOUT, connection.send(command.arg("memory"), false)).await;
+    // Without the permission for INFO, there is no warning.
     let Ok(Ok(info)) = info else { return };
     let Ok(info) = redis::from_redis_value::<String>(info) else { return };
     let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-    let (most, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
-    if let (Some(most), Some(policy)) = (most, policy)
-        && most != "0"
+    let (max_memory, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
+    if let (Some(max_memory), Some(policy)) = (max_memory, policy)
+        && max_memory != "0"
         && policy != "noeviction"
     {
         report::may_evict(&node, policy);
     }
 }
 
-/// Whether the server is a replica, which decides nothing.
+/// Returns whether an error says that the server is a replica, which does not decide.
 fn is_replica(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
 }
 
+/// Locks a mutex. A panic in another thread leaves its data valid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The link of a runtime to a node.
+//! What a node keeps for each tokio runtime: the connection and the circuit breaker.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,42 +6,44 @@ use tokio::sync::oneshot;
 
 use super::lock;
 use crate::store::redis::breaker::Breaker;
-use crate::store::redis::link::Link;
+use crate::store::redis::connection::Connection;
 
-/// The link of one runtime, if there is one.
-pub(super) struct Socket {
-    pub(super) link: Mutex<Option<Link>>,
+/// The state of a node in one runtime.
+pub(super) struct RuntimeState {
+    pub(super) connection: Mutex<Option<Connection>>,
     pub(super) breaker: Breaker,
-    /// The other end is held by a task, and closes with the runtime.
-    pub(super) runtime: oneshot::Sender<()>,
-    /// Held while connecting, so that calls that find no link wait for one attempt. It is a task of
-    /// the same runtime that holds it: a runtime that stands still keeps nobody else.
+    /// Closed once the runtime has shut down, because a task of the runtime holds the receiver.
+    pub(super) shutdown: oneshot::Sender<()>,
+    /// Held during an attempt to connect, so that all calls without a connection wait for one attempt. A task of
+    /// the same runtime holds it, so a blocked runtime does not delay the calls of other runtimes.
     pub(super) connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Socket {
+impl RuntimeState {
+    /// Creates the state for the current runtime.
     pub(super) fn new() -> Arc<Self> {
-        let (runtime, end) = oneshot::channel();
+        let (shutdown, dropped) = oneshot::channel();
         tokio::spawn(async {
-            // Ends with the runtime, or with this socket.
-            let _ = end.await;
+            // Completes when this state is dropped. The runtime drops the receiver when it shuts down.
+            let _ = dropped.await;
         });
         Arc::new(Self {
-            link: Mutex::default(),
+            connection: Mutex::default(),
             breaker: Breaker::default(),
-            runtime,
+            shutdown,
             connecting: Arc::default(),
         })
     }
 
-    pub(super) fn link(&self) -> Option<Link> {
-        lock(&self.link).clone()
+    pub(super) fn connection(&self) -> Option<Connection> {
+        lock(&self.connection).clone()
     }
 
-    pub(super) fn give_up(&self, given_up: &Link) {
-        let mut link = lock(&self.link);
-        if link.as_ref().is_some_and(|link| link.is(given_up)) {
-            *link = None;
+    /// Removes a broken connection, unless another one has replaced it.
+    pub(super) fn discard(&self, broken: &Connection) {
+        let mut connection = lock(&self.connection);
+        if connection.as_ref().is_some_and(|connection| connection.is_same(broken)) {
+            *connection = None;
         }
     }
 }
