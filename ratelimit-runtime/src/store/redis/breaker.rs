@@ -1,9 +1,10 @@
 //! The circuit breaker of a server in one runtime. It says whether the server receives requests.
 //!
-//! The breaker opens when a connection cannot be made, when the server is a replica, or when the server has not
-//! replied for several deadlines. While it is open, no caller sends a request, so a server that is down costs no
-//! time. The background thread probes the server (`node/jobs.rs`). When the server answers a probe, the breakers of
-//! all runtimes half-open: callers send requests again, and one timeout opens the breaker again.
+//! The breaker opens when a connection cannot be made, when the server is a replica, or when the server has
+//! not replied for several deadlines. While it is open, no caller sends a request, so a server that is down
+//! costs no time. The background thread probes the server (`node/jobs.rs`). When the server answers a probe,
+//! the breakers of all runtimes half-open: callers send requests again, and one timeout opens the breaker
+//! again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -64,9 +65,9 @@ impl Breaker {
     }
 }
 
-/// Returns the pause before the next probe, after `failures` in a row. The pause doubles with each failure up to
-/// the longest. Jitter makes it up to a quarter shorter or longer, so that the processes of a fleet do not probe
-/// at the same time.
+/// Returns the pause before the next probe, after `failures` in a row. The pause doubles with each failure up
+/// to the longest. Jitter makes it up to a quarter shorter or longer, so that the processes of a fleet do not
+/// probe at the same time.
 pub(super) fn pause_after(failures: u32) -> Duration {
     let [first, longest] = PAUSES;
     let pause = first.saturating_mul(1 << failures.min(8)).min(longest);

@@ -1,8 +1,8 @@
 //! A Redis Cluster: sends each command to the node that serves its slot, and follows slot migrations.
 //!
-//! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`, or
-//! `ASK` while the slot migrates. The command is then sent to that node. While the keys of one script are on two
-//! nodes, the reply is `TRYAGAIN`, and the script is sent again. Nothing else is sent again.
+//! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
+//! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of one script are
+//! on two nodes, the reply is `TRYAGAIN`, and the script is sent again. Nothing else is sent again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,8 +68,8 @@ impl Cluster {
         })
     }
 
-    /// Sends a command to the node that serves `slot`. If the command is atomic and its keys are on two nodes during
-    /// a slot migration, waits until they are on one.
+    /// Sends a command to the node that serves `slot`. If the command is atomic and its keys are on two nodes
+    /// during a slot migration, waits until they are on one.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
@@ -162,7 +162,7 @@ impl Cluster {
     fn node(&self, host: &str, port: u16) -> Arc<Node> {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
-            let target = self.seeds[0].at(host, port);
+            let target = self.seeds[0].with_address(host, port);
             Node::new(
                 ServerLookup::At(target),
                 self.deadline,
@@ -213,8 +213,8 @@ impl Cluster {
         self.node(seed.host(), seed.port())
     }
 
-    /// Decodes the reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes, the primary first. A node without
-    /// a host has the host of the sender of the reply.
+    /// Decodes the reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes, the primary first. A node
+    /// without a host has the host of the sender of the reply.
     fn decode_slots(&self, reply: &Value, sender: &str) -> Option<SlotNodes> {
         let mut slots = vec![None; usize::from(SLOTS)];
         for range in reply.as_sequence()? {

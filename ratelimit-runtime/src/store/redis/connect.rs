@@ -19,13 +19,13 @@ use super::address::Target;
 use super::connection::{Activity, Connection, RecordedStream};
 use super::primary::PrimaryAddress;
 
-/// How long an attempt to connect may take. It may outlast the deadline of a decision: the decision then times
-/// out, the attempt continues, and a later decision uses the connection.
+/// How long an attempt to connect may take. It may outlast the deadline of a decision: the decision then
+/// times out, the attempt continues, and a later decision uses the connection.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A login takes at least one round trip. If it takes longer than this, `TCP_NODELAY` is set: a command is sent
-/// before the server has acknowledged the command before it. On a shorter round trip that wait is short, and
-/// commands share packets (`cargo bench --bench all -- redis`).
+/// A login takes at least one round trip. If it takes longer than this, `TCP_NODELAY` is set: a command is
+/// sent before the server has acknowledged the command before it. On a shorter round trip that wait is short,
+/// and commands share packets (`cargo bench --bench all -- redis`).
 const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
 /// Connects, logs in, and drives the connection in a task of this runtime. `primary` is the address of the

@@ -1,7 +1,8 @@
-//! A connection, which records when bytes are sent and received: whether the server has closed it, and for how
-//! long a request has been unanswered. `connect.rs` creates it.
+//! A connection, which records when bytes are sent and received: whether the server has closed it, and for
+//! how long a request has been unanswered. `connect.rs` creates it.
 //!
-//! Callers cannot measure this: a caller can drop its future before the deadline, and its runtime can be blocked.
+//! Callers cannot measure this: a caller can drop its future before the deadline, and its runtime can be
+//! blocked.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,7 +28,8 @@ const IDLE_US: u64 = 100_000;
 /// How many times a caller yields so that the driver can read what an idle connection has received.
 const YIELDS: usize = 3;
 
-/// A connection that belongs to one runtime. All clones share one connection, which closes with the last clone.
+/// A connection that belongs to one runtime. All clones share one connection, which closes with the last
+/// clone.
 #[derive(Clone)]
 pub(super) struct Connection(Arc<ConnectionState>);
 
@@ -81,7 +83,8 @@ impl Connection {
         reply.and_then(Value::extract_error)
     }
 
-    /// Returns whether the connection is alive: whether this machine has not received its end from the server.
+    /// Returns whether the connection is alive: whether this machine has not received its end from the
+    /// server.
     pub(super) async fn is_alive(&self) -> bool {
         let activity = &self.0.activity;
         if activity.is_idle() && self.is_readable() {

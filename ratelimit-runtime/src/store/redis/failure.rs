@@ -53,8 +53,8 @@ const NO_PERMISSION: [&str; 2] = [
 /// Returns the store error for an error reply of the server. If `keys` is one key, the error can be
 /// [`StoreError::ForeignKey`]; for a script with several keys, the reply does not name the key.
 ///
-/// Servers before Redis 7 wrap the error of a command in the error of the script, so this searches the message as
-/// well as the code.
+/// Servers before Redis 7 wrap the error of a command in the error of the script, so this searches the
+/// message as well as the code.
 pub(super) fn server_error(code: &str, message: &str, keys: &[Vec<u8>]) -> StoreError {
     let contains = |word: &str| code == word || code == "ERR" && message.contains(word);
     // Before the others: the message contains the name of the user, which can be one of the other words.

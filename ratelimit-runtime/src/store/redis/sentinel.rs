@@ -1,7 +1,7 @@
 //! Finds the primary of a service through its Sentinels.
 //!
-//! After a failover, the old primary can still accept writes until it becomes a replica; these writes are lost.
-//! So the background thread requests the address of the primary regularly (`node/jobs.rs`).
+//! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
+//! lost. So the background thread requests the address of the primary regularly (`node/jobs.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,14 +24,14 @@ pub(super) struct Sentinels {
     all: Vec<Target>,
     service: Box<str>,
     /// The user, the password, the database and the certificates of the primary.
-    login: Target,
+    primary_login: Target,
     /// The index of the Sentinel that replied last. It receives the next request first.
     last_replied: AtomicUsize,
 }
 
 impl Sentinels {
-    pub(super) fn new(all: Vec<Target>, service: Box<str>, login: Target) -> Self {
-        Self { all, service, login, last_replied: AtomicUsize::new(0) }
+    pub(super) fn new(all: Vec<Target>, service: Box<str>, primary_login: Target) -> Self {
+        Self { all, service, primary_login, last_replied: AtomicUsize::new(0) }
     }
 
     /// Returns the name of the service, for logs.
@@ -43,7 +43,9 @@ impl Sentinels {
     pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
         let primary = self.primary().await?;
         let (host, port) = &primary;
-        let connection = connect_to(&self.login.at(host, *port), Some(primary.clone())).await?;
+        let connection =
+            connect_to(&self.primary_login.with_address(host, *port), Some(primary.clone()))
+                .await?;
         // The Sentinels may not know yet that this server is no longer the primary; the server itself does.
         let role = connection.send(&redis::cmd("ROLE"), false).await?;
         let is_primary = match &role {
@@ -58,7 +60,8 @@ impl Sentinels {
         Err((ErrorKind::Io, "the Sentinels report a server that is not the primary").into())
     }
 
-    /// Returns the address of the primary. Sends the request to one Sentinel after the other, until one reports it.
+    /// Returns the address of the primary. Sends the request to one Sentinel after the other, until one
+    /// reports it.
     pub(super) async fn primary(&self) -> Result<PrimaryAddress, RedisError> {
         let mut last_error: RedisError = (
             ErrorKind::Io,

@@ -26,7 +26,8 @@ impl Node {
             };
             sleep(pause_after(failures)).await;
             let Some(node) = node.upgrade() else { return };
-            // A breaker that opens after the probe was sent has a newer cause, so the probe does not close it.
+            // A breaker that opens after the probe was sent has a newer cause, so the probe does not close
+            // it.
             let open = node.runtimes_with_open_breaker();
             if node.answers_probe().await {
                 for runtime in open {
@@ -90,8 +91,8 @@ impl Node {
     }
 }
 
-/// Marks a job of the background thread as running, by a flag of the node. Clears the flag when the job ends or is
-/// dropped.
+/// Marks a job of the background thread as running, by a flag of the node. Clears the flag when the job ends
+/// or is dropped.
 pub(super) struct JobGuard {
     node: Weak<Node>,
     flag: fn(&Node) -> &AtomicBool,

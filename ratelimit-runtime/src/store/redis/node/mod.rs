@@ -1,12 +1,13 @@
 //! One server and its connections: one connection for each tokio runtime that uses the server.
 //!
-//! A task of the runtime that opened a connection drives it, so the connection ends with that runtime. A limiter
-//! outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. It keeps the
-//! circuit breaker by runtime as well, so that a blocked runtime does not affect the others. The first command in
-//! a runtime opens its connection; the first command after the connection broke opens another.
+//! A task of the runtime that opened a connection drives it, so the connection ends with that runtime. A
+//! limiter outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. It
+//! keeps the circuit breaker by runtime as well, so that a blocked runtime does not affect the others. The
+//! first command in a runtime opens its connection; the first command after the connection broke opens
+//! another.
 //!
-//! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A node
-//! sends each command at most once: if a connection breaks, the calls in flight on it fail.
+//! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A
+//! node sends each command at most once: if a connection breaks, the calls in flight on it fail.
 
 mod jobs;
 mod runtime;
@@ -55,8 +56,8 @@ pub(super) struct Node {
     failed_probes: AtomicU32,
     /// Whether the background thread follows the primary.
     is_following: AtomicBool,
-    /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the server
-    /// may evict keys.
+    /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the
+    /// server may evict keys.
     has_connected: AtomicBool,
 }
 
@@ -100,8 +101,8 @@ impl Node {
         }
     }
 
-    /// Sends one command, once, and waits for its reply until `by`. With `asking`, a node of a cluster accepts a
-    /// command for a slot that is migrating to it. Panics outside a tokio runtime.
+    /// Sends one command, once, and waits for its reply until `by`. With `asking`, a node of a cluster
+    /// accepts a command for a slot that is migrating to it. Panics outside a tokio runtime.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
@@ -180,8 +181,8 @@ impl Node {
         }
     }
 
-    /// Opens the breaker if an error says that the server is a replica. The next connection may lead to the primary,
-    /// because an address can move to another server.
+    /// Opens the breaker if an error says that the server is a replica. The next connection may lead to the
+    /// primary, because an address can move to another server.
     pub(super) fn back_off_from_replica(self: &Arc<Self>, error: &StoreError) {
         if is_replica(error) {
             self.open_breaker(&self.runtime(), error);

@@ -14,8 +14,8 @@ pub(super) struct RuntimeState {
     pub(super) breaker: Breaker,
     /// Closed once the runtime has shut down, because a task of the runtime holds the receiver.
     pub(super) shutdown: oneshot::Sender<()>,
-    /// Held during an attempt to connect, so that all calls without a connection wait for one attempt. A task of
-    /// the same runtime holds it, so a blocked runtime does not delay the calls of other runtimes.
+    /// Held during an attempt to connect, so that all calls without a connection wait for one attempt. A task
+    /// of the same runtime holds it, so a blocked runtime does not delay the calls of other runtimes.
     pub(super) connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
