@@ -1,9 +1,9 @@
 //! The background thread: runs jobs that must not depend on the runtime of a caller, such as probes of a
 //! server and give-backs of units. This file does not know the jobs.
 //!
-//! The thread has its own tokio runtime. It starts with the first job, and ends when its [`Background`] has
-//! been dropped and all jobs have finished. So a job that runs for as long as its owner exists must hold a
-//! weak reference to the owner.
+//! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
+//! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
+//! owner exists must hold a weak reference to the owner.
 
 use std::convert::Infallible;
 use std::io;

@@ -24,8 +24,8 @@ pub use self::writer::KeyWriter;
 ///
 /// Two keys are equal if their texts are equal: `42` and `"42"` are one key, so a count continues when the
 /// type of the key changes. Apart from that, two different keys never share a count, whatever bytes they
-/// contain: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and `("a", "b",
-/// "c")`.
+/// contain: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and
+/// `("a", "b", "c")`.
 ///
 /// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///

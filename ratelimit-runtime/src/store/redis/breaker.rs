@@ -1,4 +1,4 @@
-//! The circuit breaker of a server in one runtime. It says whether the server receives requests.
+//! The circuit breaker of a server in one runtime: decides whether the server receives requests.
 //!
 //! The breaker opens when a connection cannot be made, when the server is a replica, or when the server has
 //! not replied for several deadlines. While it is open, no caller sends a request, so a server that is down

@@ -1,8 +1,9 @@
 //! A Redis Cluster: sends each command to the node that serves its slot, and follows slot migrations.
 //!
 //! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
-//! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of one script are
-//! on two nodes, the reply is `TRYAGAIN`, and the script is sent again. Nothing else is sent again.
+//! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
+//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. A cluster sends nothing
+//! else again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

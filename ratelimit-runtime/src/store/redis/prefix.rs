@@ -1,7 +1,7 @@
 //! Validates key prefixes, so that limiters with different prefixes never share a key in Redis.
 //!
 //! A key in Redis is `prefix:algorithm:period:name`, followed by a hash tag in braces. Neither an algorithm
-//! nor a period contains a colon, so two limits under one prefix have two keys.
+//! nor a period contains a colon, so two different counts under one prefix have two keys.
 //!
 //! Proof for two prefixes: assume that both make the same key, and let `p` be the shorter prefix. After `p`,
 //! the key continues with `:algorithm:period:`. The longer prefix ends before a colon of this key. It does

@@ -46,7 +46,7 @@ impl Sentinels {
         let connection =
             connect_to(&self.primary_login.with_address(host, *port), Some(primary.clone()))
                 .await?;
-        // The Sentinels may not know yet that this server is no longer the primary; the server itself does.
+        // The server can have become a replica before the Sentinels know it, so its own role decides.
         let role = connection.send(&redis::cmd("ROLE"), false).await?;
         let is_primary = match &role {
             redis::Value::Array(parts) => parts.first().is_some_and(
