@@ -139,7 +139,7 @@ async fn what_cannot_be_decided_is_told_without_its_key() {
     let events = events.await;
     let down = "DEBUG not decided limit=\"events\" error=no connection to Redis: ";
     let (warned, events): (Vec<_>, Vec<_>) =
-        events.into_iter().partition(|event| event.starts_with("WARN Redis is not asked"));
+        events.into_iter().partition(|event| event.starts_with("WARN Redis receives no requests"));
     assert_eq!((warned.len(), events.len()), (1, 4), "{warned:#?}{events:#?}");
     assert!(events[..2].iter().all(|event| event.starts_with(down)), "{events:#?}");
     assert_eq!(

@@ -53,11 +53,13 @@ fn a_process_claims_nothing_of_a_redis_that_it_cannot_use() {
         let events = events_of_a_process(url);
         let [first, warnings @ ..] = &events[..] else { panic!("no events") };
         assert_eq!(first, WILL_COUNT);
-        let told =
-            ["WARN Redis is not asked until it answers a probe", "WARN Redis does not decide"];
-        assert_eq!(warnings.len(), told.len(), "{warnings:#?}");
-        for (warning, told) in warnings.iter().zip(told) {
-            assert!(warning.starts_with(told), "{warnings:#?}");
+        let expected = [
+            "WARN Redis receives no requests until it answers a probe",
+            "WARN Redis does not decide",
+        ];
+        assert_eq!(warnings.len(), expected.len(), "{warnings:#?}");
+        for (warning, expected) in warnings.iter().zip(expected) {
+            assert!(warning.starts_with(expected), "{warnings:#?}");
         }
     }
 }

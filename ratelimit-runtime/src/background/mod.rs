@@ -1,9 +1,9 @@
-//! One thread for work that does not depend on the runtime of a caller: it probes servers that do not
-//! answer, and gives back unused units. It runs jobs and knows none of them.
+//! The background thread: runs jobs that must not depend on the runtime of a caller, such as probes of a
+//! server and give-backs of units. This file does not know the jobs.
 //!
-//! The thread has a tokio runtime of its own. It starts with the first job, and ends once its owner is
-//! gone and the jobs have finished. So a job that goes on for as long as its owner lives holds the owner
-//! weakly.
+//! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
+//! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
+//! owner exists must hold a weak reference to the owner.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,8 +18,8 @@ use tokio::time::timeout;
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long jobs may go on once the owner of the thread is gone.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long jobs may continue after the [`Background`] was dropped.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// The background thread of a limiter.
 #[derive(Default)]
@@ -28,45 +28,46 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Runs `job` on the thread, which this starts if it does not run yet. A job is dropped where the
-    /// process cannot have another thread.
+    /// Runs `job` on the thread. Starts the thread if it is not running. If the thread cannot start, drops
+    /// the job and logs an error.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         if let Err(error) = self.send(Box::pin(job)) {
-            tracing::error!(%error, "the background thread of the rate limiter does not start");
+            tracing::error!(%error, "cannot start the background thread of the rate limiter");
         }
     }
 
     fn send(&self, job: Job) -> io::Result<()> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let unsent = match &*jobs {
-            Some(running) => match running.send(job) {
+            Some(sender) => match sender.send(job) {
                 Ok(()) => return Ok(()),
-                // The thread has ended before its time: it had no runtime.
+                // The thread has ended because it could not create its runtime.
                 Err(SendError(job)) => job,
             },
             None => job,
         };
         let (sender, receiver) = unbounded_channel();
-        thread::Builder::new().name("ratelimit".to_owned()).spawn(|| start(receiver))?;
+        thread::Builder::new().name("ratelimit".to_owned()).spawn(|| run_thread(receiver))?;
         let _ = sender.send(unsent);
         *jobs = Some(sender);
         Ok(())
     }
 }
 
-/// Makes the runtime here: one that cannot be used may not be dropped where tasks run.
-fn start(jobs: UnboundedReceiver<Job>) {
+/// Creates the runtime and runs the jobs. Creates it on this thread: if the caller created it and the thread
+/// could not start, the drop of the runtime in an async task would panic.
+fn run_thread(jobs: UnboundedReceiver<Job>) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(jobs)),
+        Ok(runtime) => runtime.block_on(run_jobs(jobs)),
         Err(error) => {
-            tracing::error!(%error, "the background thread of the rate limiter has no runtime");
+            tracing::error!(%error, "cannot create the tokio runtime of the background thread of the rate limiter");
         }
     }
 }
 
-async fn run(mut jobs: UnboundedReceiver<Job>) {
-    // Closes once all jobs have ended.
-    let (running, mut ended) = mpsc::channel::<Infallible>(1);
+async fn run_jobs(mut jobs: UnboundedReceiver<Job>) {
+    // Each job holds a sender, so the channel closes once all jobs have ended.
+    let (running, mut all_ended) = mpsc::channel::<Infallible>(1);
     while let Some(job) = jobs.recv().await {
         let running = running.clone();
         tokio::spawn(async move {
@@ -75,7 +76,7 @@ async fn run(mut jobs: UnboundedReceiver<Job>) {
         });
     }
     drop(running);
-    let _ = timeout(GRACE, ended.recv()).await;
+    let _ = timeout(SHUTDOWN_GRACE, all_ended.recv()).await;
 }
 
 #[cfg(all(test, not(loom)))]
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_jobs_and_ends_with_its_owner() {
+    fn runs_jobs_on_one_thread_and_finishes_them_after_the_drop() {
         let background = Background::default();
         let (sender, receiver) = channel();
         for number in 0..3 {
@@ -95,7 +96,7 @@ mod tests {
                 sender.send((number, thread::current().id())).expect("the test waits");
             });
         }
-        // Jobs that have begun are finished.
+        // The jobs finish although the `Background` is dropped.
         drop((background, sender));
         let mut done: Vec<_> = receiver.iter().collect();
         done.sort_by_key(|(number, _)| *number);
@@ -104,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_panics_takes_no_other_along() {
+    fn runs_jobs_after_a_job_has_panicked() {
         let background = Background::default();
         background.spawn(async { panic!("on purpose") });
         let (sender, receiver) = channel();
         background.spawn(async move { sender.send(()).expect("the test waits") });
-        receiver.recv_timeout(GRACE).expect("it runs");
+        receiver.recv_timeout(SHUTDOWN_GRACE).expect("the second job runs");
     }
 }

@@ -1,4 +1,4 @@
-//! A key given as a format string, as the attribute expands it.
+//! Keys from format strings. The attribute expands `key = "..."` to a [`Format`].
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use super::{Key, KeyWriter};
 pub enum Piece<'a> {
     /// Text between arguments.
     Text(&'static str),
-    /// One argument; delimited, so that it cannot run into what stands beside it.
+    /// One argument. Written as a group, so that its text cannot merge with the text beside it.
     Arg(fmt::Arguments<'a>),
 }
 
-/// The parts of a format string, as one key.
+/// A key that consists of the parts of a format string.
 #[derive(Clone, Copy, Debug)]
 pub struct Format<'a>(pub &'a [Piece<'a>]);
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_delimited() {
+    fn arguments_do_not_merge_with_the_text_beside_them() {
         let text = |pieces: &[Piece<'_>]| {
             let mut text = Vec::new();
             KeyWriter::append(&mut text, |out| Format(pieces).write(out));

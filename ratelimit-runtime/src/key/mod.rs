@@ -1,6 +1,9 @@
-//! What is counted separately: the [`Key`] trait and the types that are keys as they are.
+//! Keys: what a limit counts separately. The [`Key`] trait and its implementations for standard types.
 
-#![allow(clippy::inline_always, reason = "a key of one piece is hashed without touching memory")]
+#![allow(
+    clippy::inline_always,
+    reason = "a short key is hashed in registers (`benches/all -- embedded`)"
+)]
 
 mod fingerprint;
 mod format;
@@ -19,11 +22,12 @@ pub use self::writer::KeyWriter;
 
 /// What a limit counts separately: a user, an address, a tenant, or a tuple of these.
 ///
-/// A key is its text: `42` and `"42"` are one key, so that a limit survives a change of a type.
-/// Apart from that, two different keys never meet, whatever bytes they hold: `("a:b", "c")` and
-/// `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and `("a", "b", "c")`.
+/// Two keys are equal if their texts are equal: `42` and `"42"` are one key, so a count continues when the
+/// type of the key changes. Apart from that, two different keys never share a count, whatever bytes they
+/// contain: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and
+/// `("a", "b", "c")`.
 ///
-/// A type of your own is a key when it says what it is made of:
+/// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///
 /// ```
 /// use ratelimit_runtime::{Key, KeyWriter};
@@ -47,7 +51,7 @@ pub trait Key {
     /// Writes this key.
     fn write(&self, out: &mut KeyWriter<'_>);
 
-    /// Whether this is no key at all, and all that has is one count.
+    /// Returns whether this is `()`: the limit then has one count for all calls.
     #[doc(hidden)]
     #[inline(always)]
     fn is_nothing(&self) -> bool {
@@ -90,7 +94,7 @@ impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
 /// No key: one count for the whole limit.
 impl Key for () {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        out.nothing();
+        out.no_key();
     }
 
     #[inline(always)]
@@ -177,14 +181,14 @@ displayed!(IpAddr, Ipv4Addr, Ipv6Addr);
 
 #[cfg(feature = "uuid")]
 displayed!(
-    /// The hyphenated text of the identifier.
+    /// Writes the hyphenated text of the identifier.
     uuid::Uuid
 );
 
 macro_rules! tuples {
     ($($first:ident $($part:ident)*;)*) => {$(
         impl<$first: Key, $($part: Key),*> Key for ($first, $($part,)*) {
-            #[allow(non_snake_case, reason = "a part is named after its type")]
+            #[allow(non_snake_case, reason = "each variable has the name of its type parameter")]
             #[inline(always)]
             fn write(&self, out: &mut KeyWriter<'_>) {
                 let ($first, $($part,)*) = self;

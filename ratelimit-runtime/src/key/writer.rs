@@ -1,7 +1,6 @@
-//! The text of a key, written so that no two different keys meet.
+//! Writes the text of a key, so that two different keys never have the same text.
 //!
-//! What comes from a value is escaped; what gives the key its structure is not, so structure cannot
-//! be forged from a value:
+//! The bytes of values are escaped and the structure of the key is not, so a value cannot imitate structure:
 //!
 //! | text | meaning |
 //! | --- | --- |
@@ -9,22 +8,22 @@
 //! | `user:(42)` | a format string: its text, and each argument as a group |
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
-//! | `name{(}` | the count of a limit for a key of no text: Redis would ignore an empty tag |
+//! | `name{(}` | the count of a limit for a key with an empty text, because Redis ignores an empty hash tag |
 //!
-//! Braces are a Redis Cluster hash tag: all counts of one key are in one slot, so that several limits
-//! of it are decided together, and no value chooses its slot by a tag of its own. Counts without a
-//! key have no tag, and are spread by their names.
+//! The braces are a Redis Cluster hash tag. All counts of one key are in one slot, so one script can decide
+//! several limits of the key. A value cannot choose its slot, because its braces are escaped. Counts without
+//! a key have no hash tag: their names distribute them over the slots.
 
 use std::fmt;
 
 use super::Key;
-use super::fingerprint::{Secret, Text};
+use super::fingerprint::{Secret, TextHasher};
 use crate::limit::{Align, Terms};
 
-/// The text of no key.
-const NOTHING: u8 = b'%';
+/// The text of `()`.
+const NO_KEY: u8 = b'%';
 
-/// A key that outlives the request of a middleware: its text.
+/// The text of a key. A middleware keeps it after the request that the key was read from.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(dead_code, reason = "middleware owns keys")
@@ -34,9 +33,9 @@ pub(crate) struct OwnedKey(Box<[u8]>);
 
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        // The text of no value: every `%` of one is escaped.
-        if *self.0 == [NOTHING] {
-            return out.nothing();
+        // Not the text of a value, in which each `%` is escaped.
+        if *self.0 == [NO_KEY] {
+            return out.no_key();
         }
         let mut rest = &*self.0;
         while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
@@ -55,33 +54,33 @@ impl Key for OwnedKey {
     }
 }
 
-/// Takes what a [`Key`] is made of. See [`Key`] for how to implement one.
+/// Receives the parts of a [`Key`]. See [`Key`] for how to implement one.
 pub struct KeyWriter<'a> {
-    tag: Tag,
-    sink: Sink<'a>,
+    tag: HashTag,
+    output: KeyOutput<'a>,
 }
 
-/// Where the text goes.
-enum Sink<'a> {
+/// Whether the parts of a key become a text or a fingerprint.
+enum KeyOutput<'a> {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     Text(&'a mut Vec<u8>),
-    Hash(Text<'a>),
+    Hash(TextHasher<'a>),
 }
 
-/// The hash tag around a key.
+/// The state of the hash tag around a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tag {
+enum HashTag {
     None,
-    /// It opens with the first byte.
-    Due,
+    /// The next byte opens the tag.
+    Pending,
     Open,
 }
 
 impl KeyWriter<'_> {
-    /// Appends what `write` writes to a text.
+    /// Appends the parts that `write` writes to a text.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     pub(crate) fn append(text: &mut Vec<u8>, write: impl FnOnce(&mut KeyWriter<'_>)) {
-        write(&mut KeyWriter { tag: Tag::None, sink: Sink::Text(text) });
+        write(&mut KeyWriter { tag: HashTag::None, output: KeyOutput::Text(text) });
     }
 
     /// Returns the text of `key`.
@@ -95,19 +94,20 @@ impl KeyWriter<'_> {
         OwnedKey(text.into())
     }
 
-    /// The fingerprint of `key` under a secret: that of its text.
+    /// Returns the fingerprint of the text of `key` under a secret.
     #[inline(always)]
     pub(crate) fn fingerprint(secret: &Secret, key: &(impl Key + ?Sized)) -> u128 {
-        let mut out = KeyWriter { tag: Tag::None, sink: Sink::Hash(secret.begin()) };
+        let mut out = KeyWriter { tag: HashTag::None, output: KeyOutput::Hash(secret.begin()) };
         key.write(&mut out);
-        match out.sink {
-            Sink::Hash(text) => text.finish(),
-            Sink::Text(_) => 0,
+        match out.output {
+            KeyOutput::Hash(hasher) => hasher.finish(),
+            KeyOutput::Text(_) => 0,
         }
     }
 
-    /// Writes the name of a count: algorithm, period, align, the name of the limit, the key. Two periods or
-    /// two aligns cannot share a count: a window that has ended for one of them still counts for the other.
+    /// Writes the name of a count: the algorithm, the period, the align, the name of the limit, and the key.
+    /// Two periods or two aligns cannot share a count, because a window that has ended for one of them still
+    /// counts for the other.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
     pub(crate) fn count(&mut self, terms: &Terms, key: &dyn Key) {
         self.raw(terms.algorithm().as_str().as_bytes());
@@ -122,33 +122,33 @@ impl KeyWriter<'_> {
         }
         self.separator();
         self.text(terms.name().as_str());
-        self.tag = Tag::Due;
+        self.tag = HashTag::Pending;
         key.write(self);
-        // No key at all has done without a tag.
-        if self.tag != Tag::None {
-            // Opens the tag if a text of no bytes has not.
+        // `()` is written without a tag.
+        if self.tag != HashTag::None {
+            // Opens the tag if the text of the key is empty.
             self.raw(b"");
-            if let Sink::Text(text) = &mut self.sink
+            if let KeyOutput::Text(text) = &mut self.output
                 && text.ends_with(b"{")
             {
-                // No other key has a bracket that stays open.
+                // Different from all other keys: their parentheses are closed.
                 text.push(b'(');
             }
             self.raw(b"}");
-            self.tag = Tag::None;
+            self.tag = HashTag::None;
         }
     }
 
-    /// Writes a value: any bytes, escaped.
+    /// Writes a value of any bytes, escaped.
     #[inline(always)]
     pub fn bytes(&mut self, value: &[u8]) {
-        match &mut self.sink {
-            Sink::Text(_) => self.escaped(value),
-            Sink::Hash(text) => text.write(value),
+        match &mut self.output {
+            KeyOutput::Text(_) => self.write_escaped(value),
+            KeyOutput::Hash(hasher) => hasher.write(value),
         }
     }
 
-    fn escaped(&mut self, value: &[u8]) {
+    fn write_escaped(&mut self, value: &[u8]) {
         let mut rest = value;
         while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
             self.raw(&rest[..at]);
@@ -175,12 +175,12 @@ impl KeyWriter<'_> {
             }
         }
 
-        // A `Display` that fails part of the way leaves a shorter key; it still is a key.
+        // If `Display` fails in the middle, the key is the text up to there.
         let _ = fmt::Write::write_fmt(&mut Escaped(self), value);
     }
 
-    /// Writes several parts as one value, as tuples do; put a [`separator`](Self::separator)
-    /// between them.
+    /// Writes several parts as one value, as tuples do. Write a [`separator`](Self::separator) between the
+    /// parts.
     #[inline(always)]
     pub fn group(&mut self, parts: impl FnOnce(&mut Self)) {
         self.structure(b'(');
@@ -194,15 +194,16 @@ impl KeyWriter<'_> {
         self.structure(b':');
     }
 
-    /// The key of a limit that has none; no value meets it.
-    pub(super) fn nothing(&mut self) {
-        if self.tag == Tag::Due {
-            self.tag = Tag::None;
+    /// Writes the key `()`. It differs from the text of each value.
+    pub(super) fn no_key(&mut self) {
+        if self.tag == HashTag::Pending {
+            self.tag = HashTag::None;
         }
-        self.structure(NOTHING);
+        self.structure(NO_KEY);
     }
 
-    /// Writes the text of a format string: escaped, but for colons, which separate nothing there.
+    /// Writes the text of a format string or the name of a limit. Its colons are structure, and all else is
+    /// escaped.
     pub(crate) fn text(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         while let Some(at) = rest.iter().position(|byte| *byte == b':') {
@@ -213,21 +214,21 @@ impl KeyWriter<'_> {
         self.bytes(rest);
     }
 
-    /// Writes a byte that is no value.
+    /// Writes a byte of the structure, which is not escaped.
     #[inline(always)]
     pub(super) fn structure(&mut self, byte: u8) {
-        match &mut self.sink {
-            Sink::Text(_) => self.raw(&[byte]),
-            Sink::Hash(text) => text.mark(byte),
+        match &mut self.output {
+            KeyOutput::Text(_) => self.raw(&[byte]),
+            KeyOutput::Hash(hasher) => hasher.write_structure(byte),
         }
     }
 
     fn raw(&mut self, bytes: &[u8]) {
-        if self.tag == Tag::Due {
-            self.tag = Tag::Open;
+        if self.tag == HashTag::Pending {
+            self.tag = HashTag::Open;
             self.raw(b"{");
         }
-        if let Sink::Text(text) = &mut self.sink {
+        if let KeyOutput::Text(text) = &mut self.output {
             text.extend_from_slice(bytes);
         }
     }
@@ -239,7 +240,7 @@ impl fmt::Debug for KeyWriter<'_> {
     }
 }
 
-/// Which bytes are escaped.
+/// Whether each byte is escaped, as a table for the scan of a value.
 const ESCAPED: [bool; 256] = {
     let (mut escaped, mut byte) = ([false; 256], 0);
     while byte < 256 {
@@ -275,26 +276,26 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_count_has_algorithm_period_limit_and_key() {
+    fn the_name_of_a_count_contains_algorithm_period_limit_and_key() {
         const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
         let mut text = Vec::new();
         KeyWriter::append(&mut text, |out| out.count(LIMIT.terms(), &("a", 7)));
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
-        // A key of no text is one, and no key is none.
+        // An empty text and `()` are different keys.
         for (key, expected) in [(&"" as &dyn Key, "a{(}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
             KeyWriter::append(&mut text, |out| out.count(limit.terms(), key));
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
 
-            // Kept for later, it is the same.
+            // An `OwnedKey` has the same name.
             let mut again = Vec::new();
             KeyWriter::append(&mut again, |out| out.count(limit.terms(), &KeyWriter::owned(key)));
             assert_eq!(again, text);
         }
 
-        // A name cannot look like another name with a key.
+        // The name of a limit cannot imitate another name with a key.
         let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
         KeyWriter::append(&mut forged, |out| out.count(forged_limit.terms(), &"c"));
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_documented() {
+    fn texts_are_as_documented() {
         assert_eq!(text(&"alice"), "alice");
         assert_eq!(text(&42_u8), text(&"42"));
         assert_eq!(text(&-1_i64), "-1");
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn different_keys_never_meet() {
+    fn different_keys_have_different_texts() {
         let keys: &[&dyn Key] = &[
             &"",
             &(),
@@ -343,14 +344,15 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_whole() {
+    fn long_keys_are_written_in_full() {
         for length in [0, 1, 95, 1_000, 100_000] {
             let key = "x:".repeat(length);
             assert_eq!(text(&key), "x%3A".repeat(length));
         }
     }
+
     #[test]
-    fn a_fingerprint_is_that_of_the_text() {
+    fn keys_with_equal_texts_and_no_others_have_equal_fingerprints() {
         use crate::key::{Format, Piece};
 
         let secret = Secret::random();

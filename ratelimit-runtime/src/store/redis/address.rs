@@ -1,4 +1,4 @@
-//! Where Redis is, as a URL says it: one server, a cluster, or a primary that Sentinels know.
+//! Parses a Redis URL: the address of one server, of a cluster, or of the Sentinels of a primary.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
@@ -7,14 +7,15 @@ use super::certificates::Certificates;
 use super::tls::Tls;
 use crate::reply::BuildError;
 
-/// What a URL leads to.
+/// The servers that a URL names.
 #[derive(Clone)]
 pub(super) enum Address {
     Server(Target),
     Sentinel {
         sentinels: Vec<Target>,
         service: Box<str>,
-        /// How the primary is logged in to; its address is what the Sentinels say.
+        /// The user, the password, the database and the certificates of the primary. The Sentinels report its
+        /// address.
         primary: Target,
     },
     Cluster {
@@ -22,7 +23,7 @@ pub(super) enum Address {
     },
 }
 
-/// One server: address, user, database, certificates.
+/// One server: its address, user, password, database and certificates.
 #[derive(Clone)]
 pub(super) struct Target {
     info: ConnectionInfo,
@@ -30,11 +31,11 @@ pub(super) struct Target {
     tls: Option<Tls>,
 }
 
-const SENTINEL_PORT: u16 = 26379;
-const PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+const DEFAULT_PORT: u16 = 6379;
 
 impl Address {
-    /// Reads `redis://…`, `rediss://…`, `unix://…`, and the two with several hosts,
+    /// Parses `redis://…`, `rediss://…` and `unix://…`, and the URLs of several hosts:
     /// `redis+sentinel://…/service` and `redis+cluster://…`, with `rediss` for TLS.
     pub(super) fn parse(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -43,10 +44,10 @@ impl Address {
             return Err(BuildError::TlsDisabled);
         }
         match (scheme, topology) {
-            (_, "sentinel") => Self::sentinel(scheme, &Hosts::parse(url)?, certificates),
+            (_, "sentinel") => Self::sentinel(scheme, &MultiHostUrl::parse(url)?, certificates),
             (_, "cluster") => {
-                let hosts = Hosts::parse(url)?;
-                let seeds = hosts.targets(scheme, "", PORT, certificates)?;
+                let url = MultiHostUrl::parse(url)?;
+                let seeds = url.targets(scheme, "", DEFAULT_PORT, certificates)?;
                 Ok(Self::Cluster { seeds })
             }
             _ => Ok(Self::Server(Target::open(url, certificates)?)),
@@ -55,52 +56,53 @@ impl Address {
 
     fn sentinel(
         scheme: &str,
-        hosts: &Hosts<'_>,
+        url: &MultiHostUrl<'_>,
         certificates: &Certificates,
     ) -> Result<Self, BuildError> {
-        let (service, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
+        let (service, database) = url.path.split_once('/').unwrap_or((url.path, ""));
         if service.is_empty() {
-            return Err(invalid("it names no service: `redis+sentinel://host,host/service`"));
+            return Err(invalid("no service after the hosts"));
         }
-        // The user in front of the hosts is that of the primary; Sentinels have their own.
-        let primary = hosts.targets(scheme, database, PORT, certificates)?;
+        // The user before the hosts is that of the primary. The user of the Sentinels is in the query.
+        let primary = url.targets(scheme, database, DEFAULT_PORT, certificates)?;
         let value = |name: &str| {
-            let pairs = hosts.query.split('&').filter_map(|pair| pair.split_once('='));
+            let pairs = url.query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or("")
         };
         let user = match (value("sentinel_user"), value("sentinel_password")) {
             ("", "") => String::new(),
             (user, password) => format!("{user}:{password}@"),
         };
-        let hosts = Hosts { user: &user, ..*hosts };
+        let sentinels = MultiHostUrl { user: &user, ..*url };
         Ok(Self::Sentinel {
-            sentinels: hosts.targets(scheme, "", SENTINEL_PORT, certificates)?,
+            sentinels: sentinels.targets(scheme, "", DEFAULT_SENTINEL_PORT, certificates)?,
             service: service.into(),
-            primary: primary.into_iter().next().ok_or_else(|| invalid("it names no host"))?,
+            primary: primary.into_iter().next().ok_or_else(|| invalid("no host"))?,
         })
     }
 }
 
-/// The parts of a URL of several hosts.
+/// The parts of a URL with several hosts.
 #[derive(Clone, Copy)]
-struct Hosts<'a> {
-    /// With the `@`, if there is one.
+struct MultiHostUrl<'a> {
+    /// The user and the password, up to and including the `@`; empty if there is none.
     user: &'a str,
-    list: &'a str,
+    /// Separated by commas.
+    hosts: &'a str,
     path: &'a str,
     query: &'a str,
 }
 
-impl<'a> Hosts<'a> {
+impl<'a> MultiHostUrl<'a> {
     fn parse(url: &'a str) -> Result<Self, BuildError> {
-        let (_, rest) = url.split_once("://").ok_or_else(|| invalid("it has no `://`"))?;
+        let (_, rest) = url.split_once("://").ok_or_else(|| invalid("no `://`"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         if hosts.is_empty() {
-            return Err(invalid("it names no host"));
+            return Err(invalid("no host"));
         }
-        Ok(Self { user, list: hosts, path: path.trim_end_matches('/'), query })
+        Ok(Self { user, hosts, path: path.trim_end_matches('/'), query })
     }
 
     fn targets(
@@ -111,19 +113,19 @@ impl<'a> Hosts<'a> {
         certificates: &Certificates,
     ) -> Result<Vec<Target>, BuildError> {
         let target = |host: &str| {
-            // An IPv6 address is in brackets, and may have colons there.
+            // An IPv6 address is in brackets, and can contain colons there.
             let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
             let port = if has_port { String::new() } else { format!(":{port}") };
             Target::open(&format!("{scheme}://{}{host}{port}/{database}", self.user), certificates)
         };
-        self.list.split(',').map(target).collect()
+        self.hosts.split(',').map(target).collect()
     }
 }
 
 impl Target {
     fn open(url: &str, certificates: &Certificates) -> Result<Self, BuildError> {
         let info = url.into_connection_info().map_err(|error| {
-            // The URL itself is not repeated: it may hold a password.
+            // The message does not contain the URL, which can contain a password.
             invalid(error.to_string().trim_end_matches(" - InvalidClientConfig"))
         })?;
         Self::new(info, certificates)
@@ -133,7 +135,9 @@ impl Target {
     fn new(info: ConnectionInfo, certificates: &Certificates) -> Result<Self, BuildError> {
         let tls = match info.addr() {
             ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err(invalid("`#insecure` would trust any server; see `root_certificates`"));
+                return Err(invalid(
+                    "`#insecure` trusts any server: pass the root certificates to `root_certificates`",
+                ));
             }
             ConnectionAddr::TcpTls { .. } => Some(Tls::new(certificates)?),
             _ => None,
@@ -153,7 +157,7 @@ impl Target {
         self.info.addr()
     }
 
-    /// User, password and database.
+    /// Returns the user, the password and the database.
     pub(super) fn login(&self) -> &RedisConnectionInfo {
         self.info.redis_settings()
     }
@@ -171,8 +175,8 @@ impl Target {
         }
     }
 
-    /// The same login at another address.
-    pub(super) fn at(&self, host: &str, port: u16) -> Self {
+    /// Returns the same user, database and certificates at another address.
+    pub(super) fn with_address(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
         let addr = match self.info.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
@@ -198,11 +202,11 @@ impl Target {
     pub(super) fn port(&self) -> u16 {
         match self.info.addr() {
             ConnectionAddr::Tcp(_, port) | ConnectionAddr::TcpTls { port, .. } => *port,
-            _ => PORT,
+            _ => DEFAULT_PORT,
         }
     }
 
-    /// Where it is, for people.
+    /// Returns the address, for logs.
     pub(super) fn name(&self) -> Box<str> {
         self.info.addr().to_string().into()
     }

@@ -1,8 +1,10 @@
-//! A circuit breaker: whether Redis is worth asking.
+//! The circuit breaker of a server in one runtime: decides whether the server receives requests.
 //!
-//! It opens when a connection cannot be made, or when several decisions in a row ran into their
-//! deadline. While it is open nothing is asked, so that a Redis that is away costs no time; the
-//! background thread probes the server, and closes the breakers that are open in any runtime once it answers.
+//! The breaker opens when a connection cannot be made, when the server is a replica, or when the server has
+//! not replied for several deadlines. While it is open, no caller sends a request, so a server that is down
+//! costs no time. The background thread probes the server (`node/jobs.rs`). When the server answers a probe,
+//! the breakers of all runtimes half-open: callers send requests again, and one timeout opens the breaker
+//! again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,65 +13,66 @@ use std::time::Duration;
 
 use crate::reply::StoreError;
 
-/// So many decisions in a row that ran into their deadline open the breaker, and so does a link on which
-/// nothing has come for as many deadlines.
-pub(super) const STRIKES: u32 = 3;
+/// The breaker opens after this many decisions in a row have timed out, or once a request on a connection has
+/// been unanswered for this many deadlines.
+pub(super) const TIMEOUTS_TO_OPEN: u32 = 3;
 
-/// The pauses between probes, from the first to the longest. Redis is back for at most the longest
-/// before it is asked again.
+/// The first and the longest pause between probes, before jitter.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
 #[derive(Default)]
 pub(super) struct Breaker {
-    open: AtomicBool,
-    strikes: AtomicU32,
+    is_open: AtomicBool,
+    /// How many decisions in a row have timed out.
+    timeouts: AtomicU32,
     cause: Mutex<Option<Arc<StoreError>>>,
 }
 
 impl Breaker {
-    /// Why nothing is asked, if nothing is.
-    pub(super) fn is_open(&self) -> Option<StoreError> {
-        if !self.open.load(Ordering::Relaxed) {
+    /// Returns the error that callers receive while the breaker is open; `None` while it is closed.
+    pub(super) fn open_error(&self) -> Option<StoreError> {
+        if !self.is_open.load(Ordering::Relaxed) {
             return None;
         }
         let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone();
         cause.map(|cause| StoreError::CircuitOpen { cause })
     }
 
-    /// A reply came. Says whether it is the first after a strike or a probe.
-    pub(super) fn answered(&self) -> bool {
-        let is_first = self.strikes.load(Ordering::Relaxed) > 0;
+    /// Records a reply. Returns whether it is the first after a timeout or a probe.
+    pub(super) fn record_reply(&self) -> bool {
+        let is_first = self.timeouts.load(Ordering::Relaxed) > 0;
         if is_first {
-            self.strikes.store(0, Ordering::Relaxed);
+            self.timeouts.store(0, Ordering::Relaxed);
         }
         is_first
     }
 
-    /// A decision ran into its deadline. Says whether it was the last that is borne.
-    pub(super) fn strike(&self) -> bool {
-        self.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= STRIKES
+    /// Records that a decision timed out. Returns whether the breaker must open.
+    pub(super) fn record_timeout(&self) -> bool {
+        self.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_OPEN
     }
 
-    /// Opens the breaker. Says whether it was closed.
-    pub(super) fn opens(&self, cause: StoreError) -> bool {
+    /// Opens the breaker. Returns whether it was closed.
+    pub(super) fn open(&self, cause: StoreError) -> bool {
         *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(cause));
-        !self.open.swap(true, Ordering::Relaxed)
+        !self.is_open.swap(true, Ordering::Relaxed)
     }
 
-    /// A probe was answered. The next decision that runs into its deadline opens it again.
-    pub(super) fn closes(&self) {
-        self.strikes.store(STRIKES - 1, Ordering::Relaxed);
-        self.open.store(false, Ordering::Relaxed);
+    /// Half-opens the breaker after a probe: callers send requests again, and one timeout opens it again.
+    pub(super) fn half_open(&self) {
+        self.timeouts.store(TIMEOUTS_TO_OPEN - 1, Ordering::Relaxed);
+        self.is_open.store(false, Ordering::Relaxed);
     }
 }
 
-/// The pause before a probe, after so many that were in vain: twice as long each time, and a quarter
-/// shorter or longer by chance, so that the processes of a fleet do not probe together.
-pub(super) fn pause(setbacks: u32) -> Duration {
+/// Returns the pause before the next probe, after `failures` in a row. The pause doubles with each failure up
+/// to the longest. Jitter makes it up to a quarter shorter or longer, so that the processes of a fleet do not
+/// probe at the same time.
+pub(super) fn pause_after(failures: u32) -> Duration {
     let [first, longest] = PAUSES;
-    let length = first.saturating_mul(1 << setbacks.min(8)).min(longest);
-    let chance = RandomState::new().hash_one(setbacks) % 512;
-    length * (768 + chance as u32) / 1024
+    let pause = first.saturating_mul(1 << failures.min(8)).min(longest);
+    let jitter = RandomState::new().hash_one(failures) % 512;
+    pause * (768 + jitter as u32) / 1024
 }
 
 #[cfg(test)]
@@ -77,30 +80,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opens_and_closes() {
+    fn opens_after_several_timeouts_or_one_when_half_open() {
         let breaker = Breaker::default();
         let cause = || StoreError::NoRuntime;
-        assert!(!breaker.strike() && !breaker.strike());
-        breaker.answered();
-        assert!(!breaker.strike() && !breaker.strike() && breaker.strike());
-        assert!(breaker.is_open().is_none());
-        assert!(breaker.opens(cause()) && !breaker.opens(cause()));
-        assert!(matches!(breaker.is_open(), Some(StoreError::CircuitOpen { .. })));
-        breaker.closes();
-        assert!(breaker.is_open().is_none());
-        assert!(breaker.strike(), "half open");
-        breaker.answered();
-        assert!(!breaker.strike());
+        assert!(!breaker.record_timeout() && !breaker.record_timeout());
+        breaker.record_reply();
+        assert!(!breaker.record_timeout() && !breaker.record_timeout() && breaker.record_timeout());
+        assert!(breaker.open_error().is_none());
+        assert!(breaker.open(cause()) && !breaker.open(cause()));
+        assert!(matches!(breaker.open_error(), Some(StoreError::CircuitOpen { .. })));
+        breaker.half_open();
+        assert!(breaker.open_error().is_none());
+        assert!(breaker.record_timeout(), "one timeout opens a half-open breaker");
+        breaker.record_reply();
+        assert!(!breaker.record_timeout());
     }
 
     #[test]
-    fn pauses_grow_and_differ() {
-        let few: Vec<_> = (0..20).map(|_| pause(0)).collect();
-        assert!(few.iter().all(|pause| (37..=63).contains(&pause.as_millis())), "{few:?}");
-        assert!(few.iter().any(|pause| *pause != few[0]), "{few:?}");
-        for setbacks in [3, 10, u32::MAX] {
-            let pause = pause(setbacks).as_millis();
-            assert!((300..=500).contains(&pause), "{pause} ms after {setbacks}");
+    fn pauses_grow_and_have_jitter() {
+        let first: Vec<_> = (0..20).map(|_| pause_after(0)).collect();
+        assert!(first.iter().all(|pause| (37..=63).contains(&pause.as_millis())), "{first:?}");
+        assert!(first.iter().any(|pause| *pause != first[0]), "{first:?}");
+        for failures in [3, 10, u32::MAX] {
+            let pause = pause_after(failures).as_millis();
+            assert!((300..=500).contains(&pause), "{pause} ms after {failures}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The certificates that a builder receives.
+//! The certificates that [`Builder`](crate::Builder) receives, for `tls.rs`.
 
-/// Certificates for TLS, as PEM.
+/// The certificates for TLS, as the contents of PEM files.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    /// The roots to trust instead of those of the system.
+    /// The root certificates to trust instead of those of the system.
     #[cfg(feature = "tls")]
     pub(crate) root: Option<Vec<u8>>,
-    /// The certificate of this client, and its private key.
+    /// The certificate chain of this client, and its private key.
     #[cfg(feature = "tls")]
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }

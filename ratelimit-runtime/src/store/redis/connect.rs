@@ -1,6 +1,7 @@
 //! Connections to a server over TCP, TLS or a Unix socket.
 //!
-//! The streams are made here, and not by the client library, so that a [`Link`] sees what passes.
+//! This file opens the streams, instead of the client library, so that a [`Connection`] can record what they
+//! send and receive.
 
 use std::io;
 use std::time::Duration;
@@ -15,38 +16,38 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 
 use super::address::Target;
-use super::link::{Link, Pulse, Watched};
-use super::sentinel::Primary;
+use super::connection::{Activity, Connection, RecordedStream};
+use super::primary::PrimaryAddress;
 
-/// How long an attempt to connect may take. Longer than a decision: one that is slow to connect
-/// runs into its deadline, the attempt goes on, and a later one finds the connection.
-pub(super) const CONNECT: Duration = Duration::from_secs(1);
+/// How long an attempt to connect may take. It may outlast the deadline of a decision: the decision then
+/// times out, the attempt continues, and a later decision uses the connection.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Logging in takes a round trip. Where that is longer, a command does not wait until the server has
-/// acknowledged the one before. Where it is shorter, the wait is short, and commands share packets
-/// (`cargo bench --bench all -- redis`).
-const NEAR: Duration = Duration::from_millis(1);
+/// A login takes at least one round trip. If it takes longer than this, `TCP_NODELAY` is set: a command is
+/// sent before the server has acknowledged the command before it. On a shorter round trip that wait is short,
+/// and commands share packets (`cargo bench --bench all -- redis`).
+const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
-/// Connects, logs in, and drives the connection in a task of this runtime. `primary` is what the
-/// Sentinels call the server, if they were asked.
+/// Connects, logs in, and drives the connection in a task of this runtime. `primary` is the address of the
+/// server as the Sentinels reported it, if they did.
 pub(super) async fn connect_to(
     target: &Target,
-    primary: Option<Primary>,
-) -> Result<Link, RedisError> {
-    timeout(CONNECT, open(target, primary))
+    primary: Option<PrimaryAddress>,
+) -> Result<Connection, RedisError> {
+    timeout(CONNECT_TIMEOUT, open(target, primary))
         .await
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
-async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisError> {
+async fn open(target: &Target, primary: Option<PrimaryAddress>) -> Result<Connection, RedisError> {
     match target.address() {
         ConnectionAddr::Tcp(host, port) => {
-            let (stream, socket) = tcp(host, *port).await?;
+            let (stream, socket) = connect_tcp(host, *port).await?;
             log_in(target, stream, socket, primary).await
         }
         #[cfg(feature = "tls")]
         ConnectionAddr::TcpTls { host, port, .. } => {
-            let (stream, socket) = tcp(host, *port).await?;
+            let (stream, socket) = connect_tcp(host, *port).await?;
             let stream = target.encrypt(host, stream).await?;
             log_in(target, stream, socket, primary).await
         }
@@ -60,7 +61,7 @@ async fn open(target: &Target, primary: Option<Primary>) -> Result<Link, RedisEr
     }
 }
 
-async fn tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
+async fn connect_tcp(host: &str, port: u16) -> io::Result<(TcpStream, Socket)> {
     let stream = TcpStream::connect((host, port)).await?;
     let socket = SockRef::from(&stream).try_clone()?;
     Ok((stream, socket))
@@ -70,18 +71,18 @@ async fn log_in(
     target: &Target,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     socket: Socket,
-    primary: Option<Primary>,
-) -> Result<Link, RedisError> {
-    let pulse = Pulse::new();
-    let stream = Watched::new(stream, pulse.clone());
-    // The deadline of a decision covers its reply; no second one here.
+    primary: Option<PrimaryAddress>,
+) -> Result<Connection, RedisError> {
+    let activity = Activity::new();
+    let stream = RecordedStream::new(stream, activity.clone());
+    // The caller limits the wait for a reply by its own deadline.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let began = Instant::now();
-    let (connection, driver) =
+    let start = Instant::now();
+    let (client, driver) =
         MultiplexedConnection::new_with_config(target.login(), stream, config).await?;
-    if began.elapsed() > NEAR {
-        // A Unix socket has no such option, and needs none.
+    if start.elapsed() > NEARBY_ROUND_TRIP {
+        // Fails for a Unix socket, which does not need the option.
         let _ = socket.set_tcp_nodelay(true);
     }
-    Ok(Link::new(connection, driver, pulse, socket, primary))
+    Ok(Connection::new(client, driver, activity, socket, primary))
 }

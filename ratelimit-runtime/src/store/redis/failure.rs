@@ -1,4 +1,4 @@
-//! Why a command has no reply, and what that means to a caller of the limiter.
+//! Why a command has no reply, and the [`StoreError`] that a caller of the limiter receives for it.
 
 use std::time::Duration;
 
@@ -7,10 +7,11 @@ use redis::{ErrorKind, RedisError};
 use crate::reply::StoreError;
 
 pub(super) enum Failure {
-    /// No reply in time.
+    /// No reply before the deadline.
     Timeout,
-    /// Nothing was asked.
-    Open(StoreError),
+    /// The breaker is open, so nothing was sent.
+    BreakerOpen(StoreError),
+    /// There was no connection, it broke, or the server replied with an error.
     Redis(RedisError),
 }
 
@@ -25,13 +26,13 @@ impl Failure {
     pub(super) fn into_store_error(self, deadline: Duration, keys: &[&[u8]]) -> StoreError {
         match self {
             Self::Timeout => StoreError::Timeout { deadline },
-            Self::Open(error) => error,
+            Self::BreakerOpen(error) => error,
             Self::Redis(error) => store_error(&error, keys),
         }
     }
 }
 
-/// What an error of the client library means here.
+/// Returns the store error for an error of the client library.
 pub(super) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
     let message = error.detail().unwrap_or(error.category());
     match error.kind() {
@@ -43,29 +44,29 @@ pub(super) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
     }
 }
 
-/// What a server says when a command of a script lacks a right. The code is `ERR` then.
-const FORBIDDEN: [&str; 2] = [
+/// Parts of the message of a server when the user may not run a command of the script. The code is `ERR`.
+const NO_PERMISSION: [&str; 2] = [
     "The user executing the script can't", // Redis 7
     "ACL failure in script",               // Redis 7.2 and later, Valkey
 ];
 
-/// Returns what an error of the server means here. It names a foreign key if `keys` is one key: the
-/// error of a script with several does not say which.
+/// Returns the store error for an error reply of the server. If `keys` is one key, the error can be
+/// [`StoreError::ForeignKey`]; for a script with several keys, the reply does not name the key.
 ///
-/// A server before Redis 7 wraps the error of a command in the error of the script, so its text is
-/// searched as well as its code.
+/// Servers before Redis 7 wrap the error of a command in the error of the script, so this searches the
+/// message as well as the code.
 pub(super) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreError {
-    let says = |word: &str| code == word || code == "ERR" && message.contains(word);
-    // First: the message has the name of the user, which may be any of the other words.
-    let code = if FORBIDDEN.into_iter().any(says) {
+    let contains = |word: &str| code == word || code == "ERR" && message.contains(word);
+    // Before the others: the message contains the name of the user, which can be one of the other words.
+    let code = if NO_PERMISSION.into_iter().any(contains) {
         "NOPERM"
     } else if let [key] = keys
-        && (says("BADSTATE") || says("WRONGTYPE"))
+        && (contains("BADSTATE") || contains("WRONGTYPE"))
     {
         return StoreError::ForeignKey { key: String::from_utf8_lossy(key).into() };
     } else {
         let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
-        wrapped.into_iter().find(|code| says(code)).unwrap_or(code)
+        wrapped.into_iter().find(|code| contains(code)).unwrap_or(code)
     };
     StoreError::Server { code: code.into(), message: message.into() }
 }

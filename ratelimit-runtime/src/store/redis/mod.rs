@@ -6,10 +6,11 @@ mod breaker;
 mod certificates;
 mod cluster;
 mod connect;
+mod connection;
 mod failure;
-mod link;
 mod node;
 mod prefix;
+mod primary;
 mod program;
 mod rollback;
 mod script;
@@ -310,7 +311,7 @@ impl Servers {
     /// Opens the breaker if an error that a script has caught says that the server is a replica.
     fn look_for_replica(&self, error: &StoreError) {
         if let Topology::One(node) = &self.topology {
-            node.look_for_replica(error);
+            node.back_off_from_replica(error);
         }
     }
 

@@ -1,16 +1,18 @@
-//! What a key prefix may be, so that no two prefixes make one Redis key.
+//! Validates key prefixes, so that limiters with different prefixes never share a key in Redis.
 //!
-//! A Redis key is `prefix:algorithm:period:name`, and a tag in braces behind it. Neither an algorithm nor a
-//! period has a colon, so two different texts of one prefix are two keys. Let one key come from two
-//! prefixes, and let `p` be the shorter one. The key goes on with `:algorithm:period:` behind `p`, and the
-//! longer prefix ends at a colon of the same text. It does not end behind the algorithm: an algorithm would
-//! have to follow, and a period does. So it contains `algorithm:period` as segments, and is refused here.
-//! (No prefix reaches into the tag: it has no braces.)
+//! A key in Redis is `prefix:algorithm:period:name`, followed by a hash tag in braces. Neither an algorithm
+//! nor a period contains a colon, so two different counts under one prefix have two keys.
+//!
+//! Proof for two prefixes: assume that both make the same key, and let `p` be the shorter prefix. After `p`,
+//! the key continues with `:algorithm:period:`. The longer prefix ends before a colon of this key. It does
+//! not end after the algorithm, because an algorithm follows each prefix, and here a period follows. So the
+//! longer prefix contains the segments `algorithm:period`, and [`check`] rejects it. No prefix extends into
+//! the hash tag, because a prefix has no braces.
 
 use crate::limit::Algorithm;
 use crate::reply::BuildError;
 
-/// Checks a key prefix.
+/// Returns an error if a prefix contains braces, or an algorithm and a period.
 pub(super) fn check(prefix: &str) -> Result<(), BuildError> {
     if prefix.contains(['{', '}']) {
         return Err(BuildError::BracesInPrefix);
@@ -27,11 +29,11 @@ fn is_algorithm(segment: &str) -> bool {
     Algorithm::ALL.iter().any(|algorithm| algorithm.as_str() == segment)
 }
 
-/// Whether a segment can be the period of a limit: a number, a unit, and the offset of aligned windows, if
-/// there is one: `1m`, `1d+0800`.
+/// Returns whether a segment can be the period of a limit: a number and a unit, and for aligned windows an
+/// offset. Examples: `1m`, `1d+0800`.
 fn is_period(segment: &str) -> bool {
     let span = match segment.split_once(['+', '-']) {
-        Some((span, offset)) if offset.len() == 4 && is_number(offset) => span,
+        Some((span, offset)) if offset.len() == 4 && is_digits(offset) => span,
         Some(_) => return false,
         None => segment,
     };
@@ -39,6 +41,6 @@ fn is_period(segment: &str) -> bool {
     span.len() > unit.len() && ["us", "ms", "s", "m", "h", "d"].contains(&unit)
 }
 
-fn is_number(text: &str) -> bool {
+fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -1,7 +1,7 @@
-//! The primary of a service, as its Sentinels know it.
+//! Finds the primary of a service through its Sentinels.
 //!
-//! After a failover the old primary may live on, and take writes that will be lost until it is told
-//! that it is a replica. So the Sentinels are asked again and again who the primary is.
+//! After a failover, the old primary can still accept writes until it becomes a replica; these writes are
+//! lost. So the background thread requests the address of the primary regularly (`node/jobs.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,42 +11,43 @@ use tokio::time::timeout;
 
 use super::address::Target;
 use super::connect::connect_to;
-use super::link::Link;
+use super::connection::Connection;
+use super::primary::PrimaryAddress;
 
-/// How long one Sentinel has to answer before the next is asked.
-const ANSWER: Duration = Duration::from_millis(300);
+/// How long one Sentinel may take to connect and to reply, before the next one receives the request.
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How often they are asked whether the primary is still the same.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// Host and port.
-pub(super) type Primary = (String, u16);
+/// The interval at which a node requests the address of the primary.
+pub(super) const PRIMARY_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) struct Sentinels {
     all: Vec<Target>,
     service: Box<str>,
-    /// How the primary is logged in to.
-    login: Target,
-    /// The one that answered last, which is asked first.
-    first: AtomicUsize,
+    /// The user, the password, the database and the certificates of the primary.
+    primary_login: Target,
+    /// The index of the Sentinel that replied last. It receives the next request first.
+    last_replied: AtomicUsize,
 }
 
 impl Sentinels {
-    pub(super) fn new(all: Vec<Target>, service: Box<str>, login: Target) -> Self {
-        Self { all, service, login, first: AtomicUsize::new(0) }
+    pub(super) fn new(all: Vec<Target>, service: Box<str>, primary_login: Target) -> Self {
+        Self { all, service, primary_login, last_replied: AtomicUsize::new(0) }
     }
 
+    /// Returns the name of the service, for logs.
     pub(super) fn name(&self) -> Box<str> {
         self.service.clone()
     }
 
-    /// Connects to the server that is the primary now.
-    pub(super) async fn connect(&self) -> Result<Link, RedisError> {
+    /// Connects to the current primary.
+    pub(super) async fn connect(&self) -> Result<Connection, RedisError> {
         let primary = self.primary().await?;
         let (host, port) = &primary;
-        let link = connect_to(&self.login.at(host, *port), Some(primary.clone())).await?;
-        // Sentinels may not have noticed yet that it no longer is the primary, so it is asked itself.
-        let role = link.send(&redis::cmd("ROLE"), false).await?;
+        let connection =
+            connect_to(&self.primary_login.with_address(host, *port), Some(primary.clone()))
+                .await?;
+        // The server can have become a replica before the Sentinels know it, so its own role decides.
+        let role = connection.send(&redis::cmd("ROLE"), false).await?;
         let is_primary = match &role {
             redis::Value::Array(parts) => parts.first().is_some_and(
                 |role| matches!(role, redis::Value::BulkString(role) if role == b"master"),
@@ -54,39 +55,43 @@ impl Sentinels {
             _ => false,
         };
         if is_primary {
-            return Ok(link);
+            return Ok(connection);
         }
-        Err((ErrorKind::Io, "the Sentinels name a server that is not the primary").into())
+        Err((ErrorKind::Io, "the Sentinels report a server that is not the primary").into())
     }
 
-    /// Asks one Sentinel after the other, until one knows.
-    pub(super) async fn primary(&self) -> Result<Primary, RedisError> {
-        let mut last: RedisError =
-            (ErrorKind::Io, "no Sentinel answered; are these their addresses?").into();
+    /// Returns the address of the primary. Sends the request to one Sentinel after the other, until one
+    /// reports it.
+    pub(super) async fn primary(&self) -> Result<PrimaryAddress, RedisError> {
+        let mut last_error: RedisError = (
+            ErrorKind::Io,
+            "no Sentinel replied: check that the URL has the addresses of the Sentinels",
+        )
+            .into();
         for index in 0..self.all.len() {
-            let index = (self.first.load(Ordering::Relaxed) + index) % self.all.len();
-            match timeout(ANSWER, self.ask(&self.all[index])).await {
+            let index = (self.last_replied.load(Ordering::Relaxed) + index) % self.all.len();
+            match timeout(SENTINEL_TIMEOUT, self.primary_from(&self.all[index])).await {
                 Err(_) => {}
-                Ok(Err(error)) => last = error,
+                Ok(Err(error)) => last_error = error,
                 Ok(Ok(primary)) => {
-                    self.first.store(index, Ordering::Relaxed);
+                    self.last_replied.store(index, Ordering::Relaxed);
                     return Ok(primary);
                 }
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
-    async fn ask(&self, sentinel: &Target) -> Result<Primary, RedisError> {
-        let link = connect_to(sentinel, None).await?;
+    async fn primary_from(&self, sentinel: &Target) -> Result<PrimaryAddress, RedisError> {
+        let connection = connect_to(sentinel, None).await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
-        let reply = link.send(&command, false).await?;
-        let address: Option<Primary> = redis::from_redis_value(reply)?;
+        let reply = connection.send(&command, false).await?;
+        let address: Option<PrimaryAddress> = redis::from_redis_value(reply)?;
         address.ok_or_else(|| {
             let service = self.service.to_string();
             let kind = ErrorKind::MasterNameNotFoundBySentinel;
-            (kind, "the Sentinels know no service of this name", service).into()
+            (kind, "the Sentinels do not know the service", service).into()
         })
     }
 }

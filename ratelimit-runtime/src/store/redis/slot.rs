@@ -1,13 +1,15 @@
-//! The slot of a key in a Redis Cluster: CRC16 (XMODEM) of its hash tag, or of all of it, modulo
-//! 16384. Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
+//! The hash slot of a key in a Redis Cluster: the CRC16 (XMODEM) of its hash tag, or of the whole key if it
+//! has none, modulo 16384. Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
 
+/// The number of slots.
 pub(super) const SLOTS: u16 = 16384;
 
+/// Returns the slot of a key.
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// What stands between the first `{` and the first `}` behind it, if there is anything.
+/// Returns the hash tag: the bytes between the first `{` and the first `}` after it, if there are any.
 fn tag(key: &[u8]) -> Option<&[u8]> {
     let from = key.iter().position(|byte| *byte == b'{')? + 1;
     let length = key[from..].iter().position(|byte| *byte == b'}')?;
@@ -18,7 +20,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// The remainders of each byte.
+/// The CRC16 of each byte.
 const TABLE: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_that_of_the_specification() {
+    fn agrees_with_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
         assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));

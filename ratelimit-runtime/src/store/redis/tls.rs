@@ -1,4 +1,4 @@
-//! Encryption by rustls, with the certificates of the [`Builder`](crate::Builder).
+//! TLS by rustls, with the certificates that [`Builder`](crate::Builder) received.
 
 use std::io;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio_rustls::client::TlsStream;
 use super::certificates::Certificates;
 use crate::reply::BuildError;
 
-/// How connections are encrypted.
+/// Encrypts connections to one server.
 #[derive(Clone)]
 pub(super) struct Tls(TlsConnector);
 
 impl Tls {
     pub(super) fn new(certificates: &Certificates) -> Result<Self, BuildError> {
-        // rustls panics where no provider is installed and it cannot tell which is meant.
+        // Without an installed provider, rustls panics unless its crate features select exactly one.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // The application may be first, which is as well.
+            // Fails if the application has installed a provider in the meantime, which then applies.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let mut roots = RootCertStore::empty();
@@ -61,18 +61,18 @@ fn with_client(
     config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)
 }
 
-/// The certificates of a PEM file; at least one.
+/// Returns the certificates of a PEM file, at least one.
 fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> {
     let chain: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
-    if chain.is_empty() { Err(invalid("there is no certificate in it")) } else { Ok(chain) }
+    if chain.is_empty() { Err(invalid("no certificate in the PEM file")) } else { Ok(chain) }
 }
 
 fn system_roots() -> Result<Vec<CertificateDer<'static>>, BuildError> {
-    let found = rustls_native_certs::load_native_certs();
-    match found.errors.into_iter().next() {
-        Some(error) if found.certs.is_empty() => Err(invalid(error)),
-        _ => Ok(found.certs),
+    let loaded = rustls_native_certs::load_native_certs();
+    match loaded.errors.into_iter().next() {
+        Some(error) if loaded.certs.is_empty() => Err(invalid(error)),
+        _ => Ok(loaded.certs),
     }
 }
 

@@ -1,0 +1,300 @@
+//! One server and its connections: one connection for each tokio runtime that uses the server.
+//!
+//! A task of the runtime that opened a connection drives it, so the connection ends with that runtime. A
+//! limiter outlives runtimes (each `#[tokio::test]` has its own), so a node keeps connections by runtime. It
+//! keeps the circuit breaker by runtime as well, so that a blocked runtime does not affect the others. The
+//! first command in a runtime opens its connection; the first command after the connection broke opens
+//! another.
+//!
+//! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A
+//! node sends each command at most once: if a connection breaks, the calls in flight on it fail.
+
+mod jobs;
+mod runtime;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, ErrorKind, RedisError, Value};
+use tokio::runtime::{Handle, Id};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use self::jobs::JobGuard;
+use self::runtime::RuntimeState;
+use super::address::Target;
+use super::breaker::TIMEOUTS_TO_OPEN;
+use super::connect::{CONNECT_TIMEOUT, connect_to};
+use super::connection::Connection;
+use super::failure::{Failure, store_error};
+use super::sentinel::Sentinels;
+use crate::background::Background;
+use crate::reply::StoreError;
+use crate::report;
+
+/// How to find a server.
+pub(super) enum ServerLookup {
+    At(Target),
+    Primary(Sentinels),
+}
+
+/// A server, or whichever server is the current primary.
+pub(super) struct Node {
+    lookup: ServerLookup,
+    /// The address of the server, or the name of the service, for logs.
+    name: Box<str>,
+    /// How long a reply may take.
+    deadline: Duration,
+    /// A command that succeeds if the server would decide.
+    probe: Cmd,
+    background: Arc<Background>,
+    runtimes: Mutex<HashMap<Id, Arc<RuntimeState>>>,
+    /// Whether the background thread probes the server.
+    is_probing: AtomicBool,
+    /// How many probes in a row had no answer, or were followed by a call without a reply.
+    failed_probes: AtomicU32,
+    /// Whether the background thread follows the primary.
+    is_following: AtomicBool,
+    /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the
+    /// server may evict keys.
+    has_connected: AtomicBool,
+}
+
+/// Why a command has no reply.
+enum ExchangeError {
+    /// There was no connection, so nothing was sent.
+    NotConnected(RedisError),
+    /// The server replied with an error, or the connection broke.
+    Failed(RedisError),
+}
+
+impl Node {
+    pub(super) fn new(
+        lookup: ServerLookup,
+        deadline: Duration,
+        probe: Cmd,
+        background: &Arc<Background>,
+    ) -> Arc<Self> {
+        let name = match &lookup {
+            ServerLookup::At(target) => target.name(),
+            ServerLookup::Primary(sentinels) => sentinels.name(),
+        };
+        Arc::new(Self {
+            lookup,
+            name,
+            deadline,
+            probe,
+            background: Arc::clone(background),
+            runtimes: Mutex::default(),
+            is_probing: AtomicBool::new(false),
+            failed_probes: AtomicU32::new(0),
+            is_following: AtomicBool::new(false),
+            has_connected: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn host(&self) -> &str {
+        match &self.lookup {
+            ServerLookup::At(target) => target.host(),
+            ServerLookup::Primary(_) => "",
+        }
+    }
+
+    /// Sends one command, once, and waits for its reply until `by`. With `asking`, a node of a cluster
+    /// accepts a command for a slot that is migrating to it. Panics outside a tokio runtime.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        asking: bool,
+        by: Instant,
+    ) -> Result<Value, Failure> {
+        let runtime = self.runtime();
+        if let Some(error) = runtime.breaker.open_error() {
+            return Err(Failure::BreakerOpen(error));
+        }
+        let before = runtime.connection();
+        let timed_out = || StoreError::Timeout { deadline: self.deadline };
+        // Callers may drop their futures before the deadline, so that none of them times out.
+        let silence = TIMEOUTS_TO_OPEN * self.deadline;
+        if before.as_ref().is_some_and(|connection| connection.is_unresponsive(silence)) {
+            self.open_breaker(&runtime, &timed_out());
+            let error = runtime.breaker.open_error();
+            return Err(error.map_or(Failure::Timeout, Failure::BreakerOpen));
+        }
+        let Ok(reply) = timeout_at(by, self.exchange(&runtime, command, asking)).await else {
+            // A timeout on a connection that was replaced says nothing about the current one.
+            let is_current = match (&before, &runtime.connection()) {
+                (Some(before), Some(now)) => before.is_same(now),
+                (before, now) => before.is_none() == now.is_none(),
+            };
+            if is_current && runtime.breaker.record_timeout() {
+                self.open_breaker(&runtime, &timed_out());
+            }
+            return Err(Failure::Timeout);
+        };
+        match reply {
+            Ok(value) => {
+                self.record_reply(&runtime);
+                Ok(value)
+            }
+            Err(ExchangeError::Failed(error)) => {
+                // An error from the server is a reply.
+                if !error.is_unrecoverable_error() {
+                    self.record_reply(&runtime);
+                }
+                self.back_off_from_replica(&store_error(&error, &[]));
+                Err(Failure::Redis(error))
+            }
+            Err(ExchangeError::NotConnected(error)) => {
+                // Another call may have connected in the meantime.
+                if runtime.connection().is_none() {
+                    self.open_breaker(&runtime, &store_error(&error, &[]));
+                }
+                Err(Failure::Redis(error))
+            }
+        }
+    }
+
+    /// Checks whether the server would decide now. For a server that is not a node of a cluster.
+    pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
+        self.send(&self.probe, false, by).await.map(drop)
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        runtime: &Arc<RuntimeState>,
+        command: &Cmd,
+        asking: bool,
+    ) -> Result<Value, ExchangeError> {
+        let connection = self.connection(runtime).await.map_err(ExchangeError::NotConnected)?;
+        let reply = connection.send(command, asking).await;
+        if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
+            runtime.discard(&connection);
+        }
+        reply.map_err(ExchangeError::Failed)
+    }
+
+    fn record_reply(&self, runtime: &RuntimeState) {
+        if runtime.breaker.record_reply() {
+            self.failed_probes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the breaker if an error says that the server is a replica. The next connection may lead to the
+    /// primary, because an address can move to another server.
+    pub(super) fn back_off_from_replica(self: &Arc<Self>, error: &StoreError) {
+        if is_replica(error) {
+            self.open_breaker(&self.runtime(), error);
+        }
+    }
+
+    /// Opens the breaker of a runtime, discards its connection, and starts the probes.
+    fn open_breaker(self: &Arc<Self>, runtime: &RuntimeState, cause: &StoreError) {
+        *lock(&runtime.connection) = None;
+        if !runtime.breaker.open(cause.clone()) {
+            return;
+        }
+        report::breaker(&self.name, Some(cause));
+        if !self.is_probing.swap(true, Ordering::SeqCst) {
+            let guard = JobGuard::new(self, |node| &node.is_probing);
+            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), guard));
+        }
+    }
+
+    /// Returns the state of the current runtime.
+    fn runtime(&self) -> Arc<RuntimeState> {
+        let mut runtimes = lock(&self.runtimes);
+        if let Some(runtime) = runtimes.get(&Handle::current().id()) {
+            return Arc::clone(runtime);
+        }
+        // New runtimes are rare, so this is the moment to remove those that have shut down.
+        runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
+        Arc::clone(runtimes.entry(Handle::current().id()).or_insert_with(RuntimeState::new))
+    }
+
+    /// Returns the connection of a runtime. Connects if there is none or the server has closed it.
+    async fn connection(
+        self: &Arc<Self>,
+        runtime: &Arc<RuntimeState>,
+    ) -> Result<Connection, RedisError> {
+        if let Some(connection) = runtime.connection() {
+            if connection.is_alive().await {
+                return Ok(connection);
+            }
+            runtime.discard(&connection);
+        }
+        self.connect(runtime).await
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        runtime: &Arc<RuntimeState>,
+    ) -> Result<Connection, RedisError> {
+        let turn = Arc::clone(&runtime.connecting).lock_owned().await;
+        if let Some(connection) = runtime.connection() {
+            return Ok(connection);
+        }
+        // The attempt is a task, so it continues if the call that started it is dropped.
+        let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
+        let attempt = tokio::spawn(async move {
+            let _turn = turn;
+            // One timeout for the whole lookup: other calls wait for this attempt only.
+            let attempt = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
+            let connection = attempt.await.unwrap_or_else(|_| {
+                Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
+            })?;
+            *lock(&runtime.connection) = Some(connection.clone());
+            if node.has_connected.swap(true, Ordering::Relaxed) {
+                tracing::debug!(node = %node.name, "connected to Redis");
+            } else {
+                tracing::info!(node = %node.name, "connected to Redis");
+                tokio::spawn(warn_of_eviction(node.name.clone(), connection.clone()));
+            }
+            if connection.primary().is_some() && !node.is_following.swap(true, Ordering::SeqCst) {
+                let guard = JobGuard::new(&node, |node| &node.is_following);
+                node.background.spawn(Self::follow_primary(Arc::downgrade(&node), guard));
+            }
+            Ok(connection)
+        });
+        attempt.await.unwrap_or_else(|_| {
+            Err((ErrorKind::Io, "the tokio runtime shut down while connecting").into())
+        })
+    }
+}
+
+impl ServerLookup {
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        match self {
+            Self::At(target) => connect_to(target, None).await,
+            Self::Primary(sentinels) => sentinels.connect().await,
+        }
+    }
+}
+
+/// Logs a warning if the server may evict keys of the limiter: their counts then start anew.
+async fn warn_of_eviction(node: Box<str>, connection: Connection) {
+    let mut command = redis::cmd("INFO");
+    let info = timeout(CONNECT_TIMEOUT, connection.send(command.arg("memory"), false)).await;
+    // Without the permission for INFO, there is no warning.
+    let Ok(Ok(info)) = info else { return };
+    let Ok(info) = redis::from_redis_value::<String>(info) else { return };
+    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    let (max_memory, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
+    if let (Some(max_memory), Some(policy)) = (max_memory, policy)
+        && max_memory != "0"
+        && policy != "noeviction"
+    {
+        report::may_evict(&node, policy);
+    }
+}
+
+/// Returns whether an error says that the server is a replica, which does not decide.
+fn is_replica(error: &StoreError) -> bool {
+    matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
+}
+
+/// Locks a mutex. A panic in another thread leaves its data valid.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
