@@ -26,7 +26,7 @@ async fn annotated(tenant: &str, user: u64) -> Result<(), Rejection> {
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
+        Poll::Ready(result) => result,
         Poll::Pending => panic!("the embedded store is waited for"),
     }
 }
@@ -34,7 +34,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn allocates_nothing(limiter: &RateLimiter, key: impl Key + Copy) {
     for limit in LIMITS {
         now(limiter.check(&limit, key, 1)).expect("the first call");
-        // Some of these are admitted, the rest are refused.
+        // Some of these are admitted, the rest are rejected.
         let allocations = allocation_counter::measure(|| {
             for _ in 0..6 {
                 let _ = black_box(now(limiter.check(&limit, key, 1)));

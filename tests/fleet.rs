@@ -66,9 +66,7 @@ fn test() {
             sum += call(&server.url, limit);
         }
         assert_eq!(sum, all, "{algorithm}, {leases}: {admitted:?}");
-        for (key, life) in server.lives() {
-            assert!(life > 0, "{key} has no TTL");
-        }
+        server.assert_all_keys_expire();
         redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
         println!("test fleet::{algorithm}_{leases} ... ok, by process: {admitted:?}");
     }

@@ -34,7 +34,7 @@ const BETWEEN: u64 = 1_000;
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
+        Poll::Ready(result) => result,
         Poll::Pending => panic!("the embedded store is waited for"),
     }
 }
@@ -48,7 +48,7 @@ fn memory(name: &str) -> Option<u64> {
 }
 
 /// A new key takes the place of the one among five that will be reset first. So a key that will be
-/// reset last is never chosen, and one that was just charged hardly ever. A key that is refused or
+/// reset last is never chosen, and one that was just charged hardly ever. A key that is rejected or
 /// whose window goes on unchanged grows old as others do, and may be forgotten when
 /// [`MAX_KEYS`] others have come since: then it starts anew.
 #[test]

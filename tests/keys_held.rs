@@ -46,7 +46,7 @@ async fn the_gauge_goes_up_and_comes_down() {
     limiter.check_all(&parts).await.expect("two new keys");
     assert_eq!(gauge(&seen), Some(102.0));
 
-    // A key that is there, a refusal and a look change nothing; a reset does.
+    // A key that is there, a rejection and a look change nothing; a reset does.
     assert!(limiter.check(&LIMIT, 0, 1).await.is_err());
     limiter.peek(&LIMIT, 1_000, 1).await.expect("a look");
     limiter.reset(&LIMIT, 0).await.expect("forgotten");

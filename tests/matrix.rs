@@ -16,10 +16,10 @@ use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError};
 use redis::Connection;
 use redis_test::server::RedisServer;
 use redis_test::utils::get_random_available_port;
-use support::cluster::Nodes;
+use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
-use support::sentinel::Service;
-use support::server::{Server, has_a_copy};
+use support::sentinel::Sentinels;
+use support::server::{Server, is_replicated};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
@@ -220,7 +220,7 @@ fn cut() -> Report {
 }
 
 fn deaf() -> Report {
-    through_proxy(Network::Deaf)
+    through_proxy(Network::RepliesLost)
 }
 
 fn through_proxy(network: Network) -> Report {
@@ -271,34 +271,34 @@ fn full() -> Report {
 }
 
 fn failed_over() -> Report {
-    let mut service = Service::start();
-    let fleet = Fleet::start(&service.url("master0"));
+    let mut sentinels = Sentinels::start();
+    let fleet = Fleet::start(&sentinels.url("master0"));
     sleep(BEFORE);
     // The replica follows; what it has not heard of yet at this moment is lost.
-    service.settle();
-    service.kill_primary();
+    sentinels.wait_for_replication();
+    sentinels.kill_primary();
     fleet.finish(Duration::from_secs(5))
 }
 
 fn node_lost() -> Report {
-    let mut nodes = Nodes::start(1);
-    let owner = nodes.owner(nodes.slot(KEY));
+    let mut cluster = Cluster::start(1);
+    let owner = cluster.owner(cluster.slot(KEY));
     // Found by another node than the one that will be lost.
-    let seed = nodes.port((owner + 1) % nodes.len());
+    let seed = cluster.port((owner + 1) % cluster.len());
     let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
     sleep(BEFORE);
-    while !has_a_copy(&mut nodes.connection(owner)) {}
-    nodes.kill(owner);
+    while !is_replicated(&mut cluster.connection(owner)) {}
+    cluster.kill(owner);
     fleet.finish(Duration::from_secs(11))
 }
 
 fn resharded() -> Report {
-    let nodes = Nodes::start(0);
-    let slot = nodes.slot(KEY);
-    let fleet = Fleet::start(&nodes.url());
+    let cluster = Cluster::start(0);
+    let slot = cluster.slot(KEY);
+    let fleet = Fleet::start(&cluster.url());
     sleep(BEFORE);
-    nodes.move_slot(slot, Duration::from_millis(150));
-    nodes.move_slot(slot, Duration::from_millis(150));
+    cluster.move_slot(slot, Duration::from_millis(150));
+    cluster.move_slot(slot, Duration::from_millis(150));
     fleet.finish(Duration::from_millis(3_500))
 }
 
@@ -393,9 +393,9 @@ fn member(url: &str) {
                     || (tally.borrow().waits_for_decision() && born.elapsed() < PATIENCE)
                 {
                     let start = Instant::now();
-                    let answer = limiter.check(&LIMIT, "key", 1).await;
+                    let result = limiter.check(&LIMIT, "key", 1).await;
                     let wait = start.elapsed().as_micros() as u64;
-                    tally.borrow_mut().note(&answer.map(drop), wait);
+                    tally.borrow_mut().note(&result.map(drop), wait);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })
@@ -421,11 +421,11 @@ impl Tally {
         self.last_error > 0 && self.first_after == 0
     }
 
-    fn note(&mut self, answer: &Result<(), Rejection>, wait: u64) {
+    fn note(&mut self, result: &Result<(), Rejection>, wait: u64) {
         self.waits.push(wait);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = now.as_micros() as u64;
-        match answer {
+        match result {
             Err(Rejection::Unavailable { error, .. }) => {
                 self.undecided += 1;
                 let is_unanswered =

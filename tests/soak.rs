@@ -47,8 +47,8 @@ fn redis(server: &Server, clock: &VirtualClock) -> RateLimiter {
     server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
 }
 
-fn decision(answer: Result<Decision, Rejection>) -> Decision {
-    match answer {
+fn decision(result: Result<Decision, Rejection>) -> Decision {
+    match result {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
         Err(other) => panic!("the store did not decide: {other:?}"),
     }
@@ -58,7 +58,7 @@ fn decision(answer: Result<Decision, Rejection>) -> Decision {
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
+        Poll::Ready(result) => result,
         Poll::Pending => panic!("the embedded store is waited for"),
     }
 }
@@ -137,7 +137,7 @@ async fn twelve_days_of_traffic() {
 /// The lives of keys are real time, which hardly goes on here, so that no key is gone yet. But each
 /// ends, and no later than after its last use; and none has grown.
 fn leaves_nothing_behind(server: &Server, used: usize) {
-    let lives = server.lives();
+    let lives = server.ttls();
     assert!(lives.len() <= used, "{} keys of {used}", lives.len());
     let mut connection = server.connection();
     for (key, life) in lives {

@@ -30,20 +30,20 @@ async fn tonic_answers_as_its_grpcurl_lines_say() {
         assert_eq!(greeting.get_ref(), "hi ann");
         assert!(greeting.metadata().get("ratelimit").is_some());
     }
-    let refused = ask(&mut client, method, "ann").await.expect_err("refused");
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    let wait = refused.get_details_retry_info().expect("when to come back").retry_delay;
+    let rejected = ask(&mut client, method, "ann").await.expect_err("rejected");
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    let wait = rejected.get_details_retry_info().expect("when to come back").retry_delay;
     assert!(wait.is_some_and(|wait| (1..=30).contains(&wait.as_secs())), "{wait:?}");
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!(quota.violations[0].subject, "tonic::greet");
 
     assert!(ask(&mut client, method, "bob").await.is_ok());
     let unknown = ask(&mut client, "/hello.Greeter/Leave", "bob").await.expect_err("unknown");
     assert_eq!(unknown.code(), Code::Unimplemented);
     // That was the fifth call of this client, and a bucket of five is empty.
-    let refused = ask(&mut client, method, "bob").await.expect_err("refused");
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    let rejected = ask(&mut client, method, "bob").await.expect_err("rejected");
+    let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!(quota.violations[0].subject, "all");
-    let limits: Vec<_> = server.refusals().into_iter().map(|(limit, ..)| limit).collect();
+    let limits: Vec<_> = server.rejections().into_iter().map(|(limit, ..)| limit).collect();
     assert_eq!(limits, ["tonic::greet", "all"]);
 }

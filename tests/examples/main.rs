@@ -1,9 +1,9 @@
 //! The examples do what their head comments say, as the programs that they are.
 
 mod grpc;
-mod mistakes;
 mod programs;
 mod servers;
+mod wrong_settings;
 
 use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
@@ -57,21 +57,21 @@ impl Running {
         Self { process, lines, address }
     }
 
-    /// Ends it, and gives the refusals that it has logged: the limit, the hash of the key, the wait.
-    fn refusals(mut self) -> Vec<(String, String, String)> {
+    /// Ends it, and gives the rejections that it has logged: the limit, the hash of the key, the wait.
+    fn rejections(mut self) -> Vec<(String, String, String)> {
         self.process.kill().expect("it still runs");
         let lines = self.lines.by_ref().map(|line| line.expect("UTF-8"));
         let field = |line: &str, name| {
             let (_, field) = line.split_once(name)?;
             Some(field.split(' ').next()?.trim_matches('"').to_owned())
         };
-        let refusal = |line: String| {
-            // A cost that is never admitted is refused in other words.
-            let (_, fields) = line.split_once("DEBUG ratelimit_runtime::report: refused")?;
+        let rejection = |line: String| {
+            // A cost that is never admitted is rejected in other words.
+            let (_, fields) = line.split_once("DEBUG ratelimit_runtime::report: rejected")?;
             let field = |name| field(fields, name).unwrap_or_else(|| panic!("{name} in {line}"));
             Some((field(" limit="), field(" key="), field(" retry_after=")))
         };
-        lines.filter_map(refusal).collect()
+        lines.filter_map(rejection).collect()
     }
 }
 

@@ -1,21 +1,21 @@
 //! Examples that serve HTTP, asked as their `curl` lines ask.
 
-use support::http::{Answer, get, post};
+use support::http::{Response, get, post};
 use support::server::Server;
 
 use crate::{Running, example};
 
 /// Checks that an answer says when to come back, within so many seconds.
-fn is_refused(answer: &Answer, seconds: u32) {
-    assert_eq!(answer.status, 429, "{answer:?}");
-    let wait: u32 = answer.header("retry-after").expect("a wait").parse().expect("seconds");
+fn is_refused(result: &Response, seconds: u32) {
+    assert_eq!(result.status, 429, "{result:?}");
+    let wait: u32 = result.header("retry-after").expect("a wait").parse().expect("seconds");
     assert!((1..=seconds).contains(&wait), "{wait}");
-    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(result.header("cache-control"), Some("no-store"));
 }
 
-/// The limits that refused, in this order; with that, it was told of whom and for how long.
+/// The limits that rejected, in this order; with that, it was told of whom and for how long.
 fn are_told(server: Running, limits: &[&str]) {
-    let told = server.refusals();
+    let told = server.rejections();
     assert_eq!(told.iter().map(|(limit, ..)| &**limit).collect::<Vec<_>>(), limits);
     for (_, key, wait) in told {
         assert!(key.len() == 16 && u64::from_str_radix(&key, 16).is_ok(), "{key}");
@@ -33,11 +33,11 @@ fn axum_answers_as_its_curl_lines_say() {
         let fields = greeting.header("ratelimit").expect("what is left");
         assert!(fields.contains(r#""all";r="#) && fields.contains(left), "{fields}");
     }
-    let refused = ask("/hi/7");
-    is_refused(&refused, 30);
-    assert_eq!(refused.header("content-type"), Some("application/json"));
-    let body: serde_json::Value = serde_json::from_str(&refused.body).expect("JSON");
-    assert_eq!(body["retry_after"].to_string(), refused.header("retry-after").expect("a wait"));
+    let rejected = ask("/hi/7");
+    is_refused(&rejected, 30);
+    assert_eq!(rejected.header("content-type"), Some("application/json"));
+    let body: serde_json::Value = serde_json::from_str(&rejected.body).expect("JSON");
+    assert_eq!(body["retry_after"].to_string(), rejected.header("retry-after").expect("a wait"));
     let error = body["error"].as_str().expect("a text");
     assert!(error.starts_with("too many requests, try again in"), "{error}");
     assert_eq!(ask("/hi/8").status, 200);
@@ -80,9 +80,9 @@ fn actix_answers_as_its_curl_lines_say() {
         let fields = greeting.header("ratelimit").expect("what is left");
         assert!(fields.contains(r#""all";r="#) && fields.contains(r#""actix::hi";r="#), "{fields}");
     }
-    let refused = ask("/hi/7");
-    is_refused(&refused, 30);
-    assert!(refused.body.starts_with("too many requests, try again in"), "{}", refused.body);
+    let rejected = ask("/hi/7");
+    is_refused(&rejected, 30);
+    assert!(rejected.body.starts_with("too many requests, try again in"), "{}", rejected.body);
     let problem = get(server.address, "/hi/7", &["accept: application/json"]);
     is_refused(&problem, 30);
     assert_eq!(problem.header("content-type"), Some("application/problem+json"));
@@ -120,7 +120,7 @@ fn tower_layer_takes_nobodys_word() {
     is_refused(&ask(3), 10);
 }
 
-fn log_in(server: &Running, user: &str, password: &str) -> Answer {
+fn log_in(server: &Running, user: &str, password: &str) -> Response {
     let form = "content-type: application/x-www-form-urlencoded";
     let body = format!("user={user}&password={password}");
     post(server.address, "/login", &[form], body.as_bytes())
@@ -144,14 +144,14 @@ fn login_counts_what_fails() {
         is_refused(&log_in(&server, "ann", "5"), 900);
         is_refused(&log_in(&server, "ann", "opensesame"), 900);
         assert_eq!(log_in(&server, "bob", "letmein").status, 200);
-        // Five are counted, and what was refused is not: fifteen are left of the address.
+        // Five are counted, and what was rejected is not: fifteen are left of the address.
         for user in 0..15 {
             assert_eq!(log_in(&server, &format!("user-{user}"), "x").status, 401);
         }
         is_refused(&log_in(&server, "bob", "letmein"), 60);
         are_told(server, &["login.user", "login.user", "login.address"]);
     }
-    assert!(!redis.lives().is_empty(), "nothing was counted on Redis");
+    assert!(!redis.ttls().is_empty(), "nothing was counted on Redis");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Where Redis may be: a cluster, behind Sentinels, behind TLS, at a socket of this machine.
 
 mod cluster;
-mod secured;
 mod sentinel;
+mod single_server;
 
 use std::time::{Duration, Instant};
 

@@ -34,10 +34,11 @@ async fn tls_with_a_root_certificate() {
 
     // Signed by nobody that this machine knows.
     let limiter = denying(&url).build().expect("valid");
-    let refused = limiter.check(&LIMIT, "key", 1).await;
-    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) = refused
+    let rejected = limiter.check(&LIMIT, "key", 1).await;
+    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) =
+        rejected
     else {
-        panic!("{refused:?}")
+        panic!("{rejected:?}")
     };
     assert!(message.to_lowercase().contains("certificate"), "{message}");
 }
@@ -75,7 +76,7 @@ async fn a_user_with_a_database() {
     let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
     let limiter = denying(&url).build().expect("valid");
     assert!(limiter.check(&LIMIT, "key", 1).await.is_ok());
-    assert!(server.lives().is_empty());
+    assert!(server.ttls().is_empty());
     redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
     assert_eq!(keys, ["ratelimit:sliding:1h:secured{key}"]);
