@@ -120,10 +120,14 @@ async fn undecided_calls_are_reported_without_their_key() {
     let foreign = events_of(async {
         assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
     });
-    // The event names the limit, and says what to do.
+    // The events name the limit, and say what to do. The warning is not repeated for some seconds.
     let error = "error=the Redis key `ratelimit:sliding:1h:events{…}` does not hold the state of a \
                  rate limit: delete the key, or set another `key_prefix`";
-    assert_eq!(foreign.await, [format!("DEBUG not decided limit=\"events\" {error}")]);
+    let expected = [
+        format!("WARN Redis does not decide limit=\"events\" on_error=Deny {error}"),
+        format!("DEBUG not decided limit=\"events\" {error}"),
+    ];
+    assert_eq!(foreign.await, expected);
 
     drop(server);
     let events = events_of(async {
