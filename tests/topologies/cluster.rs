@@ -1,4 +1,4 @@
-//! A cluster: keys are spread, moved and survive the loss of a node, and every count stays exact.
+//! Redis Cluster: keys spread over the nodes, move and survive the loss of a node, and each count stays exact.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{admits, denying, recovered};
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_spread_and_counts_exact() {
+async fn keys_spread_over_the_nodes_and_counts_are_exact() {
     let cluster = Cluster::start(0);
     let fleet: Vec<_> = (0..3).map(|_| denying(&cluster.url()).build().expect("valid")).collect();
     let mut tasks = JoinSet::new();
@@ -40,22 +40,22 @@ async fn keys_are_spread_and_counts_exact() {
         }
     }
     let admitted: u32 = tasks.join_all().await.into_iter().sum();
-    // A bucket refills while it is asked: at 20 an hour, not by a whole token.
+    // Buckets refill during the test, at 20 tokens an hour by less than one token.
     assert_eq!(admitted, 20 * 12 * ALGORITHMS.len() as u32);
     for node in 0..3 {
         let keys = cluster.keys(node);
         assert!(keys.len() > 5, "{keys:?}");
         let mut connection = cluster.connection(node);
         for key in keys {
-            let life: i64 = connection.pttl(&key).expect("PTTL");
-            assert!(life > 0, "{key} has no TTL");
+            let ttl: i64 = connection.pttl(&key).expect("PTTL");
+            assert!(ttl > 0, "{key} has no TTL");
         }
     }
 }
 
-/// Limits without a key are spread, too: a tag of their own would put them all on one node.
+/// The keys of such limits have no hash tag, which would put all of them on one node.
 #[tokio::test]
-async fn limits_without_a_key_share_no_slot() {
+async fn limits_without_a_key_spread_over_the_nodes() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).build().expect("valid");
     let names: Vec<String> = (0..20).map(|index| format!("limit {index}")).collect();
@@ -68,7 +68,7 @@ async fn limits_without_a_key_share_no_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_limits_are_all_or_nothing() {
+async fn several_limits_are_charged_all_or_none() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).build().expect("valid");
     let first = Limit::sliding("several.first", 10, HOUR);
@@ -77,8 +77,8 @@ async fn several_limits_are_all_or_nothing() {
         limiter.peek(limit, key, 1).await.expect("a decision").remaining
     };
 
-    // Of one key: one script.
-    let before = calls(&cluster);
+    // Limits of one key share a hash slot, so each call is one script.
+    let before = script_calls(&cluster);
     for _ in 0..4 {
         let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
         limiter.check_all(&parts).await.expect("admitted");
@@ -86,11 +86,11 @@ async fn several_limits_are_all_or_nothing() {
     let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
     let rejected = limiter.check_all(&parts).await;
     assert_eq!(rejected.expect_err("rejected").name(), "several.second");
-    // One that the script was not known to.
-    assert_eq!(calls(&cluster) - before, 6);
+    // Five calls, and one that loads the script.
+    assert_eq!(script_calls(&cluster) - before, 6);
     assert_eq!(remaining(&first, "ann").await, 6);
 
-    // Of keys in three slots, by many at once: nothing that was rejected stays charged.
+    // Concurrent calls of keys in three hash slots: no rejected call stays charged.
     let keys = ["a", "b", "c"];
     let slots: HashSet<_> = keys.map(|key| cluster.slot(key)).into();
     assert_eq!(slots.len(), 3);
@@ -116,7 +116,7 @@ async fn several_limits_are_all_or_nothing() {
     assert!((1..=4).contains(&admitted), "{admitted}");
     assert_eq!(remaining(&first, "a").await, 10 - admitted);
     assert_eq!(remaining(&second, "b").await, 4 - admitted);
-    // One after the other, all of it is used.
+    // Sequential calls take all units that are left.
     for _ in admitted..4 {
         let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
         limiter.check_all(&parts).await.expect("admitted");
@@ -127,8 +127,8 @@ async fn several_limits_are_all_or_nothing() {
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
-/// Calls of scripts, known and unknown, on all nodes.
-fn calls(cluster: &Cluster) -> u32 {
+/// Returns how many scripts all nodes have run, by their hash (`EVALSHA`) or their text (`EVAL`).
+fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
         let stats: String =
@@ -140,16 +140,16 @@ fn calls(cluster: &Cluster) -> u32 {
     (0..cluster.len()).map(of).sum()
 }
 
-/// The segments of a long log are in the slot of its key, whether it has one or not.
+/// With a key, an empty key, or no key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_log_stays_in_its_slot() {
+async fn the_segments_of_a_long_log_share_its_hash_slot() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("long", 5_000, HOUR);
     let all = || (0..3).flat_map(|node| cluster.keys(node)).collect::<Vec<_>>();
     for key in [Some("ann"), Some(""), None] {
         let mut tasks = JoinSet::new();
-        // Few enough that each call is a record.
+        // With so few tasks, each call is one entry of the log.
         for task in 0..3 {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             tasks.spawn(async move {
@@ -170,9 +170,9 @@ async fn a_long_log_stays_in_its_slot() {
         }
         let admitted: u32 = tasks.join_all().await.into_iter().sum();
         assert_eq!(admitted, 5_000, "{key:?}");
-        let there = all();
-        assert_eq!(there.len(), 2, "{there:?}");
-        assert_eq!(cluster.slot(&there[0]), cluster.slot(&there[1]));
+        let keys = all();
+        assert_eq!(keys.len(), 2, "{keys:?}");
+        assert_eq!(cluster.slot(&keys[0]), cluster.slot(&keys[1]));
         match key {
             Some(key) => limiter.reset(&limit, key).await.expect("a reply"),
             None => limiter.reset(&limit, ()).await.expect("a reply"),
@@ -181,10 +181,9 @@ async fn a_long_log_stays_in_its_slot() {
     }
 }
 
-/// A slot goes from node to node while its keys are asked about, without a call too many or too
-/// few, and without an error.
+/// A hash slot moves from node to node while calls charge its keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resharding_is_not_noticed() {
+async fn counts_are_exact_and_calls_succeed_during_resharding() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("moved", 300, HOUR);
@@ -201,7 +200,7 @@ async fn resharding_is_not_noticed() {
                 if task % 2 == 0 {
                     admitted += u32::from(admits(&limiter, &limit, "key").await);
                 } else {
-                    // Both keys at once, which may be on two nodes for a moment.
+                    // The two keys of one call can be on two nodes for a moment.
                     let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
                     match limiter.check_all(&parts).await {
                         Ok(_) => admitted += 1,
@@ -228,9 +227,9 @@ async fn resharding_is_not_noticed() {
     drop(cluster);
 }
 
-/// A node is killed, its replica becomes the primary, and what was counted still counts.
+/// When a node is killed, its replica becomes the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_node_is_replaced() {
+async fn counts_survive_the_loss_of_a_node() {
     let mut cluster = Cluster::start(1);
     let limiter = denying(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("lost", 3, HOUR);
@@ -243,7 +242,7 @@ async fn a_lost_node_is_replaced() {
     for node in &primaries {
         while !is_replicated(&mut cluster.connection(*node)) {}
     }
-    // The one that the limiter was told of first.
+    // This node is in the URL of the limiter.
     cluster.kill(primaries[0]);
     let mut slowest = Duration::ZERO;
     for key in &keys {
@@ -255,12 +254,12 @@ async fn a_lost_node_is_replaced() {
     assert!(slowest > Duration::from_millis(500), "no key was on the lost node");
 }
 
-/// Keys of a slot that is on its way are on two nodes, and calls on them have nothing to do with each other.
+/// While a hash slot moves, its keys are on two nodes. Calls of single keys are still decided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
+async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).build().expect("valid");
-    // Limits of one key: of one slot, and each with a key of its own in Redis.
+    // The two limits have the same key, so their keys in Redis share a hash slot.
     let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
     for limit in [&here, &there] {
         assert!(admits(&limiter, limit, "key").await);
@@ -279,15 +278,16 @@ async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2 * 149);
 }
 
-/// What a call of several keys had charged and gave back is free for the next call at once.
+/// Units that a rejected call of several keys has charged are available again as soon as they are rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_back_is_not_rejected_from_the_cache() {
+async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
     let cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).cache_rejections(true).build().expect("valid");
     let (first, second) = (Limit::sliding("first", 40, HOUR), Limit::sliding("second", 1, HOUR));
-    let (mut given_back, mut rejected_for_nothing) = (0, 0);
+    let (mut rolled_back, mut wrongly_rejected) = (0, 0);
     for round in 0..100_u64 {
-        // Four calls would take all of `a`, and only one of them gets `b`; others ask for `a` meanwhile.
+        // Four calls together cost the whole capacity of `a`, but `b` admits only one of them. Meanwhile, other
+        // calls charge `a`.
         let (a, b) = (("a", round), ("b", round));
         let mut tasks = JoinSet::new();
         for call in 0..8 {
@@ -307,17 +307,17 @@ async fn what_is_given_back_is_not_rejected_from_the_cache() {
                 0
             });
         }
-        given_back += tasks.join_all().await.into_iter().sum::<u32>();
+        rolled_back += tasks.join_all().await.into_iter().sum::<u32>();
         let left = limiter.peek(&first, a, 1).await.expect("a reply").remaining;
         let next = limiter.check(&first, a, 1).await;
-        rejected_for_nothing += u32::from(left > 0 && next.is_err());
+        wrongly_rejected += u32::from(left > 0 && next.is_err());
     }
-    assert!(given_back > 100, "{given_back}");
-    assert_eq!(rejected_for_nothing, 0);
+    assert!(rolled_back > 100, "{rolled_back}");
+    assert_eq!(wrongly_rejected, 0);
 }
 
 #[tokio::test]
-async fn a_ping_asks_all_nodes() {
+async fn a_ping_fails_if_any_node_is_down() {
     let mut cluster = Cluster::start(0);
     let limiter = denying(&cluster.url()).deadline(Duration::from_secs(1)).build().expect("valid");
     while limiter.ping().await.is_err() {}
