@@ -55,7 +55,7 @@ fn test() {
         let mut sum = admitted.iter().sum::<u32>();
         let mut available = THRESHOLD;
         if leases == "leased" {
-            // With leases, a bucket keeps the units that refill in a term, rounded up.
+            // With leases, a bucket keeps the units that refill in a second, rounded up.
             let limit = limit(algorithm.as_str(), true);
             let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
             available -= u32::from(is_bucket);

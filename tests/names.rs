@@ -138,7 +138,7 @@ async fn each_accidentally_shared_name_causes_one_warning() {
     assert!(warnings[0].contains("name=\"names::feed\""), "{log}");
     assert!(warnings[0].contains("tests/names.rs:"), "{log}");
     assert!(warnings[1].contains("name=\"names::walk#1\""), "{log}");
-    let separate: Vec<_> = log.lines().filter(|line| line.contains("count apart")).collect();
+    let separate: Vec<_> = log.lines().filter(|line| line.contains("count separately")).collect();
     assert_eq!(separate.len(), 2, "{log}");
     assert!(separate[0].contains("name=\"names::groom\""), "{log}");
     assert!(separate[1].contains("name=\"wash\""), "{log}");

@@ -12,7 +12,7 @@ const DAYS: u32 = 12;
 const DAY: Duration = Duration::from_secs(86_400);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The units of an hour. One unit refills in a fraction of a microsecond more than a whole number.
+/// The units of an hour. A unit does not refill in a whole number of microseconds.
 const THRESHOLD: u32 = 7;
 
 /// The keys of each algorithm that are used every day.

@@ -60,7 +60,7 @@ pub(crate) async fn waits(test: &TestLimiter) {
     }
 }
 
-/// Operations that are no checks.
+/// Operations other than checks.
 pub(crate) async fn other_operations(test: &TestLimiter) {
     assert!(test.limiter.peek(&OTHER, KEY, 1).await.is_ok());
     assert!(test.limiter.peek(&OTHER, KEY, 3).await.is_err());

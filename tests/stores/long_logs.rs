@@ -18,8 +18,8 @@ fn limit(threshold: u32) -> Limit {
     Limit::sliding("long", threshold, HOUR)
 }
 
-/// Both stores, on one clock.
-struct Both {
+/// Redis and the embedded store, on one clock.
+struct StorePair {
     redis: RateLimiter,
     embedded: RateLimiter,
     clock: VirtualClock,
@@ -33,7 +33,7 @@ enum Request {
     Return(u32, Duration),
 }
 
-impl Both {
+impl StorePair {
     fn on(server: &Server) -> Self {
         let clock = VirtualClock::new();
         let redis = server.builder().cache_rejections(false).clock(Clock::Virtual(clock.clone()));
@@ -101,58 +101,58 @@ fn assert_keys_are_bounded(connection: &mut Connection) {
 #[tokio::test]
 async fn stores_agree_on_long_logs() {
     let server = Server::start();
-    let both = Both::on(&server);
+    let stores = StorePair::on(&server);
     let mut connection = server.connection();
     let second = Duration::from_secs(1);
     let wide = limit(20_000);
 
     // The log grows. A cost waits for an entry in the middle, and at both ends of blocks and segments.
-    both.fill(&wide, 3 * SEGMENT + 100, Duration::from_millis(100)).await;
+    stores.fill(&wide, 3 * SEGMENT + 100, Duration::from_millis(100)).await;
     assert_eq!(keys(&mut connection).len(), 4);
     assert_keys_are_bounded(&mut connection);
-    let used = 20_000 - both.compare(&wide, Request::Peek(0)).await.remaining;
+    let used = 20_000 - stores.compare(&wide, Request::Peek(0)).await.remaining;
     assert_eq!(used, 3 * SEGMENT + 100);
     let free = 20_000 - used;
     for behind in [1, 2, 63, 64, 65, 128, 4_000, 4_095, 4_096, 4_097, 8_192, 12_288, 12_289, used] {
-        let rejected = both.compare(&wide, Request::Check(free + behind)).await;
+        let rejected = stores.compare(&wide, Request::Check(free + behind)).await;
         assert!(!rejected.allowed);
     }
 
     // Thresholds below and above the used units.
     for threshold in [1, 64, 4_096, 5_000, 12_000, 12_388, 12_389, 40_000] {
         for cost in [1, threshold.min(100), threshold] {
-            both.compare(&limit(threshold), Request::Peek(cost)).await;
+            stores.compare(&limit(threshold), Request::Peek(cost)).await;
         }
     }
 
     // A few entries leave the window, then more than a block, then more than a segment.
-    both.clock.advance(HOUR - second * 1_238);
+    stores.clock.advance(HOUR - second * 1_238);
     for wait in [1, 1, 2, 3, 10, 100, 100, 500] {
-        both.clock.advance(second * wait);
-        both.compare(&wide, Request::Check(free)).await;
-        both.compare(&wide, Request::Check(1)).await;
+        stores.clock.advance(second * wait);
+        stores.compare(&wide, Request::Check(free)).await;
+        stores.compare(&wide, Request::Check(1)).await;
     }
     assert_keys_are_bounded(&mut connection);
     assert_eq!(keys(&mut connection).len(), 3, "segments that have left the window are deleted");
 
     // Refunds take the newest units, returns the oldest.
     for cost in [1, 2, 65, 3_000] {
-        both.compare(&wide, Request::Refund(cost)).await;
-        both.compare(&wide, Request::Return(cost, second)).await;
-        both.compare(&wide, Request::Check(20_000)).await;
-        both.fill(&wide, 70, second / 100).await;
+        stores.compare(&wide, Request::Refund(cost)).await;
+        stores.compare(&wide, Request::Return(cost, second)).await;
+        stores.compare(&wide, Request::Check(20_000)).await;
+        stores.fill(&wide, 70, second / 100).await;
     }
-    both.compare(&wide, Request::Return(1, HOUR)).await;
+    stores.compare(&wide, Request::Return(1, HOUR)).await;
     assert_keys_are_bounded(&mut connection);
 
     // All entries leave at once, and a new log begins.
-    both.clock.advance(HOUR * 2);
-    both.compare(&wide, Request::Check(3)).await;
-    both.fill(&wide, 100, second).await;
-    both.reset(&wide).await;
-    both.fill(&wide, 2 * SEGMENT, second / 100).await;
-    both.compare(&wide, Request::Refund(SEGMENT)).await;
-    both.compare(&wide, Request::Refund(20_000)).await;
+    stores.clock.advance(HOUR * 2);
+    stores.compare(&wide, Request::Check(3)).await;
+    stores.fill(&wide, 100, second).await;
+    stores.reset(&wide).await;
+    stores.fill(&wide, 2 * SEGMENT, second / 100).await;
+    stores.compare(&wide, Request::Refund(SEGMENT)).await;
+    stores.compare(&wide, Request::Refund(20_000)).await;
     assert_eq!(keys(&mut connection), [""; 0]);
 }
 
@@ -160,15 +160,15 @@ async fn stores_agree_on_long_logs() {
 #[tokio::test]
 async fn stores_agree_while_a_long_log_slides() {
     let server = Server::start();
-    let both = Both::on(&server);
+    let stores = StorePair::on(&server);
     let mut connection = server.connection();
     let limit = limit(5_000);
     let apart = HOUR / 5_000;
-    both.fill(&limit, 15_000, apart).await;
+    stores.fill(&limit, 15_000, apart).await;
     // Entries of other costs, with pauses.
     for round in 1..2_000_u32 {
-        both.compare(&limit, Request::Check(1 + round * 7 % 13)).await;
-        both.clock.advance(apart * (round % 3 * 7));
+        stores.compare(&limit, Request::Check(1 + round * 7 % 13)).await;
+        stores.clock.advance(apart * (round % 3 * 7));
     }
     assert_keys_are_bounded(&mut connection);
     assert!(keys(&mut connection).len() <= 3);
@@ -178,16 +178,16 @@ async fn stores_agree_while_a_long_log_slides() {
 #[tokio::test]
 async fn stores_agree_with_the_model_on_long_logs() {
     let server = Server::start();
-    let both = Both::on(&server);
+    let stores = StorePair::on(&server);
     let mut connection = server.connection();
     let limits = [9_500, 9_000, 4_100, 100, 20_000].map(limit);
     let mut model = Model::new(&limits[0], None);
     for index in 0..2 * SEGMENT + 700 {
         let cost = 1 + index / 63 % 2 * (index % 2);
-        let clock = both.clock.now().as_micros() as u64;
+        let clock = stores.clock.now().as_micros() as u64;
         model.charge(&limits[4], clock, cost);
-        assert!(both.compare(&limits[4], Request::Check(cost)).await.allowed);
-        both.clock.advance(HOUR / 10_000);
+        assert!(stores.compare(&limits[4], Request::Check(cost)).await.allowed);
+        stores.clock.advance(HOUR / 10_000);
     }
     // Pseudorandom numbers, equal in each run.
     let mut random = 7_u32;
@@ -205,8 +205,8 @@ async fn stores_agree_with_the_model_on_long_logs() {
             6 => Request::Refund(cost / 2),
             _ => Request::Return(cost / 2, ago),
         };
-        let got = both.compare(limit, request).await;
-        let clock = both.clock.now().as_micros() as u64;
+        let got = stores.compare(limit, request).await;
+        let clock = stores.clock.now().as_micros() as u64;
         let expected = match request {
             Request::Check(cost) => model.check(limit, clock, cost),
             Request::Peek(cost) => model.peek(limit, clock, cost),
@@ -216,7 +216,7 @@ async fn stores_agree_with_the_model_on_long_logs() {
             }
         };
         assert_eq!(got, expected, "step {step}: {request:?} under {limit:?}");
-        both.clock.advance(HOUR / 10_000 * [0, 1, 2, 70, 500][next(5) as usize]);
+        stores.clock.advance(HOUR / 10_000 * [0, 1, 2, 70, 500][next(5) as usize]);
     }
     assert_keys_are_bounded(&mut connection);
 }
@@ -250,7 +250,7 @@ async fn charge(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_on_a_long_log_takes_few_commands() {
     let server = Server::start();
-    let Both { redis: limiter, clock, .. } = Both::on(&server);
+    let StorePair { redis: limiter, clock, .. } = StorePair::on(&server);
     let mut connection = server.connection();
     let (key, most) = ("key", u32::MAX);
     charge(&limiter, &clock, Some(key), 100_000).await;
@@ -281,7 +281,7 @@ async fn a_call_on_a_long_log_takes_few_commands() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_deletes_all_segments() {
     let server = Server::start();
-    let Both { redis: limiter, clock, .. } = Both::on(&server);
+    let StorePair { redis: limiter, clock, .. } = StorePair::on(&server);
     let mut connection = server.connection();
     for (key, segments) in [(Some("key"), 40), (Some(""), 2), (None, 2)] {
         charge(&limiter, &clock, key, segments * SEGMENT + 100).await;
@@ -305,38 +305,38 @@ async fn a_reset_deletes_all_segments() {
 #[tokio::test]
 async fn an_evicted_segment_admits_no_call_early() {
     let server = Server::start();
-    let both = Both::on(&server);
+    let stores = StorePair::on(&server);
     let mut connection = server.connection();
     let limit = limit(14_000);
     let second = Duration::from_secs(1);
     for evicted in 1..=3 {
-        both.reset(&limit).await;
-        both.fill(&limit, 3 * SEGMENT + 100, second / 10).await;
+        stores.reset(&limit).await;
+        stores.fill(&limit, 3 * SEGMENT + 100, second / 10).await;
         let segment = keys(&mut connection)[evicted].clone();
         let _: () = connection.del(&segment).expect("DEL");
         let mut strict = 0;
         for step in 0..600 {
-            let [redis, embedded] = both.send(&limit, Request::Peek(3_000)).await;
+            let [redis, embedded] = stores.send(&limit, Request::Peek(3_000)).await;
             assert!(redis.remaining <= embedded.remaining, "{step}: {redis:?} {embedded:?}");
             strict += u32::from(redis.remaining < embedded.remaining);
             if !redis.allowed {
                 // The wait is tight, given the entries that are left.
-                let now = both.clock.now();
-                both.clock.set(now + redis.retry_after);
-                assert!(both.send(&limit, Request::Peek(3_000)).await[0].allowed);
-                both.clock.set(now + redis.retry_after - Duration::from_micros(1));
-                assert!(!both.send(&limit, Request::Peek(3_000)).await[0].allowed);
-                both.clock.set(now);
+                let now = stores.clock.now();
+                stores.clock.set(now + redis.retry_after);
+                assert!(stores.send(&limit, Request::Peek(3_000)).await[0].allowed);
+                stores.clock.set(now + redis.retry_after - Duration::from_micros(1));
+                assert!(!stores.send(&limit, Request::Peek(3_000)).await[0].allowed);
+                stores.clock.set(now);
             }
             // Some calls write the state.
             if redis.remaining > 0 && step % 7 == 0 {
-                assert!(both.send(&limit, Request::Check(1)).await[0].allowed);
+                assert!(stores.send(&limit, Request::Check(1)).await[0].allowed);
             }
-            both.clock.advance(second * 10);
+            stores.clock.advance(second * 10);
         }
         assert!(strict > 10, "the eviction had no effect");
-        both.clock.advance(HOUR);
-        both.compare(&limit, Request::Check(14_000)).await;
+        stores.clock.advance(HOUR);
+        stores.compare(&limit, Request::Check(14_000)).await;
         assert_keys_are_bounded(&mut connection);
     }
 }

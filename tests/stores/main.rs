@@ -70,7 +70,7 @@ impl TestLimiter {
         Self { limiter, clock }
     }
 
-    /// Checks a call, and returns whether it is admitted.
+    /// Checks a call, and returns whether the store admits it.
     async fn allows(&self, limit: &Limit, cost: u32) -> bool {
         self.decide(limit, cost).await.allowed
     }

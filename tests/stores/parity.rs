@@ -71,7 +71,7 @@ enum Step {
 
 /// A limit, and the offset of its aligned windows from UTC in minutes.
 #[derive(Clone)]
-struct Aligned {
+struct AlignedLimit {
     limit: Limit,
     align: Option<i64>,
 }
@@ -79,7 +79,7 @@ struct Aligned {
 #[derive(Clone)]
 struct Trace {
     /// Limits of one algorithm and period. Those of one align share a count.
-    limits: Vec<Aligned>,
+    limits: Vec<AlignedLimit>,
     steps: Vec<Step>,
 }
 
@@ -149,10 +149,11 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
                 false if !exact => 60_000_000,
                 false => period,
             };
-            let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| Aligned {
-                limit: limit(algorithm, threshold, period, align, burst),
-                align: align.map(i64::from),
-            });
+            let limits =
+                sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| AlignedLimit {
+                    limit: limit(algorithm, threshold, period, align, burst),
+                    align: align.map(i64::from),
+                });
             Trace { limits: limits.collect(), steps }
         },
     )
@@ -161,7 +162,7 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
 /// Prints each step on a line.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Aligned { limit, align } in &self.limits {
+        for AlignedLimit { limit, align } in &self.limits {
             let (threshold, period, capacity) =
                 (limit.threshold(), limit.period(), limit.capacity());
             writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {align:?}")?;
@@ -224,7 +225,7 @@ impl Parity {
 
     /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let Aligned { mut limit, mut align } = trace.limits[0].clone();
+        let AlignedLimit { mut limit, mut align } = trace.limits[0].clone();
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -253,7 +254,7 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Change(index) => {
-                    Aligned { limit, align } = trace.limits[index].clone();
+                    AlignedLimit { limit, align } = trace.limits[index].clone();
                     retry = None;
                 }
                 Step::Reset { key } => {

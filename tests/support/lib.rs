@@ -1,4 +1,4 @@
-//! What the tests and benches of the workspace share.
+//! The helpers that the tests and benches of the workspace share.
 //!
 //! - [`model`]: the reference model of the five algorithms. Start here to add an algorithm.
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.

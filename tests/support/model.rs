@@ -4,13 +4,13 @@
 //! The model shares no code with the stores, and is slow on purpose. It keeps each admitted call or an exact
 //! fraction. It has one rule for each algorithm, `Model::admits`, and derives the rest by search:
 //! `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which the
-//! rule admits the call, and `reset_after` the shortest wait after which nothing counts.
+//! rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
 //!
 //! To add an algorithm:
 //!
-//! 1. Add a variant to `State`: what the algorithm remembers of the admitted calls of a key.
+//! 1. Add a variant to `State`: the data that the algorithm keeps about the admitted calls of a key.
 //! 2. Add the variant to `State::unused`, `State::is_unused` and `State::newest`.
-//! 3. In `Model::state_at`, drop what no longer counts at a moment.
+//! 3. In `Model::state_at`, drop the data that no longer counts at a moment.
 //! 4. In `Model::admits`, write the rule.
 //! 5. In [`Model::charge`], [`Model::refund`] and [`Model::return_units`], take and give back units.
 //! 6. Add the algorithm to [`ALGORITHMS`](crate::ALGORITHMS) and a test to `tests/stores/parity.rs`.
@@ -55,7 +55,7 @@ pub struct Model {
     state: State,
 }
 
-/// What counts of the admitted calls.
+/// The data about the admitted calls of a key.
 #[derive(Clone, Debug)]
 enum State {
     Sliding {
