@@ -20,7 +20,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [process, url, algorithm, leases] if process == "process" => {
-            member(url, limit(algorithm, leases == "leased"));
+            member(url, &limit(algorithm, leases == "leased"));
         }
         // `cargo test -- <filter>` passes a filter for other tests.
         _ => test(),
@@ -64,7 +64,7 @@ fn test() {
                 "{algorithm}: {admitted:?}"
             );
             // The processes have returned their unspent units.
-            sum += call(&server.url, limit);
+            sum += call(&server.url, &limit);
         }
         assert_eq!(sum, available, "{algorithm}, {leases}: {admitted:?}");
         server.assert_all_keys_expire();
@@ -75,7 +75,7 @@ fn test() {
 }
 
 /// Calls from many tasks and prints how many calls were admitted.
-fn member(url: &str, limit: Limit) {
+fn member(url: &str, limit: &Limit) {
     println!("{}", call(url, limit));
 }
 
@@ -93,7 +93,7 @@ fn limit(algorithm: &str, is_leased: bool) -> Limit {
 }
 
 /// Calls from many tasks, returns the leases, and returns how many calls were admitted.
-fn call(url: &str, limit: Limit) -> u32 {
+fn call(url: &str, limit: &Limit) -> u32 {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

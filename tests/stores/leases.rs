@@ -399,7 +399,7 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
         tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
     };
     // The first calls load the scripts, which takes a second round trip.
-    while times.clone()(20, Duration::ZERO).await.is_err() {}
+    while times(20, Duration::ZERO).await.is_err() {}
     let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
     let longest = times.iter().max().expect("some calls");
     assert!(*longest <= deadline, "{longest:?}");
