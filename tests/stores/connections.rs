@@ -11,7 +11,7 @@ const HOURLY: Limit = Limit::sliding("connections", 1_000_000, Duration::from_se
 const DEADLINE: Duration = Duration::from_millis(100);
 
 /// Returns a builder for limiters that reach the server through a proxy.
-fn through(proxy: &Proxy) -> Builder {
+fn builder_through(proxy: &Proxy) -> Builder {
     let url = format!("redis://127.0.0.1:{}", proxy.port);
     RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny)
 }
@@ -48,7 +48,7 @@ fn holds_within(time: Duration, mut call: impl FnMut() -> bool) -> bool {
 fn the_breaker_closes_for_a_runtime_that_is_polled_only_during_calls() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtime = current_thread();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
     assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
@@ -65,7 +65,7 @@ fn the_breaker_closes_for_a_runtime_that_is_polled_only_during_calls() {
 fn the_breaker_closes_for_a_task_that_awaits_only_decisions() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     current_thread().block_on(async {
         while limiter.check(&HOURLY, (), 1).await.is_err() {}
         proxy.set(Network::Cut);
@@ -82,7 +82,7 @@ fn the_breaker_closes_for_a_task_that_awaits_only_decisions() {
 fn one_probe_closes_the_breakers_of_all_runtimes() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtimes: Vec<_> = (0..5).map(|_| current_thread()).collect();
     let all = |condition: fn(&Result<ratelimit_runtime::Decision, Rejection>) -> bool| {
         for runtime in &runtimes {
@@ -105,7 +105,7 @@ fn one_probe_closes_the_breakers_of_all_runtimes() {
 async fn a_dead_connection_is_replaced_though_callers_drop_their_calls_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
     proxy.set(Network::Blackhole);
     let patience = Duration::from_millis(80);
@@ -128,7 +128,7 @@ async fn a_dead_connection_is_replaced_though_callers_drop_their_calls_early() {
 fn an_idle_runtime_keeps_its_connection() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(50));
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtime = current_thread();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
     assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
@@ -149,7 +149,8 @@ fn an_idle_runtime_keeps_its_connection() {
 async fn a_connection_to_a_slow_server_is_kept() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
-    let limiter = through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
+    let limiter =
+        builder_through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
     let before = proxy.connections();
     for _ in 0..30 {
@@ -166,7 +167,8 @@ async fn a_connection_to_a_slow_server_is_kept() {
 async fn calls_with_a_distant_server_end_within_their_deadline() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(800));
-    let limiter = through(&proxy).deadline(Duration::from_millis(1_500)).build().expect("valid");
+    let limiter =
+        builder_through(&proxy).deadline(Duration::from_millis(1_500)).build().expect("valid");
     let decided = async |calls: u64, pause| {
         let mut tasks = tokio::task::JoinSet::new();
         for call in 0..calls {
@@ -247,7 +249,7 @@ async fn a_ping_reports_whether_the_store_can_decide() {
     assert_eq!(RateLimiter::embedded().ping().await, Ok(()));
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     while limiter.ping().await.is_err() {}
     assert!(server.ttls().is_empty(), "a ping writes nothing");
     proxy.set(Network::Cut);

@@ -26,12 +26,12 @@ pub(crate) fn store_error<T: std::fmt::Debug>(result: Result<T, Rejection>) -> S
 }
 
 /// Returns a builder for limiters that reject calls which Redis does not decide.
-pub(crate) fn denying(url: &str) -> Builder {
+pub(crate) fn denying_builder(url: &str) -> Builder {
     RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }
 
 /// Returns the first decision after the server has recovered, within a second.
-async fn recovered(limiter: &RateLimiter) -> Decision {
+async fn first_decision(limiter: &RateLimiter) -> Decision {
     let start = Instant::now();
     loop {
         match limiter.check(&DAILY, (), 1).await {
@@ -206,7 +206,7 @@ async fn decisions_resume_after_the_server_restarts() {
         }
     }
     let _restarted = Server::start_on(port);
-    assert_eq!(recovered(&limiter).await.remaining, 499);
+    assert_eq!(first_decision(&limiter).await.remaining, 499);
 }
 
 /// A connection attempt that takes longer than the deadline serves a later call.
@@ -216,7 +216,7 @@ async fn a_connection_attempt_outlasts_the_call_that_started_it() {
     let slow = Proxy::start(server.port(), Duration::from_millis(300));
     let url = format!("redis://127.0.0.1:{}", slow.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     // If each call started its own attempt, none would succeed within the deadline.
@@ -247,7 +247,7 @@ async fn a_connection_without_replies_is_replaced() {
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let url = format!("redis://127.0.0.1:{}", proxy.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
     while limiter.check(&DAILY, (), 1).await.is_err() {}
     proxy.set(Network::Blackhole);
     for _ in 0..3 {
@@ -258,7 +258,7 @@ async fn a_connection_without_replies_is_replaced() {
     // The breaker is open: calls do not wait.
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
-    recovered(&limiter).await;
+    first_decision(&limiter).await;
     assert!(proxy.connections() >= 2);
 }
 
@@ -335,10 +335,10 @@ async fn the_error_of_a_server_without_time_suggests_the_client_clock() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://timeless:any@");
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(error.to_string().contains("Clock::Client"), "{error:?}");
-    let limiter = denying(&url).clock(Clock::Client).build().expect("valid");
+    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
     assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
 }
 

@@ -34,12 +34,12 @@ async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
 }
 
 /// Returns the units that are left in the store, as a limiter without leases sees them.
-async fn left(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
+async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
     decision(limiter(server, clock).peek(limit, "key", 1).await).remaining
 }
 
 /// Waits until a condition holds that background work brings about.
-async fn until(mut holds: impl AsyncFnMut() -> bool) {
+async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds().await {
         assert!(
@@ -87,14 +87,14 @@ async fn idle_units_return_to_the_store_when_their_term_ends() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter = limiter(&server, &clock);
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
-    let charged = 1_000 - left(&server, &clock, &LEASED).await;
+    let charged = 1_000 - remaining(&server, &clock, &LEASED).await;
     assert_eq!(charged, 63 + 50, "leases of 1, 2, 4, 8, 16, 32 and 50 units");
     // The units can be spent until almost the end of the term. The rest is a margin for clock drift.
     clock.advance(TERM.mul_f64(0.99));
     let spent = limiter.check(&LEASED, "key", 1).await.expect("admitted");
     assert_eq!(spent.source, Source::Lease);
     clock.advance(TERM.mul_f64(0.01));
-    until(async || left(&server, &clock, &LEASED).await == 1_000 - 71).await;
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 71).await;
     // After the term, Redis decides.
     let next = limiter.check(&LEASED, "key", 1).await.expect("admitted");
     assert_eq!((next.source, next.remaining), (Source::Redis, 1_000 - 72));
@@ -169,7 +169,7 @@ async fn calls_with_different_costs_spend_leased_units() {
         assert!(decision.remaining <= 1_000 - spent);
     }
     limiter.return_leases().await.expect("the leases are returned");
-    assert_eq!(left(&server, &clock, &LEASED).await, 1_000 - spent);
+    assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - spent);
     let rejected = decision(limiter.check(&LEASED, "key", 101).await);
     assert_eq!((rejected.allowed, rejected.remaining), (false, 1_000 - spent));
 }
@@ -180,7 +180,7 @@ async fn a_dropped_limiter_returns_its_leases() {
     let limiter = limiter(&server, &clock);
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     drop(limiter);
-    until(async || left(&server, &clock, &LEASED).await == 1_000 - 65).await;
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
 }
 
 #[tokio::test]
@@ -234,9 +234,10 @@ async fn dropped_calls_lose_no_units() {
     tokio::task::yield_now().await;
     only.abort();
     assert!(only.await.is_err(), "the call was dropped");
-    until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000).await;
+    wait_until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000)
+        .await;
     limiter.return_leases().await.expect("the leases are returned");
-    until(async || left(&server, &clock, &LEASED).await == 1_000).await;
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000).await;
 }
 
 #[tokio::test]
@@ -250,7 +251,7 @@ async fn calls_are_charged_once_when_the_scripts_were_flushed() {
     }
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).expect("SCRIPT FLUSH");
     limiter.return_leases().await.expect("the leases are returned");
-    assert_eq!(left(&server, &clock, &LEASED).await, 900);
+    assert_eq!(remaining(&server, &clock, &LEASED).await, 900);
 }
 
 /// While Redis is down, leased units can be spent. After that, `on_error` applies.
@@ -288,9 +289,9 @@ async fn leased_units_can_be_spent_while_redis_is_down() {
         let here = limiter.check(&local, "key", 1).await.expect("admitted");
         assert_eq!(here.source, Source::Fallback);
         proxy.set(Network::Up);
-        until(async || limiter.check(&LEASED, "key", 1).await.is_ok()).await;
+        wait_until(async || limiter.check(&LEASED, "key", 1).await.is_ok()).await;
         // Units whose reply was lost stay charged.
-        assert!(left(&server, &clock, &LEASED).await < 1_000 - 113);
+        assert!(remaining(&server, &clock, &LEASED).await < 1_000 - 113);
     }
 }
 
@@ -415,7 +416,7 @@ fn idle_units_return_while_no_runtime_is_polled() {
     };
     let (caller, other) = (runtime(), runtime());
     let wait_until_left = |units| {
-        other.block_on(until(async || left(&server, &clock, &LEASED).await == units));
+        other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == units));
     };
     let limiter = limiter(&server, &clock);
     assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
@@ -445,6 +446,6 @@ async fn units_return_while_max_in_flight_rejects_calls() {
         Err(Rejection::Unavailable { error: StoreError::Overloaded { .. }, .. })
     ));
     clock.advance(TERM);
-    until(async || left(&server, &clock, &LEASED).await == 1_000 - 65).await;
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
     drop(calls);
 }

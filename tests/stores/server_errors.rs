@@ -6,7 +6,7 @@ use ratelimit_runtime::{Clock, Limit, Part, RateLimiter, Rejection, StoreError};
 use support::ALGORITHMS;
 use support::server::Server;
 
-use crate::faults::{DAILY, denying, store_error};
+use crate::faults::{DAILY, denying_builder, store_error};
 
 #[tokio::test]
 async fn the_error_of_a_user_without_rights_says_what_to_allow() {
@@ -17,14 +17,14 @@ async fn the_error_of_a_user_without_rights_says_what_to_allow() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://poor:secret-word@");
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     let StoreError::Server { code, .. } = &error else { panic!("{error:?}") };
     assert_eq!(&**code, "NOPERM");
     assert!(error.to_string().contains("EVALSHA"), "{error}");
 
     let url = server.url.replace("redis://", "redis://poor:wrong-word@");
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
     for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
@@ -52,7 +52,8 @@ async fn the_documented_rights_are_sufficient_and_necessary() {
         let some = rights.iter().enumerate().filter(|(index, _)| *index != left_out);
         let some: Vec<_> = some.map(|(_, right)| *right).collect();
         allow(&some);
-        let limiter = denying(&url).deadline(Duration::from_secs(5)).build().expect("valid");
+        let limiter =
+            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
         let result = use_all_operations(&limiter, &left_out.to_string()).await;
         assert_eq!(result.is_ok(), left_out == rights.len(), "{some:?}: {result:?}");
         if let Err(error @ StoreError::Server { code, .. }) = &result {
@@ -81,7 +82,8 @@ async fn a_database_and_another_clock_need_one_more_right_each() {
             let mut user = redis::cmd("ACL");
             user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
             user.exec(&mut connection).expect("ACL SETUSER");
-            let builder = denying(url).deadline(Duration::from_secs(5)).clock(clock.clone());
+            let builder =
+                denying_builder(url).deadline(Duration::from_secs(5)).clock(clock.clone());
             let limiter = builder.build().expect("valid");
             let result = use_all_operations(&limiter, right).await;
             assert_eq!(result.is_ok(), is_allowed, "{right}: {result:?}");
@@ -101,7 +103,8 @@ async fn every_script_reports_a_missing_right() {
         let mut user = redis::cmd("ACL");
         user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~ratelimit:*", "+@all", denied]);
         user.exec(&mut connection).expect("ACL SETUSER");
-        let limiter = denying(&url).deadline(Duration::from_secs(5)).build().expect("valid");
+        let limiter =
+            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
         let assert_advice = |error: &StoreError| {
             let StoreError::Server { code, .. } = error else { panic!("{denied}: {error:?}") };
             assert_eq!(&**code, "NOPERM", "{denied}: {error}");

@@ -12,14 +12,15 @@ use support::cluster::Cluster;
 use support::server::is_replicated;
 use tokio::task::JoinSet;
 
-use crate::{admits, denying, recovered};
+use crate::{admits, denying_builder, first_decision};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_spread_over_the_nodes_and_counts_are_exact() {
     let cluster = Cluster::start(0);
-    let fleet: Vec<_> = (0..3).map(|_| denying(&cluster.url()).build().expect("valid")).collect();
+    let fleet: Vec<_> =
+        (0..3).map(|_| denying_builder(&cluster.url()).build().expect("valid")).collect();
     let mut tasks = JoinSet::new();
     for algorithm in ALGORITHMS {
         let mut limit = Limit::new("spread", algorithm, 20, HOUR).expect("valid");
@@ -57,7 +58,7 @@ async fn keys_spread_over_the_nodes_and_counts_are_exact() {
 #[tokio::test]
 async fn limits_without_a_key_spread_over_the_nodes() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let names: Vec<String> = (0..20).map(|index| format!("limit {index}")).collect();
     for name in &names {
         let name: &'static str = Box::leak(name.clone().into_boxed_str());
@@ -70,7 +71,7 @@ async fn limits_without_a_key_spread_over_the_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_limits_are_charged_all_or_none() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let first = Limit::sliding("several.first", 10, HOUR);
     let second = Limit::token_bucket("several.second", 4, HOUR);
     let remaining = async |limit: &Limit, key: &str| {
@@ -144,7 +145,7 @@ fn script_calls(cluster: &Cluster) -> u32 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_segments_of_a_long_log_share_its_hash_slot() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("long", 5_000, HOUR);
     let all = || (0..3).flat_map(|node| cluster.keys(node)).collect::<Vec<_>>();
     for key in [Some("ann"), Some(""), None] {
@@ -185,7 +186,7 @@ async fn the_segments_of_a_long_log_share_its_hash_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_exact_and_calls_succeed_during_resharding() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("moved", 300, HOUR);
     let bucket = Limit::token_bucket("moved", 300, HOUR);
     let slot = cluster.slot("ratelimit:sliding:1h:moved{key}");
@@ -231,11 +232,11 @@ async fn counts_are_exact_and_calls_succeed_during_resharding() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_survive_the_loss_of_a_node() {
     let mut cluster = Cluster::start(1);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("lost", 3, HOUR);
     let keys: Vec<String> = (0..30).map(|index| format!("key {index}")).collect();
     for key in &keys {
-        recovered(&limiter, &limit, key).await;
+        first_decision(&limiter, &limit, key).await;
         while admits(&limiter, &limit, key).await {}
     }
     let primaries: Vec<_> = (0..6).filter(|node| cluster.is_primary(*node)).collect();
@@ -246,7 +247,7 @@ async fn counts_survive_the_loss_of_a_node() {
     cluster.kill(primaries[0]);
     let mut slowest = Duration::ZERO;
     for key in &keys {
-        let (decision, took) = recovered(&limiter, &limit, key).await;
+        let (decision, took) = first_decision(&limiter, &limit, key).await;
         assert!(!decision.allowed, "the count of {key} was lost");
         slowest = slowest.max(took);
     }
@@ -258,7 +259,7 @@ async fn counts_survive_the_loss_of_a_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     // The two limits have the same key, so their keys in Redis share a hash slot.
     let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
     for limit in [&here, &there] {
@@ -282,7 +283,7 @@ async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
     let cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).cache_rejections(true).build().expect("valid");
+    let limiter = denying_builder(&cluster.url()).cache_rejections(true).build().expect("valid");
     let (first, second) = (Limit::sliding("first", 40, HOUR), Limit::sliding("second", 1, HOUR));
     let (mut rolled_back, mut wrongly_rejected) = (0, 0);
     for round in 0..100_u64 {
@@ -319,7 +320,8 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
 #[tokio::test]
 async fn a_ping_fails_if_any_node_is_down() {
     let mut cluster = Cluster::start(0);
-    let limiter = denying(&cluster.url()).deadline(Duration::from_secs(1)).build().expect("valid");
+    let limiter =
+        denying_builder(&cluster.url()).deadline(Duration::from_secs(1)).build().expect("valid");
     while limiter.ping().await.is_err() {}
     cluster.kill(2);
     assert!(limiter.ping().await.is_err());

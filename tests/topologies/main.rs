@@ -10,7 +10,7 @@ use ratelimit_runtime::{Builder, Decision, Limit, OnError, RateLimiter, Rejectio
 
 /// Returns a builder for limiters that reject calls which Redis does not decide. The deadline is long enough for a
 /// busy test machine.
-fn denying(url: &str) -> Builder {
+fn denying_builder(url: &str) -> Builder {
     let deadline = Duration::from_secs(5);
     let builder = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
     // Each call has to reach Redis.
@@ -27,7 +27,7 @@ async fn admits(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
 }
 
 /// Returns the first decision after a failure, and how long it took.
-async fn recovered(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision, Duration) {
+async fn first_decision(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision, Duration) {
     let start = Instant::now();
     loop {
         match limiter.check(limit, key, 1).await {

@@ -6,7 +6,7 @@ use ratelimit_runtime::{Limit, RateLimiter, Rejection, StoreError};
 use redis::{Client, Commands};
 use support::sentinel::Sentinels;
 
-use crate::{denying, recovered};
+use crate::{denying_builder, first_decision};
 
 const LIMIT: Limit = Limit::sliding("sentinel", 5, Duration::from_secs(3600));
 
@@ -20,8 +20,8 @@ async fn fill(limiter: &RateLimiter, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limiter_follows_failovers() {
     let mut sentinels = Sentinels::start();
-    let limiter = denying(&sentinels.url("master0")).build().expect("valid");
-    recovered(&limiter, &LIMIT, "connect").await;
+    let limiter = denying_builder(&sentinels.url("master0")).build().expect("valid");
+    first_decision(&limiter, &LIMIT, "connect").await;
 
     // A requested failover: the old primary becomes a replica.
     fill(&limiter, "requested").await;
@@ -34,7 +34,7 @@ async fn the_limiter_follows_failovers() {
         assert!(result.is_err(), "{result:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let (decision, _) = recovered(&limiter, &LIMIT, "requested").await;
+    let (decision, _) = first_decision(&limiter, &LIMIT, "requested").await;
     assert!(!decision.allowed, "the count was lost");
     // The old primary accepts writes, which will be lost, until it becomes a replica. The limiter soon detects
     // that.
@@ -52,7 +52,7 @@ async fn the_limiter_follows_failovers() {
     let now = sentinels.primary();
     sentinels.wait_for_replication();
     sentinels.kill_primary();
-    let (decision, took) = recovered(&limiter, &LIMIT, "after the failover").await;
+    let (decision, took) = first_decision(&limiter, &LIMIT, "after the failover").await;
     println!("a killed primary was replaced after {took:?}");
     assert!(!decision.allowed, "the count was lost");
     assert_ne!(sentinels.primary(), now);
@@ -61,7 +61,7 @@ async fn the_limiter_follows_failovers() {
 #[tokio::test]
 async fn the_error_of_an_unknown_service_names_it() {
     let sentinels = Sentinels::start();
-    let limiter = denying(&sentinels.url("unknown")).build().expect("valid");
+    let limiter = denying_builder(&sentinels.url("unknown")).build().expect("valid");
     let rejected = limiter.check(&LIMIT, "key", 1).await;
     let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) =
         rejected

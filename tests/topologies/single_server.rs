@@ -7,7 +7,7 @@ use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
 use redis_test::utils::get_random_available_port;
 
-use crate::{denying, recovered};
+use crate::{denying_builder, first_decision};
 
 const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
 
@@ -29,12 +29,12 @@ async fn tls_works_with_a_root_certificate() {
     let (server, url) = tls_server(false);
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let root = std::fs::read(&files.ca_crt).expect("a certificate");
-    let limiter = denying(&url).root_certificates(root).build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
     assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 8);
 
     // Without the root certificate, the certificate of the server is not trusted.
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     let rejected = limiter.check(&LIMIT, "key", 1).await;
     let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) =
         rejected
@@ -50,11 +50,12 @@ async fn tls_works_with_a_client_certificate() {
     let files = server.tls_paths.as_ref().expect("the server has TLS");
     let read = |path| std::fs::read(path).expect("a certificate");
     let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
-    let limiter = denying(&url).root_certificates(root.clone()).client_certificate(own, key);
+    let limiter =
+        denying_builder(&url).root_certificates(root.clone()).client_certificate(own, key);
     let limiter = limiter.build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
 
-    let limiter = denying(&url).root_certificates(root).build().expect("valid");
+    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
     assert!(
         limiter.check(&LIMIT, "key", 1).await.is_err(),
         "the limiter has no client certificate"
@@ -63,7 +64,8 @@ async fn tls_works_with_a_client_certificate() {
 
 #[test]
 fn invalid_certificates_are_an_error() {
-    let build = denying("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
+    let build =
+        denying_builder("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
     let error = build.build().err();
     assert!(matches!(error, Some(BuildError::InvalidCertificate { .. })), "{error:?}");
     assert!(error.is_some_and(|error| error.to_string().contains("PEM")));
@@ -78,7 +80,7 @@ async fn the_url_selects_a_user_and_a_database() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     assert!(limiter.check(&LIMIT, "key", 1).await.is_ok());
     assert!(server.ttls().is_empty());
     redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
@@ -92,6 +94,6 @@ async fn the_url_can_name_a_unix_socket() {
     let path = folder.path().join("redis.sock");
     let address = ConnectionAddr::Unix(path.clone());
     let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
-    let limiter = denying(&format!("unix://{}", path.display())).build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
 }
