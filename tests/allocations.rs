@@ -1,12 +1,13 @@
-//! The memory of the embedded store: a decision about a key that it holds allocates nothing, and
-//! neither a flood of keys nor of calls makes it grow beyond its bounds.
+//! The memory of the embedded store: a decision for a known key allocates nothing, and floods of keys or calls do
+//! not make the store grow beyond its bounds.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv6Addr};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Key, Limit, RateLimiter, Rejection, VirtualClock, rate_limit};
+use support::poll_once;
 
 const LIMITS: [Limit; 5] = [
     Limit::sliding("allocations", 3, Duration::from_secs(3600)),
@@ -22,22 +23,14 @@ async fn annotated(tenant: &str, user: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The answer of a future that is ready at once, without a runtime that might allocate.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("the embedded store is waited for"),
-    }
-}
-
-fn allocates_nothing(limiter: &RateLimiter, key: impl Key + Copy) {
+/// Asserts that admitted and rejected calls of a key allocate nothing.
+fn assert_no_allocations(limiter: &RateLimiter, key: impl Key + Copy) {
     for limit in LIMITS {
-        now(limiter.check(&limit, key, 1)).expect("the first call");
-        // Some of these are admitted, the rest are refused.
+        poll_once(limiter.check(&limit, key, 1)).expect("the first call");
+        // The first two are admitted, the rest are rejected.
         let allocations = allocation_counter::measure(|| {
             for _ in 0..6 {
-                let _ = black_box(now(limiter.check(&limit, key, 1)));
+                let _ = black_box(poll_once(limiter.check(&limit, key, 1)));
             }
         });
         assert_eq!(allocations.count_total, 0, "{}", limit.algorithm());
@@ -45,39 +38,39 @@ fn allocates_nothing(limiter: &RateLimiter, key: impl Key + Copy) {
 }
 
 #[test]
-fn keys_on_their_way_to_the_embedded_store() {
+fn a_decision_for_a_known_key_allocates_nothing() {
     let limiter = RateLimiter::embedded();
     let long = "long ".repeat(1_000);
-    allocates_nothing(&limiter, "alice");
-    allocates_nothing(&limiter, &*long);
-    allocates_nothing(&limiter, &String::from("bob"));
-    allocates_nothing(&limiter, 42_u64);
-    allocates_nothing(&limiter, -1_i128);
-    allocates_nothing(&limiter, IpAddr::V6(Ipv6Addr::LOCALHOST));
-    allocates_nothing(&limiter, uuid::Uuid::nil());
-    allocates_nothing(&limiter, ("tenant", 7, (true, 'x')));
-    allocates_nothing(&limiter, ());
+    assert_no_allocations(&limiter, "alice");
+    assert_no_allocations(&limiter, &*long);
+    assert_no_allocations(&limiter, &String::from("bob"));
+    assert_no_allocations(&limiter, 42_u64);
+    assert_no_allocations(&limiter, -1_i128);
+    assert_no_allocations(&limiter, IpAddr::V6(Ipv6Addr::LOCALHOST));
+    assert_no_allocations(&limiter, uuid::Uuid::nil());
+    assert_no_allocations(&limiter, ("tenant", 7, (true, 'x')));
+    assert_no_allocations(&limiter, ());
 }
 
 #[test]
-fn an_annotated_call() {
+fn a_call_of_an_annotated_function_allocates_nothing() {
     let limiter = RateLimiter::embedded();
-    now(limiter.scope(annotated("shop", 7))).expect("the first call");
+    poll_once(limiter.scope(annotated("shop", 7))).expect("the first call");
     let allocations = allocation_counter::measure(|| {
         for _ in 0..6 {
-            let _ = black_box(now(limiter.scope(annotated("shop", 7))));
+            let _ = black_box(poll_once(limiter.scope(annotated("shop", 7))));
         }
     });
     assert_eq!(allocations.count_total, 0);
 }
 
 #[test]
-fn a_flood_of_keys_stays_within_its_bound() {
+fn a_flood_of_keys_stays_within_the_bound_of_the_store() {
     let limiter = RateLimiter::builder().max_keys(10_000).build().expect("valid");
     let flood = |keys: std::ops::Range<u64>| {
         allocation_counter::measure(|| {
             for key in keys {
-                now(limiter.check(&LIMITS[1], key, 1)).expect("a new key");
+                poll_once(limiter.check(&LIMITS[1], key, 1)).expect("a new key");
             }
         })
     };
@@ -88,7 +81,7 @@ fn a_flood_of_keys_stays_within_its_bound() {
 }
 
 #[test]
-fn a_log_keeps_its_window_and_no_more() {
+fn a_log_holds_only_the_entries_of_its_window() {
     let clock = VirtualClock::new();
     let limiter =
         RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
@@ -96,7 +89,7 @@ fn a_log_keeps_its_window_and_no_more() {
     let busy = |calls: u32| {
         allocation_counter::measure(|| {
             for _ in 0..calls {
-                now(limiter.check(&limit, "key", 1)).expect("one a millisecond");
+                poll_once(limiter.check(&limit, "key", 1)).expect("one a millisecond");
                 clock.advance(Duration::from_millis(1));
             }
         })
@@ -104,19 +97,18 @@ fn a_log_keeps_its_window_and_no_more() {
     busy(5_000);
     let more = busy(100_000);
     assert!(more.bytes_current <= 0, "{} bytes more", more.bytes_current);
-    // A quiet hour after a busy one.
+    // With fewer calls, the log shrinks.
     let quiet = allocation_counter::measure(|| {
         for _ in 0..10 {
             clock.advance(Duration::from_millis(600));
-            now(limiter.check(&limit, "key", 1)).expect("hardly used");
+            poll_once(limiter.check(&limit, "key", 1)).expect("below the threshold");
         }
     });
     assert!(quiet.bytes_current < -8_000, "{} bytes", quiet.bytes_current);
 }
 
-/// Calls that were queued for Redis when their runtime ended leave nothing behind.
 #[test]
-fn a_runtime_that_ends_takes_its_queued_calls_along() {
+fn a_runtime_that_ends_frees_its_queued_calls() {
     let server = support::server::Server::start();
     let limiter = server.builder().build().expect("valid");
     let limit = Limit::sliding("queued", 1_000, Duration::from_secs(3600));
@@ -128,7 +120,7 @@ fn a_runtime_that_ends_takes_its_queued_calls_along() {
             let mut calls: Vec<_> =
                 (0..100).map(|call| Box::pin(limiter.check(&limit, (call, &key), 1))).collect();
             for call in &mut calls {
-                // Once each: all of them are queued, and none is decided.
+                // One poll queues the call, and cannot decide it.
                 assert!(call.as_mut().poll(&mut context).is_pending());
             }
         });

@@ -1,7 +1,7 @@
-//! A fleet: four processes of 64 tasks each on one key of one Redis, for each algorithm. What they
-//! admit together is exactly the threshold; with leases, together with what they give back.
+//! A fleet: for each algorithm, four processes with 64 tasks each call one key on one Redis. Together they admit
+//! exactly the threshold. With leases, the admitted and the returned units add up to it.
 //!
-//! This program is both sides: without arguments the test, with them one process of the fleet.
+//! Without arguments, this program is the test. With arguments, it is one process of the fleet.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn main() {
         [process, url, algorithm, leases] if process == "process" => {
             member(url, &limit(algorithm, leases == "leased"));
         }
-        // `cargo test -- <filter>` passes what other tests are to run.
+        // `cargo test -- <filter>` passes a filter for other tests.
         _ => test(),
     }
 }
@@ -31,8 +31,9 @@ fn test() {
     let server = Server::start();
     let program = std::env::current_exe().expect("this program has a path");
     println!("\nrunning {} tests", 2 * ALGORITHMS.len());
-    let runs =
-        ALGORITHMS.into_iter().flat_map(|algorithm| [(algorithm, "asks"), (algorithm, "leased")]);
+    let runs = ALGORITHMS
+        .into_iter()
+        .flat_map(|algorithm| [(algorithm, "unleased"), (algorithm, "leased")]);
     for (algorithm, leases) in runs {
         let processes: Vec<_> = (0..PROCESSES)
             .map(|_| {
@@ -52,23 +53,21 @@ fn test() {
             })
             .collect();
         let mut sum = admitted.iter().sum::<u32>();
-        let mut all = THRESHOLD;
+        let mut available = THRESHOLD;
         if leases == "leased" {
-            // A bucket keeps back what refills in a second, rounded up.
+            // With leases, a bucket keeps the units that refill in a second, rounded up.
             let limit = limit(algorithm.as_str(), true);
             let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
-            all -= u32::from(is_bucket);
+            available -= u32::from(is_bucket);
             assert!(
-                (all - PROCESSES as u32 * LEASE..=all).contains(&sum),
+                (available - PROCESSES as u32 * LEASE..=available).contains(&sum),
                 "{algorithm}: {admitted:?}"
             );
-            // What nobody spent was given back.
+            // The processes have returned their unspent units.
             sum += call(&server.url, &limit);
         }
-        assert_eq!(sum, all, "{algorithm}, {leases}: {admitted:?}");
-        for (key, life) in server.lives() {
-            assert!(life > 0, "{key} has no TTL");
-        }
+        assert_eq!(sum, available, "{algorithm}, {leases}: {admitted:?}");
+        server.assert_all_keys_expire();
         redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
         println!("test fleet::{algorithm}_{leases} ... ok, by process: {admitted:?}");
     }
@@ -83,8 +82,8 @@ fn member(url: &str, limit: &Limit) {
 fn limit(algorithm: &str, is_leased: bool) -> Limit {
     let algorithm = ALGORITHMS.into_iter().find(|known| known.as_str() == algorithm);
     let algorithm = algorithm.expect("the name of an algorithm");
-    // So long that nothing refills or fades during the test, and windows of the sliding counter do
-    // not turn: 40 years hold 2010 to 2050.
+    // So long that nothing refills or expires during the test. The sliding counter stays in one window, from 2010
+    // to 2050.
     let period = Duration::from_secs(40 * 365 * 86_400);
     let mut limit = Limit::new("fleet", algorithm, THRESHOLD, period).expect("valid");
     if algorithm == Algorithm::LeakyBucket {
@@ -93,7 +92,7 @@ fn limit(algorithm: &str, is_leased: bool) -> Limit {
     if is_leased { limit.lease(LEASE) } else { limit }
 }
 
-/// Calls from many tasks, gives back what is left, and says how many calls were admitted.
+/// Calls from many tasks, returns the leases, and returns how many calls were admitted.
 fn call(url: &str, limit: &Limit) -> u32 {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -123,7 +122,7 @@ fn call(url: &str, limit: &Limit) -> u32 {
         for task in tasks {
             sum += task.await.expect("no panic");
         }
-        limiter.return_leases().await.expect("given back");
+        limiter.return_leases().await.expect("the leases are returned");
         sum
     })
 }

@@ -1,28 +1,27 @@
-//! A flood of distinct keys on the embedded store, as somebody makes it who sends another key with
-//! each request: the store stays within its bound in keys and in memory, and what is in use is not
-//! washed away.
+//! A flood of distinct keys on the embedded store, as an attacker causes it with a new key in each request. The
+//! store stays within its bounds of keys and memory, and keeps the keys in use.
 //!
-//! By itself in this file, since it measures the memory of the process. More keys come with
-//! `FLOOD_KEYS=10000000 tests/run --test flood -- --nocapture`, which tells the figures as well.
+//! This is the only test of the file, because it measures the memory of the process. For more keys, and to see the
+//! figures, run `FLOOD_KEYS=10000000 tests/run --test flood -- --nocapture`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter};
+use support::poll_once;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What is flooded: the algorithm that keeps most for a key.
+/// The limit of the flood, with the algorithm that needs the most memory for a key.
 const FLOODED: Limit = Limit::sliding("flooded", 1, HOUR);
 
-/// Of the same period, so that only its use tells it from the flood.
+/// A limit in use, with the period of the flood, so that the two differ only in their use.
 const USED: Limit = Limit::sliding("used", 1_000_000, HOUR);
 
-/// To be reset after all the others.
+/// A limit whose window ends after all others.
 const LONG: Limit = Limit::fixed("long", 1, Duration::from_secs(86_400));
 
-/// How many keys a store holds at most, unless its builder says otherwise.
+/// The default bound of a store.
 const MAX_KEYS: u64 = 1_000_000;
 
 const THREADS: u64 = 2;
@@ -30,16 +29,7 @@ const THREADS: u64 = 2;
 /// How many new keys come between two uses of the keys in use.
 const BETWEEN: u64 = 1_000;
 
-/// The answer of a future that is ready at once.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("the embedded store is waited for"),
-    }
-}
-
-/// A number of `/proc/self/status`, in bytes; where there is no such file nothing is measured.
+/// Returns a figure of `/proc/self/status` in bytes, or `None` on a system without this file.
 fn memory(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with(name))?;
@@ -47,40 +37,39 @@ fn memory(name: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// A new key takes the place of the one among five that will be reset first. So a key that will be
-/// reset last is never chosen, and one that was just charged hardly ever. A key that is refused or
-/// whose window goes on unchanged grows old as others do, and may be forgotten when
-/// [`MAX_KEYS`] others have come since: then it starts anew.
+/// In a full store, a new key evicts the one of five keys that resets first. So the key that resets last is never
+/// evicted, and a key that was just charged almost never. A key whose state does not change ages, and can be evicted
+/// after [`MAX_KEYS`] new keys: its count then starts from zero.
 #[test]
-fn a_flood_of_keys_stays_within_its_bounds() {
+fn a_flood_of_keys_stays_within_the_bounds_and_keeps_keys_in_use() {
     let keys = std::env::var("FLOOD_KEYS").map_or(2_000_000, |keys| keys.parse().expect("keys"));
     let limiter = RateLimiter::embedded();
     let before = memory("VmRSS");
     let admitted = AtomicU32::new(0);
-    now(limiter.check(&LONG, (), 1)).expect("the first call");
+    poll_once(limiter.check(&LONG, (), 1)).expect("the first call");
 
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (limiter, admitted) = (&limiter, &admitted);
             scope.spawn(move || {
                 for key in (thread..keys).step_by(THREADS as usize) {
-                    now(limiter.check(&FLOODED, key, 1)).expect("a new key");
+                    poll_once(limiter.check(&FLOODED, key, 1)).expect("a new key");
                     if (key / THREADS).is_multiple_of(BETWEEN / THREADS) {
-                        now(limiter.check(&USED, (), 1)).expect("far below the threshold");
+                        poll_once(limiter.check(&USED, (), 1)).expect("far below the threshold");
                         admitted.fetch_add(1, Ordering::Relaxed);
-                        let again = now(limiter.check(&LONG, (), 1));
-                        assert!(again.is_err(), "forgotten after {key} keys");
+                        let again = poll_once(limiter.check(&LONG, (), 1));
+                        assert!(again.is_err(), "evicted after {key} keys");
                     }
                 }
             });
         }
     });
 
-    let used = now(limiter.peek(&USED, (), 1)).expect("a decision");
-    assert_eq!(used.remaining, USED.threshold() - admitted.into_inner(), "forgotten in use");
+    let used = poll_once(limiter.peek(&USED, (), 1)).expect("a decision");
+    assert_eq!(used.remaining, USED.threshold() - admitted.into_inner(), "evicted while in use");
 
-    // Looking changes nothing. The last key of the two above is not in the flood.
-    let held = |key: &u64| !now(limiter.peek(&FLOODED, key, 1)).expect("a decision").allowed;
+    // A peek changes nothing. The two keys above are not in the flood.
+    let held = |key: &u64| !poll_once(limiter.peek(&FLOODED, key, 1)).expect("a decision").allowed;
     let held = (0..keys).filter(held).count() as u64 + 2;
     println!("{held} of {keys} keys are held");
     assert!(held <= MAX_KEYS, "{held} keys");

@@ -1,5 +1,5 @@
-//! The gauge of the keys that the embedded stores of a process hold. It is one for the process, so
-//! this is one test in a process of its own.
+//! The gauge of the keys in the embedded stores of a process. The process has one gauge, so this is the only test of
+//! the file.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const LIMIT: Limit = Limit::fixed("keys", 1, HOUR);
 const OTHER: Limit = Limit::fixed("other", 1, HOUR);
 
-/// What the gauge says; it is 0 until it is set again.
+/// Returns the value of the gauge. A snapshot resets it to 0.
 fn gauge(recorder: &Snapshotter) -> Option<f64> {
     recorder.snapshot().into_vec().into_iter().find_map(|(key, _, _, value)| match value {
         DebugValue::Gauge(value) if key.key().name() == "ratelimit_keys" => Some(value.into()),
@@ -25,6 +25,7 @@ fn gauge(recorder: &Snapshotter) -> Option<f64> {
     })
 }
 
+/// Charges a unit of each key.
 async fn take(limiter: &RateLimiter, keys: std::ops::Range<u32>) {
     for key in keys {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
@@ -32,82 +33,82 @@ async fn take(limiter: &RateLimiter, keys: std::ops::Range<u32>) {
 }
 
 #[tokio::test]
-async fn the_gauge_goes_up_and_comes_down() {
+async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
     let recorder = DebuggingRecorder::new();
-    let seen = recorder.snapshotter();
-    recorder.install().expect("the only one");
+    let metrics = recorder.snapshotter();
+    recorder.install().expect("the only recorder");
     let clock = VirtualClock::new();
     let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
 
     let limiter = builder.clone().build().expect("valid");
     take(&limiter, 0..100).await;
-    assert_eq!(gauge(&seen), Some(100.0));
+    assert_eq!(gauge(&metrics), Some(100.0));
     let parts = [Part::new(&LIMIT, &"several", 1), Part::new(&OTHER, &"several", 1)];
     limiter.check_all(&parts).await.expect("two new keys");
-    assert_eq!(gauge(&seen), Some(102.0));
+    assert_eq!(gauge(&metrics), Some(102.0));
 
-    // A key that is there, a refusal and a look change nothing; a reset does.
+    // A rejected call and a peek change nothing. A reset removes a key.
     assert!(limiter.check(&LIMIT, 0, 1).await.is_err());
-    limiter.peek(&LIMIT, 1_000, 1).await.expect("a look");
-    limiter.reset(&LIMIT, 0).await.expect("forgotten");
-    assert_eq!(gauge(&seen), Some(101.0));
+    limiter.peek(&LIMIT, 1_000, 1).await.expect("a peek");
+    limiter.reset(&LIMIT, 0).await.expect("a reset");
+    assert_eq!(gauge(&metrics), Some(101.0));
 
-    // Two limiters are counted together, until one is gone. A full one stays full.
+    // The gauge is the sum of all limiters. A full store evicts a key for each new one.
     let full = builder.max_keys(64).build().expect("valid");
     take(&full, 0..10_000).await;
-    assert_eq!(gauge(&seen), Some(101.0 + 64.0));
+    assert_eq!(gauge(&metrics), Some(101.0 + 64.0));
     take(&full, 10_000..10_001).await;
     drop(full);
-    assert_eq!(gauge(&seen), Some(101.0));
+    assert_eq!(gauge(&metrics), Some(101.0));
 
-    // What is of no use any more goes as new keys come.
+    // New keys replace keys whose windows have ended.
     clock.advance(HOUR);
     take(&limiter, 0..10_000).await;
-    assert_eq!(gauge(&seen), Some(10_000.0));
+    assert_eq!(gauge(&metrics), Some(10_000.0));
 
-    // What is counted here while Redis is away is held here as well.
+    // A fallback counts in the process while Redis is down.
     let server = Server::start();
     let redis = server.builder().on_error(OnError::Local).build().expect("valid");
     take(&redis, 0..1).await;
     drop(server);
     take(&redis, 0..1).await;
-    assert_eq!(gauge(&seen), Some(10_001.0));
+    assert_eq!(gauge(&metrics), Some(10_001.0));
     drop((limiter, redis));
-    assert_eq!(gauge(&seen), Some(0.0));
+    assert_eq!(gauge(&metrics), Some(0.0));
 
-    // Who is late does not have the last word.
-    let slow = Arc::new(Slow {
-        shown: Mutex::default(),
-        hurries: AtomicBool::new(false),
-        meeting: Barrier::new(2),
+    // A thread that is slow to set the gauge does not overwrite a newer value.
+    let slow = Arc::new(SlowGauge {
+        values: Mutex::default(),
+        was_set: AtomicBool::new(false),
+        barrier: Barrier::new(2),
     });
     let limiter = RateLimiter::embedded();
-    let recorder = OnlyGauge(Arc::clone(&slow));
+    let recorder = GaugeRecorder(Arc::clone(&slow));
     let take =
         |key| metrics::with_local_recorder(&recorder, || drop(limiter.check(&LIMIT, key, 1)));
     std::thread::scope(|scope| {
         scope.spawn(|| take(1));
-        slow.meeting.wait();
+        slow.barrier.wait();
         take(2);
-        slow.meeting.wait();
+        slow.barrier.wait();
     });
-    assert_eq!(slow.shown.lock().expect("no panic").pop(), Some(2.0));
+    assert_eq!(slow.values.lock().expect("no panic").pop(), Some(2.0));
 }
 
-/// A gauge that takes its time when it is set first: until there was a meeting, and another.
-struct Slow {
-    shown: Mutex<Vec<f64>>,
-    hurries: AtomicBool,
-    meeting: Barrier,
+/// A gauge whose first `set` waits at a barrier twice.
+struct SlowGauge {
+    values: Mutex<Vec<f64>>,
+    was_set: AtomicBool,
+    barrier: Barrier,
 }
 
-impl GaugeFn for Slow {
+impl GaugeFn for SlowGauge {
     fn set(&self, value: f64) {
-        if !self.hurries.swap(true, SeqCst) {
-            self.meeting.wait();
-            self.meeting.wait();
+        if !self.was_set.swap(true, SeqCst) {
+            self.barrier.wait();
+            self.barrier.wait();
         }
-        self.shown.lock().expect("no panic").push(value);
+        self.values.lock().expect("no panic").push(value);
     }
 
     fn increment(&self, _: f64) {}
@@ -115,10 +116,10 @@ impl GaugeFn for Slow {
     fn decrement(&self, _: f64) {}
 }
 
-/// A recorder of that one gauge.
-struct OnlyGauge(Arc<Slow>);
+/// A recorder that records only the gauge.
+struct GaugeRecorder(Arc<SlowGauge>);
 
-impl Recorder for OnlyGauge {
+impl Recorder for GaugeRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}

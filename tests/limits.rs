@@ -1,4 +1,4 @@
-//! What a limit can be, and what it is told when it cannot.
+//! The values that a limit accepts, and the errors of the values that it does not.
 
 use std::time::Duration;
 
@@ -11,56 +11,59 @@ fn new(threshold: u32, period: Duration) -> Result<Limit, InvalidLimit> {
 }
 
 #[track_caller]
-fn refused(limit: Result<Limit, InvalidLimit>, words: &str) {
+fn assert_error(limit: Result<Limit, InvalidLimit>, words: &str) {
     let message = limit.expect_err("not a limit").to_string();
     assert!(message.contains(words), "{message}");
 }
 
 #[test]
-fn bad_values_are_told_what_to_write() {
+fn the_error_of_an_invalid_value_says_what_is_valid() {
     let second = Duration::from_secs(1);
-    refused(Limit::new("", Algorithm::Fixed, 1, second), "must not be empty");
-    refused(new(0, second), "at least 1");
-    refused(new(1, Duration::ZERO), "at least one microsecond");
-    refused(new(1, Duration::from_nanos(1_500)), "whole number of microseconds");
-    refused(new(1, Duration::from_nanos(1)), "whole number of microseconds");
-    refused(new(1, YEAR * 100 + Duration::from_micros(1)), "at most 100 years");
-    refused(new(1, Duration::from_secs(u64::MAX)), "at most 100 years");
+    assert_error(Limit::new("", Algorithm::Fixed, 1, second), "must not be empty");
+    assert_error(new(0, second), "at least 1");
+    assert_error(new(1, Duration::ZERO), "at least one microsecond");
+    assert_error(new(1, Duration::from_nanos(1_500)), "whole number of microseconds");
+    assert_error(new(1, Duration::from_nanos(1)), "whole number of microseconds");
+    assert_error(new(1, YEAR * 100 + Duration::from_micros(1)), "at most 100 years");
+    assert_error(new(1, Duration::from_secs(u64::MAX)), "at most 100 years");
     assert!(new(u32::MAX, YEAR * 100).is_ok());
     assert!(new(1, Duration::from_micros(1)).is_ok());
 
     let bucket = Limit::token_bucket("limits", 1, YEAR);
-    refused(bucket.clone().try_burst(0), "at least 1");
-    refused(bucket.clone().try_burst(101), "lower `burst` or `period`");
+    assert_error(bucket.clone().try_burst(0), "at least 1");
+    assert_error(bucket.clone().try_burst(101), "lower `burst` or `period`");
     assert_eq!(bucket.try_burst(100).expect("100 years").capacity(), 100);
-    refused(Limit::sliding("limits", 1, second).try_burst(2), "with token_bucket or leaky_bucket");
+    assert_error(
+        Limit::sliding("limits", 1, second).try_burst(2),
+        "with token_bucket or leaky_bucket",
+    );
 
     let fixed = |seconds| Limit::fixed("limits", 1, Duration::from_secs(seconds));
-    refused(fixed(7_000).try_align(Align::UTC), "divide a day");
-    refused(fixed(86_400 + 3_600).try_align(Align::UTC), "divide a day");
+    assert_error(fixed(7_000).try_align(Align::UTC), "divide a day");
+    assert_error(fixed(86_400 + 3_600).try_align(Align::UTC), "divide a day");
     assert!(fixed(86_400 * 30).try_align(Align::UTC).is_ok());
     assert!(fixed(900).try_align(Align::offset_minutes(-210)).is_ok());
-    refused(Limit::sliding("limits", 1, second).try_align(Align::UTC), "use it with fixed");
+    assert_error(Limit::sliding("limits", 1, second).try_align(Align::UTC), "use it with fixed");
 }
 
 #[test]
-fn a_lease_is_within_its_limit() {
+fn a_lease_is_at_most_what_the_limit_can_admit() {
     let minute = Duration::from_secs(60);
     let sliding = |period| Limit::sliding("limits", 100, period);
-    refused(sliding(minute).try_lease(0), "at least 1");
-    refused(sliding(minute).try_lease(101), "at most what can be admitted");
-    refused(sliding(Duration::from_millis(99)).try_lease(1), "at least 100 ms");
+    assert_error(sliding(minute).try_lease(0), "at least 1");
+    assert_error(sliding(minute).try_lease(101), "at most what can be admitted");
+    assert_error(sliding(Duration::from_millis(99)).try_lease(1), "at least 100 ms");
     assert!(sliding(Duration::from_millis(100)).try_lease(100).is_ok());
     // 1.01 tokens refill in 600 ms.
     let bucket = Limit::token_bucket("limits", 101, minute).burst(10);
     assert!(bucket.clone().try_lease(8).is_ok());
-    refused(bucket.clone().try_lease(9), "at most what can be admitted");
-    refused(bucket.lease(8).try_burst(9), "at most what can be admitted");
-    refused(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
+    assert_error(bucket.clone().try_lease(9), "at most what can be admitted");
+    assert_error(bucket.lease(8).try_burst(9), "at most what can be admitted");
+    assert_error(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
 }
 
 #[test]
-fn a_limit_says_what_it_is() {
+fn a_limit_returns_its_parameters() {
     let limit = Limit::leaky_bucket("limits", 7, Duration::from_millis(1_500)).burst(3);
     assert_eq!((limit.name(), limit.threshold(), limit.capacity()), ("limits", 7, 3));
     assert_eq!(
@@ -77,6 +80,6 @@ fn a_limit_says_what_it_is() {
 
 #[test]
 #[should_panic(expected = "between -14:00 and +14:00")]
-fn an_offset_is_one_that_is_in_use() {
+fn an_offset_that_no_time_zone_has_panics() {
     let _ = Align::offset_minutes(14 * 60 + 1);
 }

@@ -1,10 +1,11 @@
-//! Every fault that Redis and the network have, under load from several processes.
+//! Faults of Redis and of the network, under load from several processes.
 //!
-//! A fleet calls one limit as fast as it may while a fault comes and goes. With `on_error = deny` no
-//! more than the threshold may be admitted, whatever happens; each call has to end in time; and
-//! decisions have to come back by themselves. The table is that of "Running it in production".
+//! A fleet calls one limit while a fault begins and ends. With `on_error = deny`, the fleet must not admit more than
+//! the threshold, each call has to end in time, and decisions have to resume without help. The program prints the
+//! table of "Running it in production".
 //!
-//! This program is both sides: without arguments the test, with them one process of the fleet.
+//! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
+//! process of the fleet.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -16,10 +17,10 @@ use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError};
 use redis::Connection;
 use redis_test::server::RedisServer;
 use redis_test::utils::get_random_available_port;
-use support::cluster::Nodes;
+use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
-use support::sentinel::Service;
-use support::server::{Server, has_a_copy};
+use support::sentinel::Sentinels;
+use support::server::{Server, is_replicated};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
@@ -28,11 +29,13 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
 const KEY: &str = "ratelimit:sliding:1h:matrix{key}";
 
-/// A process that has not come back by then never will.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// The longest time in which a process may go without a decision.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
 
-/// Before the fault, for its length, and after it.
+/// The time before the fault.
 const BEFORE: Duration = Duration::from_millis(500);
+
+/// The length of the fault.
 const FAULT: Duration = Duration::from_secs(1);
 
 fn main() {
@@ -43,34 +46,40 @@ fn main() {
     }
 }
 
-/// What a fault is, and what may be admitted under it.
+/// A fault.
 struct Fault {
     name: &'static str,
+    /// The largest cost that may be admitted.
     most: u32,
-    /// Whether the fault loses no reply, so that what is admitted reaches the threshold.
+    /// Whether the fault loses no reply, so that the admitted cost reaches the threshold.
     exact: bool,
-    /// Says when it is over.
-    happens: fn() -> Report,
+    /// Runs a fleet under the fault.
+    run: fn() -> Report,
 }
 
 const FAULTS: [Fault; 11] = [
-    Fault { name: "killed and started again", most: THRESHOLD, exact: false, happens: killed },
-    Fault { name: "stopped (SIGSTOP)", most: THRESHOLD, exact: false, happens: stopped },
-    Fault { name: "paused (CLIENT PAUSE)", most: THRESHOLD, exact: false, happens: paused },
-    Fault { name: "network cut", most: THRESHOLD, exact: false, happens: cut },
-    Fault { name: "replies lost", most: THRESHOLD, exact: false, happens: deaf },
-    Fault { name: "SCRIPT FLUSH, again and again", most: THRESHOLD, exact: true, happens: flushed },
-    // What is deleted is not counted any more.
-    Fault { name: "FLUSHALL, once", most: 2 * THRESHOLD, exact: true, happens: emptied },
-    Fault { name: "out of memory", most: THRESHOLD, exact: true, happens: full },
-    // A replica knows what has reached it: replication is asynchronous.
-    Fault { name: "primary lost (Sentinel)", most: LAGGED, exact: false, happens: failed_over },
-    Fault { name: "node lost (cluster)", most: LAGGED, exact: false, happens: node_lost },
-    Fault { name: "slot moved (cluster)", most: THRESHOLD, exact: true, happens: resharded },
+    Fault { name: "killed and started again", most: THRESHOLD, exact: false, run: killed },
+    Fault { name: "stopped (SIGSTOP)", most: THRESHOLD, exact: false, run: stopped },
+    Fault { name: "paused (CLIENT PAUSE)", most: THRESHOLD, exact: false, run: paused },
+    Fault { name: "network cut", most: THRESHOLD, exact: false, run: cut },
+    Fault { name: "replies lost", most: THRESHOLD, exact: false, run: replies_lost },
+    Fault { name: "SCRIPT FLUSH, again and again", most: THRESHOLD, exact: true, run: flushed },
+    // The deleted count starts from zero.
+    Fault { name: "FLUSHALL, once", most: 2 * THRESHOLD, exact: true, run: emptied },
+    Fault { name: "out of memory", most: THRESHOLD, exact: true, run: full },
+    // Replication is asynchronous, so a replica can lack some counts.
+    Fault {
+        name: "primary lost (Sentinel)",
+        most: MOST_AFTER_FAILOVER,
+        exact: false,
+        run: failed_over,
+    },
+    Fault { name: "node lost (cluster)", most: MOST_AFTER_FAILOVER, exact: false, run: node_lost },
+    Fault { name: "slot moved (cluster)", most: THRESHOLD, exact: true, run: resharded },
 ];
 
-/// A fiftieth more, for calls that a lost primary had admitted and its replica did not hear of.
-const LAGGED: u32 = THRESHOLD + THRESHOLD / 50;
+/// A fiftieth above the threshold: calls that a lost primary had admitted before its replica received them.
+const MOST_AFTER_FAILOVER: u32 = THRESHOLD + THRESHOLD / 50;
 
 /// Runs the faults whose names contain one of the words, as `cargo test -- <word>` does. Without a word it runs
 /// all of them.
@@ -78,27 +87,27 @@ fn test(arguments: &[String]) {
     // A number belongs to `--test-threads`.
     let is_word = |word: &&String| !word.starts_with('-') && word.parse::<u32>().is_err();
     let words: Vec<_> = arguments.iter().filter(is_word).collect();
-    let is_meant = |fault: &&Fault| {
+    let is_selected = |fault: &&Fault| {
         words.is_empty() || words.iter().any(|word| fault.name.contains(word.as_str()))
     };
-    let faults: Vec<_> = FAULTS.iter().filter(is_meant).collect();
+    let faults: Vec<_> = FAULTS.iter().filter(is_selected).collect();
     println!("\nrunning {} tests", faults.len());
     let mut table = String::from(
         "| fault | admitted of 12,000 | calls | not decided | p50 | p99 | longest | back after |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for &&Fault { name, most, exact, happens } in &faults {
-        let report = happens();
+    for &&Fault { name, most, exact, run } in &faults {
+        let report = run();
         let Report { admitted, calls, undecided, unanswered, p50, p99, longest, back } = report;
         assert!(admitted <= most, "{name}: {admitted} admitted");
-        // A call that gets no reply may be charged. A busy machine can cause such calls under any
-        // fault: a cluster node, for example, syncs its configuration to disk whenever a slot moves,
-        // and answers no call meanwhile.
+        // A call without a reply may have been charged. A busy machine can cause such calls under any
+        // fault: for example, a cluster node that syncs its configuration to disk, as it does whenever a hash slot
+        // moves, sends no replies meanwhile.
         assert!(
             !exact || admitted + unanswered >= THRESHOLD,
             "{name}: only {admitted} admitted, {unanswered} unanswered"
         );
-        // No call hangs; how fast they are is in the table.
+        // No call hangs. The table shows how long the calls take.
         assert!(longest < DEADLINE * 10, "{name}: a call took {longest:?}");
         let back = back.map_or("never away".to_owned(), |back| format!("{} ms", back.as_millis()));
         let (p50, p99) = (p50.as_micros(), p99.as_secs_f64() * 1_000.0);
@@ -109,7 +118,7 @@ fn test(arguments: &[String]) {
         );
         row.expect("a text");
         if exact && unanswered > 0 {
-            // "Back after" is counted from the last of these, too.
+            // These calls count for "back after" as well.
             println!("{name}: the machine was busy, {unanswered} calls got no reply in time");
         }
         println!("test matrix::{name} ... ok");
@@ -117,6 +126,7 @@ fn test(arguments: &[String]) {
     println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", faults.len());
 }
 
+/// The result of a fault.
 #[derive(Default)]
 struct Report {
     admitted: u32,
@@ -127,18 +137,18 @@ struct Report {
     p50: Duration,
     p99: Duration,
     longest: Duration,
-    /// How long after the end of the fault the last process decided again.
+    /// The time from the end of the fault until all processes decide again; `None` if all calls were decided.
     back: Option<Duration>,
 }
 
-/// A server that keeps what it wrote, when it is killed as well.
-struct Durable {
+/// A server that loses no writes when it is killed.
+struct DurableServer {
     server: RedisServer,
     folder: tempfile::TempDir,
     port: u16,
 }
 
-impl Durable {
+impl DurableServer {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = get_random_available_port();
@@ -184,18 +194,18 @@ impl Durable {
 }
 
 fn killed() -> Report {
-    let mut durable = Durable::start();
+    let mut durable = DurableServer::start();
     let fleet = Fleet::start(&durable.url());
     sleep(BEFORE);
     durable.server.stop();
     sleep(FAULT);
-    durable.server = Durable::spawn(durable.port, durable.folder.path());
+    durable.server = DurableServer::spawn(durable.port, durable.folder.path());
     durable.connection();
     fleet.finish(Duration::from_millis(2_500))
 }
 
 fn stopped() -> Report {
-    let durable = Durable::start();
+    let durable = DurableServer::start();
     let fleet = Fleet::start(&durable.url());
     sleep(BEFORE);
     durable.signal("-STOP");
@@ -219,8 +229,8 @@ fn cut() -> Report {
     through_proxy(Network::Cut)
 }
 
-fn deaf() -> Report {
-    through_proxy(Network::Deaf)
+fn replies_lost() -> Report {
+    through_proxy(Network::RepliesLost)
 }
 
 fn through_proxy(network: Network) -> Report {
@@ -263,7 +273,7 @@ fn full() -> Report {
         set.arg("SET").arg("maxmemory").arg(bytes).exec(&mut connection).expect("CONFIG SET");
     };
     sleep(BEFORE);
-    // Less than any server uses when it is empty.
+    // Less than an empty server uses.
     limit("1");
     sleep(FAULT);
     limit("0");
@@ -271,34 +281,34 @@ fn full() -> Report {
 }
 
 fn failed_over() -> Report {
-    let mut service = Service::start();
-    let fleet = Fleet::start(&service.url("master0"));
+    let mut sentinels = Sentinels::start();
+    let fleet = Fleet::start(&sentinels.url("master0"));
     sleep(BEFORE);
-    // The replica follows; what it has not heard of yet at this moment is lost.
-    service.settle();
-    service.kill_primary();
+    // The replica has all writes up to this moment. Later ones can be lost.
+    sentinels.wait_for_replication();
+    sentinels.kill_primary();
     fleet.finish(Duration::from_secs(5))
 }
 
 fn node_lost() -> Report {
-    let mut nodes = Nodes::start(1);
-    let owner = nodes.owner(nodes.slot(KEY));
-    // Found by another node than the one that will be lost.
-    let seed = nodes.port((owner + 1) % nodes.len());
+    let mut cluster = Cluster::start(1);
+    let owner = cluster.owner(cluster.slot(KEY));
+    // The limiter finds the cluster through a node that stays up.
+    let seed = cluster.port((owner + 1) % cluster.len());
     let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
     sleep(BEFORE);
-    while !has_a_copy(&mut nodes.connection(owner)) {}
-    nodes.kill(owner);
+    while !is_replicated(&mut cluster.connection(owner)) {}
+    cluster.kill(owner);
     fleet.finish(Duration::from_secs(11))
 }
 
 fn resharded() -> Report {
-    let nodes = Nodes::start(0);
-    let slot = nodes.slot(KEY);
-    let fleet = Fleet::start(&nodes.url());
+    let cluster = Cluster::start(0);
+    let slot = cluster.slot(KEY);
+    let fleet = Fleet::start(&cluster.url());
     sleep(BEFORE);
-    nodes.move_slot(slot, Duration::from_millis(150));
-    nodes.move_slot(slot, Duration::from_millis(150));
+    cluster.move_slot(slot, Duration::from_millis(150));
+    cluster.move_slot(slot, Duration::from_millis(150));
     fleet.finish(Duration::from_millis(3_500))
 }
 
@@ -314,7 +324,7 @@ impl Fleet {
             let mut command = Command::new(&program);
             command.args(["process", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = command.spawn().expect("a process");
-            // It says when it has been decided for once.
+            // The process prints this line after its first decision.
             let mut line = String::new();
             let stdout = process.stdout.as_mut().expect("piped");
             BufReader::new(stdout).read_line(&mut line).expect("a line");
@@ -324,14 +334,14 @@ impl Fleet {
         Self { processes: (0..PROCESSES).map(process).collect() }
     }
 
-    /// The fault is over: lets the fleet go on for a while, and then tell.
+    /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
     fn finish(self, after: Duration) -> Report {
         let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         sleep(after);
         let mut report = Report::default();
         let (mut waits, mut back) = (Vec::new(), Duration::ZERO);
         for mut process in self.processes {
-            let _ = process.stdin.take().expect("piped").write_all(b"enough\n");
+            let _ = process.stdin.take().expect("piped").write_all(b"stop\n");
             let output = process.wait_with_output().expect("its output");
             assert!(output.status.success(), "a process panicked");
             let text = String::from_utf8(output.stdout).expect("text");
@@ -342,9 +352,9 @@ impl Fleet {
             report.calls += next();
             report.undecided += next();
             report.unanswered += next() as u32;
-            // The last call that was not decided, and the first after it that was.
+            // The times of the last undecided call, and of the first decided call after it.
             let (last_error, first_after) = (next(), next());
-            assert!(last_error == 0 || first_after > 0, "a process never came back");
+            assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
             back = back.max(Duration::from_micros(first_after).saturating_sub(end));
             waits.extend(lines.map(|line| line.parse::<u64>().expect("microseconds")));
         }
@@ -358,6 +368,7 @@ impl Fleet {
     }
 }
 
+/// The results of the calls of one process. Times are microseconds.
 #[derive(Default)]
 struct Tally {
     admitted: u64,
@@ -368,34 +379,34 @@ struct Tally {
     waits: Vec<u64>,
 }
 
-/// Calls from many tasks until it is told that it is enough.
+/// Calls from many tasks until standard input contains a line, and prints the results.
 fn member(url: &str) {
-    let born = Instant::now();
+    let started = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
     let limiter = limiter.build().expect("valid");
     let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
     let tasks = tokio::task::LocalSet::new();
-    let enough = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let told = std::sync::Arc::clone(&enough);
+    let stopping = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = std::sync::Arc::clone(&stopping);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_line(&mut String::new());
-        told.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     runtime.expect("a runtime").block_on(tasks.run_until(async {
         while limiter.check(&LIMIT, "key", 0).await.is_err() {}
         println!("ready");
         let calls = (0..TASKS).map(|_| {
-            let (limiter, tally, enough) = (limiter.clone(), tally.clone(), enough.clone());
+            let (limiter, tally, stopping) = (limiter.clone(), tally.clone(), stopping.clone());
             tokio::task::spawn_local(async move {
-                // A busy machine may take longer: whoever still is without a decision goes on.
-                while !enough.load(std::sync::atomic::Ordering::Relaxed)
-                    || (tally.borrow().waits_for_decision() && born.elapsed() < PATIENCE)
+                // On a busy machine, decisions can resume late: a process without one continues.
+                while !stopping.load(std::sync::atomic::Ordering::Relaxed)
+                    || (tally.borrow().is_undecided() && started.elapsed() < LONGEST_OUTAGE)
                 {
                     let start = Instant::now();
-                    let answer = limiter.check(&LIMIT, "key", 1).await;
+                    let result = limiter.check(&LIMIT, "key", 1).await;
                     let wait = start.elapsed().as_micros() as u64;
-                    tally.borrow_mut().note(&answer.map(drop), wait);
+                    tally.borrow_mut().record(&result.map(drop), wait);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })
@@ -416,16 +427,16 @@ fn member(url: &str) {
 }
 
 impl Tally {
-    /// Whether no call has been decided since the last that was not.
-    fn waits_for_decision(&self) -> bool {
+    /// Returns whether no call has been decided since the last undecided call.
+    fn is_undecided(&self) -> bool {
         self.last_error > 0 && self.first_after == 0
     }
 
-    fn note(&mut self, answer: &Result<(), Rejection>, wait: u64) {
+    fn record(&mut self, result: &Result<(), Rejection>, wait: u64) {
         self.waits.push(wait);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = now.as_micros() as u64;
-        match answer {
+        match result {
             Err(Rejection::Unavailable { error, .. }) => {
                 self.undecided += 1;
                 let is_unanswered =

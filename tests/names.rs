@@ -1,4 +1,4 @@
-//! Two functions that count under one name by mistake are found.
+//! Warnings about two functions that have the same name, so that they share a count by mistake.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ impl Dog {
         Some(())
     }
 
-    /// Of another period, and so another count.
+    /// Another period is another count.
     #[rate_limit(period = 2, threshold = 10)]
     async fn call(&self) -> Option<()> {
         Some(())
@@ -63,7 +63,7 @@ impl Dog {
         Some(())
     }
 
-    /// Meant to share the count, and does not.
+    /// The author expects a shared count, but another align is another count.
     #[rate_limit(period = "1d", threshold = 10, algo = "fixed", align = "+08:00", name = "wash")]
     async fn wash(&self) -> Option<()> {
         Some(())
@@ -75,7 +75,7 @@ impl Dog {
     }
 }
 
-/// All instances of a generic function are one function.
+/// All instances of a generic function are the same function.
 #[rate_limit(period = 1, threshold = 10)]
 async fn greet<T: fmt::Debug>(_: T) -> Option<()> {
     Some(())
@@ -104,7 +104,7 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 #[tokio::test]
-async fn shared_by_mistake_is_said_once() {
+async fn each_accidentally_shared_name_causes_one_warning() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
@@ -138,8 +138,8 @@ async fn shared_by_mistake_is_said_once() {
     assert!(warnings[0].contains("name=\"names::feed\""), "{log}");
     assert!(warnings[0].contains("tests/names.rs:"), "{log}");
     assert!(warnings[1].contains("name=\"names::walk#1\""), "{log}");
-    let apart: Vec<_> = log.lines().filter(|line| line.contains("count apart")).collect();
-    assert_eq!(apart.len(), 2, "{log}");
-    assert!(apart[0].contains("name=\"names::groom\""), "{log}");
-    assert!(apart[1].contains("name=\"wash\""), "{log}");
+    let separate: Vec<_> = log.lines().filter(|line| line.contains("count separately")).collect();
+    assert_eq!(separate.len(), 2, "{log}");
+    assert!(separate[0].contains("name=\"names::groom\""), "{log}");
+    assert!(separate[1].contains("name=\"wash\""), "{log}");
 }

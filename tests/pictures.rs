@@ -1,4 +1,4 @@
-//! The pictures of the guide are what the example draws.
+//! The pictures of the guide are those that the example `pictures` draws.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +21,13 @@ fn pictures_are_up_to_date() {
 }
 
 #[test]
-fn the_guide_shows_all_of_them() {
-    let guide = fs::read_to_string(Path::new(FOLDER).with_file_name("algorithms.md")).expect("it");
+fn the_guide_shows_all_pictures() {
+    let guide =
+        fs::read_to_string(Path::new(FOLDER).with_file_name("algorithms.md")).expect("the guide");
     let inline = fs::read_to_string(Path::new(FOLDER).join("inline.md")).expect("definitions");
     for name in files(Path::new(FOLDER)).keys().filter_map(|file| file.strip_suffix(".svg")) {
         assert!(guide.contains(&format!("][picture: {name}]")), "{name} is not shown");
-        // On GitHub from the file, in rustdoc from within the page.
+        // GitHub shows the file, rustdoc the picture inside the page.
         assert!(guide.contains(&format!("\n[picture: {name}]: pictures/{name}.svg\n")), "{name}");
         assert!(inline.contains(&format!("[picture: {name}]: data:image/svg+xml,")), "{name}");
     }

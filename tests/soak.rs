@@ -1,35 +1,35 @@
-//! Days of traffic in seconds, on a virtual clock: nothing drifts, nothing is left behind, and
-//! nothing grows with time.
+//! Days of traffic on a virtual clock: decisions do not drift, keys expire, and memory does not grow with time.
 
 use std::collections::BTreeMap;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock};
-use support::ALGORITHMS;
 use support::model::Model;
 use support::server::Server;
+use support::{ALGORITHMS, poll_once};
 
 const DAYS: u32 = 12;
 const DAY: Duration = Duration::from_secs(86_400);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Units of an hour; it takes no whole number of microseconds for one of them to refill.
+/// The units of an hour. A unit does not refill in a whole number of microseconds.
 const THRESHOLD: u32 = 7;
 
-/// Keys of each algorithm that come every day, and those that come on one day only.
-const REGULARS: u32 = 5;
-const NEWCOMERS: u32 = 55;
+/// The keys of each algorithm that are used every day.
+const DAILY_KEYS: u32 = 5;
 
-/// How long a key lives in Redis at most: the two windows of a sliding counter and a minute for the
-/// clock, which is not the server's, and an eighth of all that.
-const LONGEST_LIFE_MS: i64 = (2 * 3_600_000 + 60_000) * 9 / 8 + 1;
+/// The keys of each algorithm and day that are used only on that day.
+const NEW_KEYS: u32 = 55;
 
-/// The most memory that Redis needs for a key of a few units.
+/// The longest TTL in Redis: two windows of a sliding counter, a minute for a clock that is not that of the server,
+/// and an eighth of the sum.
+const LONGEST_TTL_MS: i64 = (2 * 3_600_000 + 60_000) * 9 / 8 + 1;
+
+/// The largest memory that Redis needs for a key of a few units.
 const KEY_BYTES: u64 = 512;
 
-/// One key of one algorithm: its index, the day on which it comes (0 for a regular), its number.
-type Count = (usize, u32, u32);
+/// A key: the index of its algorithm, the day of its use (0: every day), and its number.
+type SoakKey = (usize, u32, u32);
 
 fn limit(algorithm: Algorithm) -> Limit {
     Limit::new("soak", algorithm, THRESHOLD, HOUR).expect("valid")
@@ -47,26 +47,17 @@ fn redis(server: &Server, clock: &VirtualClock) -> RateLimiter {
     server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
 }
 
-fn decision(answer: Result<Decision, Rejection>) -> Decision {
-    match answer {
+fn decision(result: Result<Decision, Rejection>) -> Decision {
+    match result {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
-        Err(other) => panic!("the store did not decide: {other:?}"),
+        Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }
 
-/// The answer of a future that is ready at once.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("the embedded store is waited for"),
-    }
-}
+/// A pseudorandom generator (xorshift64), so that each run is equal.
+struct Random(u64);
 
-/// Chance that is the same in every run (xorshift64).
-struct Chance(u64);
-
-impl Chance {
+impl Random {
     fn below(&mut self, end: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -74,32 +65,31 @@ impl Chance {
         (self.0 >> 32) as u32 % end
     }
 
-    /// Who comes next on a day; one in two is a regular.
-    fn count(&mut self, day: u32) -> Count {
+    /// Returns the next key of a day: with equal probability a daily key or a new key.
+    fn key(&mut self, day: u32) -> SoakKey {
         let algorithm = self.below(ALGORITHMS.len() as u32) as usize;
         match self.below(2) {
-            0 => (algorithm, 0, self.below(REGULARS)),
-            _ => (algorithm, day, self.below(NEWCOMERS)),
+            0 => (algorithm, 0, self.below(DAILY_KEYS)),
+            _ => (algorithm, day, self.below(NEW_KEYS)),
         }
     }
 }
 
-/// Every decision of both stores is that of the model, so each key is admitted as much by all three.
 #[tokio::test]
-async fn twelve_days_of_traffic() {
-    let (server, clock, mut chance) = (Server::start(), start(), Chance(0x50a4));
+async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
+    let (server, clock, mut random) = (Server::start(), start(), Random(0x50a4));
     let (embedded, redis) = (embedded(&clock), redis(&server, &clock));
-    let mut counts: BTreeMap<Count, (Model, [u32; 3])> = BTreeMap::new();
+    let mut counts: BTreeMap<SoakKey, (Model, [u32; 3])> = BTreeMap::new();
     for day in 1..=DAYS {
         let midnight = clock.now() + DAY;
         for _ in 0..500 {
-            let count = chance.count(day);
+            let count = random.key(day);
             let limit = limit(ALGORITHMS[count.0]);
             let (model, admitted) =
                 counts.entry(count).or_insert_with(|| (Model::new(&limit, None), [0; 3]));
-            // Up to the capacity at once, over and over.
-            for _ in 0..=chance.below(3) {
-                let cost = 1 + chance.below(limit.capacity().min(3));
+            // Up to three calls in succession, so that some are rejected.
+            for _ in 0..=random.below(3) {
+                let cost = 1 + random.below(limit.capacity().min(3));
                 let expected = model.check(&limit, clock.now().as_micros() as u64, cost).allowed;
                 let here = decision(embedded.check(&limit, count, cost).await).allowed;
                 let there = decision(redis.check(&limit, count, cost).await).allowed;
@@ -107,12 +97,12 @@ async fn twelve_days_of_traffic() {
                     *total += u32::from(allowed) * cost;
                 }
             }
-            clock.advance(Duration::from_micros(chance.below(150_000_000).into()));
+            clock.advance(Duration::from_micros(random.below(150_000_000).into()));
         }
         if day % 4 == 0 {
-            leaves_nothing_behind(&server, counts.len());
+            assert_keys_are_bounded(&server, counts.len());
         }
-        // The night is quiet.
+        // No calls until midnight.
         assert!(clock.now() < midnight);
         clock.set(midnight);
     }
@@ -122,51 +112,50 @@ async fn twelve_days_of_traffic() {
         let limit = limit(ALGORITHMS[count.0]);
         assert_eq!([*here, *there], [*expected; 2], "{}: {count:?}", limit.algorithm());
         most[count.0] = most[count.0].max(*expected);
-        // Hours after the last call a key is as new, whoever still remembers it.
+        // Hours after its last call, a key has its whole capacity, also in a store that still has its state.
         let clock = clock.now().as_micros() as u64;
         assert_eq!(model.peek(&limit, clock, 1).remaining, limit.capacity());
         for store in [&embedded, &redis] {
-            let seen = store.peek(&limit, count, 1).await.expect("a decision");
-            assert_eq!((seen.remaining, seen.reset_after), (limit.capacity(), Duration::ZERO));
+            let peek = store.peek(&limit, count, 1).await.expect("a decision");
+            assert_eq!((peek.remaining, peek.reset_after), (limit.capacity(), Duration::ZERO));
         }
     }
-    leaves_nothing_behind(&server, counts.len());
+    assert_keys_are_bounded(&server, counts.len());
     println!("{} keys; the busiest of each algorithm were admitted {most:?}", counts.len());
 }
 
-/// The lives of keys are real time, which hardly goes on here, so that no key is gone yet. But each
-/// ends, and no later than after its last use; and none has grown.
-fn leaves_nothing_behind(server: &Server, used: usize) {
-    let lives = server.lives();
-    assert!(lives.len() <= used, "{} keys of {used}", lives.len());
+/// Asserts that each key in Redis is small and has a TTL that ends soon after its last use. TTLs are real time, of
+/// which little passes during the test, so no key has expired yet.
+fn assert_keys_are_bounded(server: &Server, used: usize) {
+    let ttls = server.ttls();
+    assert!(ttls.len() <= used, "{} keys of {used}", ttls.len());
     let mut connection = server.connection();
-    for (key, life) in lives {
-        assert!(life > 0, "{key} has no TTL");
-        assert!(life <= LONGEST_LIFE_MS, "{key} lives for {life} ms");
+    for (key, ttl) in ttls {
+        assert!(ttl > 0, "{key} has no TTL");
+        assert!(ttl <= LONGEST_TTL_MS, "{key} has a TTL of {ttl} ms");
         let bytes: u64 =
             redis::cmd("MEMORY").arg("USAGE").arg(&key).query(&mut connection).expect("a size");
         assert!(bytes <= KEY_BYTES, "{key} takes {bytes} bytes");
     }
 }
 
-/// Whoever calls again as soon as it helps gets exactly what the rate allows, after days as in the
-/// first hour.
+/// A caller that retries at each `retry_after` uses the whole rate.
 #[tokio::test]
-async fn twelve_days_of_pressure() {
+async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() {
     let server = Server::start();
     let hours = DAYS * 24;
     for algorithm in ALGORITHMS {
         let limit = limit(algorithm);
         let exact = match algorithm {
-            // Estimated: what is exact about it is that the model says the same.
+            // An estimate, for which there is no formula: the model is the reference.
             Algorithm::SlidingCounter => None,
-            // Spaced by whole microseconds: a bucket that holds one call keeps nothing beyond it.
+            // Calls are spaced by whole microseconds: a bucket of one call does not keep the rest.
             Algorithm::LeakyBucket => {
                 let spacing = HOUR.as_micros().div_ceil(THRESHOLD.into());
                 Some(1 + ((DAY * DAYS).as_micros() / spacing) as u32)
             }
-            // A token bucket at once, and then as it refills: no fraction of a microsecond is lost.
-            // A window all at its beginning, and the last one has just begun.
+            // A token bucket admits its capacity, and then its refill without losing fractions. A window
+            // admits its threshold when it begins, and at the end of the test another window begins.
             _ => Some(THRESHOLD * (hours + 1)),
         };
         let (here, there) = (start(), start());
@@ -186,23 +175,23 @@ async fn twelve_days_of_pressure() {
             assert_eq!(admitted, exact.unwrap_or(expected), "{algorithm}, {:?}", limiter.source());
         }
     }
-    leaves_nothing_behind(&server, ALGORITHMS.len());
+    assert_keys_are_bounded(&server, ALGORITHMS.len());
 }
 
-/// Other keys come each day, and the store is nowhere near its bound: it is time that makes room.
+/// There are new keys each day, far fewer than the bound of the store: expired keys make room for them.
 #[test]
-fn a_year_does_not_make_the_embedded_store_grow() {
-    let (clock, mut chance) = (start(), Chance(0x1ea4));
+fn the_embedded_store_does_not_grow_within_a_year() {
+    let (clock, mut random) = (start(), Random(0x1ea4));
     let limiter = embedded(&clock);
     let mut days = |days: std::ops::Range<u32>| {
         allocation_counter::measure(|| {
             for day in days {
                 let midnight = clock.now() + DAY;
                 for _ in 0..1_000 {
-                    let count = chance.count(day);
+                    let count = random.key(day);
                     let limit = limit(ALGORITHMS[count.0]);
-                    let _ = now(limiter.check(&limit, count, 1));
-                    clock.advance(Duration::from_secs(chance.below(80).into()));
+                    let _ = poll_once(limiter.check(&limit, count, 1));
+                    clock.advance(Duration::from_secs(random.below(80).into()));
                 }
                 clock.set(midnight);
             }

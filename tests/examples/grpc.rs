@@ -1,4 +1,4 @@
-//! The example of tonic, asked by a client of tonic.
+//! The gRPC example, called by a tonic client.
 
 use http::uri::PathAndQuery;
 use tonic::transport::Channel;
@@ -6,9 +6,9 @@ use tonic::{Code, Response, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 
-use crate::{Running, example};
+use crate::{ExampleServer, example};
 
-async fn ask(
+async fn call(
     client: &mut tonic::client::Grpc<Channel>,
     method: &'static str,
     name: &str,
@@ -20,30 +20,30 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn tonic_answers_as_its_grpcurl_lines_say() {
-    let server = Running::start(example("tonic"));
+async fn tonic_responds_as_its_grpcurl_lines_say() {
+    let server = ExampleServer::start(example("tonic"));
     let channel = Channel::from_shared(format!("http://{}", server.address)).expect("a URI");
     let mut client = tonic::client::Grpc::new(channel.connect().await.expect("a connection"));
     let method = "/hello.Greeter/Greet";
     for _ in 0..2 {
-        let greeting = ask(&mut client, method, "ann").await.expect("admitted");
+        let greeting = call(&mut client, method, "ann").await.expect("admitted");
         assert_eq!(greeting.get_ref(), "hi ann");
         assert!(greeting.metadata().get("ratelimit").is_some());
     }
-    let refused = ask(&mut client, method, "ann").await.expect_err("refused");
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    let wait = refused.get_details_retry_info().expect("when to come back").retry_delay;
+    let rejected = call(&mut client, method, "ann").await.expect_err("rejected");
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    let wait = rejected.get_details_retry_info().expect("the wait until a retry").retry_delay;
     assert!(wait.is_some_and(|wait| (1..=30).contains(&wait.as_secs())), "{wait:?}");
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    let quota = rejected.get_details_quota_failure().expect("the name of the limit");
     assert_eq!(quota.violations[0].subject, "tonic::greet");
 
-    assert!(ask(&mut client, method, "bob").await.is_ok());
-    let unknown = ask(&mut client, "/hello.Greeter/Leave", "bob").await.expect_err("unknown");
+    assert!(call(&mut client, method, "bob").await.is_ok());
+    let unknown = call(&mut client, "/hello.Greeter/Leave", "bob").await.expect_err("unknown");
     assert_eq!(unknown.code(), Code::Unimplemented);
-    // That was the fifth call of this client, and a bucket of five is empty.
-    let refused = ask(&mut client, method, "bob").await.expect_err("refused");
-    let quota = refused.get_details_quota_failure().expect("which limit");
+    // That was the fifth call of this client, so its bucket of five is empty.
+    let rejected = call(&mut client, method, "bob").await.expect_err("rejected");
+    let quota = rejected.get_details_quota_failure().expect("the name of the limit");
     assert_eq!(quota.violations[0].subject, "all");
-    let limits: Vec<_> = server.refusals().into_iter().map(|(limit, ..)| limit).collect();
+    let limits: Vec<_> = server.rejections().into_iter().map(|rejection| rejection.limit).collect();
     assert_eq!(limits, ["tonic::greet", "all"]);
 }

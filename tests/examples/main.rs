@@ -1,15 +1,16 @@
-//! The examples do what their head comments say, as the programs that they are.
+//! Runs the examples as programs, and tests that they do what their first comments say.
 
 mod grpc;
-mod mistakes;
 mod programs;
 mod servers;
+mod wrong_settings;
 
 use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// An example, to be started.
+/// Returns the command that runs an example, without the environment of this process. It enables all features, as
+/// `tests/run` does for the tests, so that nothing is compiled twice.
 fn example(name: &str) -> Command {
     let mut command = support::example::example(name);
     command.env("NO_COLOR", "1");
@@ -19,7 +20,7 @@ fn example(name: &str) -> Command {
     command
 }
 
-/// What an example says until it ends well.
+/// Runs an example that has to succeed, and returns its output.
 fn output(mut command: Command) -> String {
     let output = command.output().expect("it starts");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -27,27 +28,35 @@ fn output(mut command: Command) -> String {
     text
 }
 
-/// Why an example ends otherwise.
-fn complaint(mut command: Command) -> String {
-    let output = command.output().expect("it starts");
+/// Runs an example that has to fail, and returns its error.
+fn error_output(mut command: Command) -> String {
+    let output = command.output().expect("cargo runs");
     let text = String::from_utf8(output.stderr).expect("UTF-8");
     assert_eq!(output.status.code(), Some(1), "{text}");
     text
 }
 
+/// A rejection in the log of a server.
+struct LoggedRejection {
+    limit: String,
+    key_hash: String,
+    retry_after: String,
+}
+
 /// An example that serves until it is dropped.
-struct Running {
+struct ExampleServer {
+    /// `cargo run` replaces itself by the program, so this is the process of the server.
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
     address: SocketAddr,
 }
 
-impl Running {
+impl ExampleServer {
     fn start(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let address = loop {
-            let line = lines.next().expect("it says where it listens").expect("UTF-8");
+            let line = lines.next().expect("the server prints its address").expect("UTF-8");
             if let Some(address) = line.strip_prefix("listening on http://") {
                 break address.parse().expect("an address");
             }
@@ -55,27 +64,28 @@ impl Running {
         Self { process, lines, address }
     }
 
-    /// Ends it, and gives the refusals that it has logged: the limit, the hash of the key, the wait.
-    fn refusals(mut self) -> Vec<(String, String, String)> {
-        self.process.kill().expect("it still runs");
+    /// Stops the server, and returns the rejections that it has logged.
+    fn rejections(mut self) -> Vec<LoggedRejection> {
+        self.process.kill().expect("the server runs");
         let lines = self.lines.by_ref().map(|line| line.expect("UTF-8"));
         let field = |line: &str, name| {
             let (_, field) = line.split_once(name)?;
             Some(field.split(' ').next()?.trim_matches('"').to_owned())
         };
-        let refusal = |line: String| {
-            // A cost that is never admitted is refused in other words.
-            let (_, fields) = line.split_once("DEBUG ratelimit_runtime::report: refused")?;
+        let rejection = |line: String| {
+            // The event of a cost above the capacity has another level.
+            let (_, fields) = line.split_once("DEBUG ratelimit_runtime::report: rejected")?;
             let field = |name| field(fields, name).unwrap_or_else(|| panic!("{name} in {line}"));
-            Some((field(" limit="), field(" key="), field(" retry_after=")))
+            let [limit, key_hash, retry_after] = [" limit=", " key=", " retry_after="].map(field);
+            Some(LoggedRejection { limit, key_hash, retry_after })
         };
-        lines.filter_map(refusal).collect()
+        lines.filter_map(rejection).collect()
     }
 }
 
-impl Drop for Running {
+impl Drop for ExampleServer {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

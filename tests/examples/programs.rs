@@ -1,13 +1,13 @@
-//! Examples that run to their end.
+//! Examples that end by themselves.
 
 use std::collections::BTreeSet;
 
 use support::server::Server;
 
-use crate::{complaint, example, output};
+use crate::{error_output, example, output};
 
 #[test]
-fn quickstart_shows_the_same_on_both_stores() {
+fn quickstart_prints_the_same_decisions_on_both_stores() {
     let embedded = output(example("quickstart"));
     let server = Server::start();
     let mut on_redis = example("quickstart");
@@ -27,15 +27,15 @@ fn quickstart_shows_the_same_on_both_stores() {
         assert_eq!(text.matches("too many requests, try again in").count(), 1, "{text}");
         assert_eq!(text.matches("  hi ann").count(), 3, "{text}");
     }
-    assert!(!server.lives().is_empty(), "nothing was counted on Redis");
+    assert!(!server.ttls().is_empty(), "no key is on Redis");
 }
 
 #[test]
-fn quickstart_says_why_it_cannot_go_on() {
+fn quickstart_reports_why_it_fails() {
     let mut without_redis = example("quickstart");
-    // Port 1 is not in use on any machine that tests run on, and asked once.
+    // No server listens on port 1.
     without_redis.env("RATELIMIT_REDIS_URL", "redis://127.0.0.1:1");
-    let text = complaint(without_redis);
+    let text = error_output(without_redis);
     assert!(text.contains("because: no connection to Redis"), "{text}");
 }
 
@@ -49,28 +49,28 @@ fn spring_style_greets_twice() {
     assert!(lines[9].starts_with("broadcast(): `greeter.broadcast` admits 3 per 30 s"), "{text}");
 }
 
-/// The seconds at which lines begin, and what follows.
-fn timed(text: &str) -> Vec<(f64, &str)> {
+/// Returns the time in seconds with which each line begins, and the rest of the line.
+fn timed_lines(text: &str) -> Vec<(f64, &str)> {
     let lines = text.lines().filter_map(|line| line.trim_start().split_once(" s  "));
-    lines.map(|(at, said)| (at.parse().expect("seconds"), said)).collect()
+    lines.map(|(at, rest)| (at.parse().expect("seconds"), rest)).collect()
 }
 
 #[test]
-fn outbound_client_is_never_refused() {
+fn outbound_client_makes_all_calls_within_the_rate() {
     let text = output(example("outbound_client"));
-    let calls = timed(&text);
-    // The last one comes after eleven gaps of a fifth of a second. Tenths are shown.
+    let calls = timed_lines(&text);
+    // The last call waits for eleven gaps of a fifth of a second. The times are rounded to tenths.
     assert!(calls.iter().all(|(at, _)| *at < 10.0) && calls[11].0 >= 2.1, "{text}");
-    let answered: BTreeSet<_> = calls.into_iter().map(|(_, said)| said.to_owned()).collect();
+    let responses: BTreeSet<_> = calls.into_iter().map(|(_, line)| line.to_owned()).collect();
     let expected = (1..=12).map(|number| format!("call {number:2}: fair in city-{number}"));
-    assert_eq!(answered, expected.collect::<BTreeSet<_>>());
+    assert_eq!(responses, expected.collect::<BTreeSet<_>>());
 }
 
 #[test]
-fn outbound_client_says_which_calls_failed() {
-    let mut away = example("outbound_client");
-    away.env("API_URL", "http://127.0.0.1:1");
-    assert!(complaint(away).contains("Error: 12 calls failed"));
+fn outbound_client_reports_failed_calls() {
+    let mut without_server = example("outbound_client");
+    without_server.env("API_URL", "http://127.0.0.1:1");
+    assert!(error_output(without_server).contains("Error: 12 calls failed"));
 }
 
 #[test]
@@ -79,26 +79,27 @@ fn background_jobs_share_one_limit() {
     let mut jobs = example("background_job");
     jobs.env("RATELIMIT_REDIS_URL", &server.url);
     let text = output(jobs);
-    let mut sent: Vec<_> = timed(&text).into_iter().map(|(_, said)| said.to_owned()).collect();
+    let mut sent: Vec<_> =
+        timed_lines(&text).into_iter().map(|(_, line)| line.to_owned()).collect();
     let expected = (1..=12).map(|mail| format!("worker {} sends mail {mail}", (mail - 1) % 3 + 1));
     let mut expected: Vec<_> = expected.collect();
     sent.sort();
     expected.sort();
     assert_eq!(sent, expected);
-    // All wait in one line: alone, a worker would be done after three gaps of a fifth of a second.
-    let (_, took) = text.trim_end().rsplit_once(" in ").expect("what it took");
+    // The workers share the rate. With a rate of its own, each would end after three gaps of a fifth of a second.
+    let (_, took) = text.trim_end().rsplit_once(" in ").expect("the duration");
     let took: f64 = took.strip_suffix(" s").expect("seconds").parse().expect("a number");
     assert!(took >= 2.1, "{text}");
-    let keys = server.lives();
+    let keys = server.ttls();
     assert!(matches!(&keys[..], [(key, _)] if key.contains("mails")), "{keys:?}");
 }
 
 #[test]
-fn background_job_needs_redis() {
-    assert!(complaint(example("background_job")).contains("set RATELIMIT_REDIS_URL"));
-    let mut away = example("background_job");
-    away.env("RATELIMIT_REDIS_URL", "redis://127.0.0.1:1");
-    let text = complaint(away);
+fn background_job_fails_without_redis() {
+    assert!(error_output(example("background_job")).contains("set RATELIMIT_REDIS_URL"));
+    let mut without_server = example("background_job");
+    without_server.env("RATELIMIT_REDIS_URL", "redis://127.0.0.1:1");
+    let text = error_output(without_server);
     assert!(text.contains("no connection to Redis"), "{text}");
     assert!(text.contains("failed: exit status: 1"), "{text}");
 }

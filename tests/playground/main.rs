@@ -217,7 +217,7 @@ async fn redis_is_used_missed_and_found_again() {
     set_long_limits(&page).await;
     page.click("#call").await;
     page.tallies([[1, 0]; 5]).await;
-    assert!(server.lives().is_empty(), "in this process, until Redis is chosen");
+    assert!(server.ttls().is_empty(), "in this process, until Redis is chosen");
 
     let decided_by = "document.body.dataset.decidedBy";
     page.choose("redis").await;
@@ -225,7 +225,7 @@ async fn redis_is_used_missed_and_found_again() {
     page.until(&text_of("[data-algorithm=sliding] .remaining"), &"3 of 3 left".to_owned()).await;
     page.click("#call").await;
     page.tallies([[2, 0]; 5]).await;
-    let keys = server.lives();
+    let keys = server.ttls();
     assert_eq!(keys.len(), 5, "{keys:?}");
     assert!(keys.iter().all(|(key, life)| key.starts_with("playground:") && *life > 0), "{keys:?}");
 

@@ -1,4 +1,4 @@
-//! `tracing` events: what is refused or cannot be decided, and what a shadow would refuse.
+//! `tracing` events of rejected and undecided calls, and of calls that a shadow would reject.
 
 use std::time::Duration;
 
@@ -6,50 +6,50 @@ use ratelimit_runtime::{Limit, OnError};
 use redis::Commands;
 use support::server::Server;
 
-use crate::{KEY, Timed, calls, events_of, raw_events_of};
+use crate::{KEY, TestLimiter, calls, events_of, raw_events_of};
 
 const LIMIT: Limit = Limit::sliding("events", 1, Duration::from_secs(3600));
 
 #[tokio::test]
-async fn a_refusal_is_an_event() {
+async fn a_rejection_is_an_event() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let source = on.source;
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
         assert_eq!(
-            events_of(calls::plain(&on)).await,
+            events_of(calls::plain(&test)).await,
             [
                 format!(
-                    "DEBUG refused limit=\"plain\" key=# retry_after=3600s source=\"{source}\""
+                    "DEBUG rejected limit=\"plain\" key=# retry_after=3600s source=\"{source}\""
                 ),
-                "INFO refused, however long it waits limit=\"plain\" key=# cost=2 capacity=1"
+                "INFO rejected: the cost exceeds the capacity limit=\"plain\" key=# cost=2 capacity=1"
                     .to_owned(),
             ]
         );
         let narrow =
-            format!("DEBUG refused limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
-        assert_eq!(events_of(calls::several(&on)).await, [narrow]);
+            format!("DEBUG rejected limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
+        assert_eq!(events_of(calls::several(&test)).await, [narrow]);
     }
 }
 
 #[tokio::test]
-async fn a_shadow_says_what_it_would_refuse() {
+async fn a_shadow_reports_the_calls_it_would_reject() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let source = on.source;
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
         assert_eq!(
-            events_of(calls::shadow(&on)).await,
+            events_of(calls::shadow(&test)).await,
             [
                 format!(
-                    "INFO would be refused limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
+                    "INFO would be rejected limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
                 ),
-                "INFO would be refused, however long it waits limit=\"shadow\" key=# cost=2 capacity=1"
+                "INFO would be rejected: the cost exceeds the capacity limit=\"shadow\" key=# cost=2 capacity=1"
                     .to_owned(),
             ]
         );
     }
 }
 
-/// The keys in events that `work` causes.
+/// Returns the hashes of keys in the events of `work`.
 async fn keys_of(work: impl Future<Output = ()>) -> Vec<String> {
     let events = raw_events_of(work).await;
     let key = |event: String| {
@@ -60,16 +60,16 @@ async fn keys_of(work: impl Future<Output = ()>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn keys_are_told_apart_and_not_told() {
+async fn events_contain_a_secret_hash_of_the_key() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let keys = keys_of(async {
-            // By several limits, by one, by another, and at a cost that is never admitted.
-            calls::several(&on).await;
-            calls::plain(&on).await;
-            calls::shadow(&on).await;
+            // Rejections of several limits, of one, of a shadow, and of a cost above the capacity.
+            calls::several(&test).await;
+            calls::plain(&test).await;
+            calls::shadow(&test).await;
             for key in [KEY, "bob"] {
-                let _ = on.limiter.check(&LIMIT, key, 2).await;
+                let _ = test.limiter.check(&LIMIT, key, 2).await;
             }
         });
         let keys = keys.await;
@@ -79,8 +79,8 @@ async fn keys_are_told_apart_and_not_told() {
         for key in &keys {
             assert!(key.len() == 16 && u64::from_str_radix(key, 16).is_ok(), "{key}");
         }
-        // Another process has another secret, so that nobody finds a key by trying all.
-        let other = Timed::embedded();
+        // Each limiter has its own secret, so an attacker cannot find a key by hashing candidates.
+        let other = TestLimiter::embedded();
         let others = keys_of(async {
             let _ = other.limiter.check(&LIMIT, KEY, 2).await;
         });
@@ -89,52 +89,56 @@ async fn keys_are_told_apart_and_not_told() {
 }
 
 #[tokio::test]
-async fn a_wait_is_told_once() {
+async fn a_waiting_call_is_reported_once() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let source = on.source;
-        let refused = |limit, retry_after| {
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
+        let rejected = |limit, retry_after| {
             format!(
-                "DEBUG refused limit=\"{limit}\" key=# retry_after={retry_after}s source=\"{source}\""
+                "DEBUG rejected limit=\"{limit}\" key=# retry_after={retry_after}s source=\"{source}\""
             )
         };
-        let expected = [refused("line", 7200), refused("slot", 7200), refused("wide", 3600)];
-        assert_eq!(events_of(calls::waits(&on)).await, expected);
+        let expected = [rejected("line", 7200), rejected("slot", 7200), rejected("wide", 3600)];
+        assert_eq!(events_of(calls::waits(&test)).await, expected);
     }
 }
 
 #[tokio::test]
-async fn only_checks_are_told() {
+async fn operations_other_than_checks_are_not_reported() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        assert_eq!(events_of(calls::quiet(&on)).await, [""; 0]);
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        assert_eq!(events_of(calls::other_operations(&test)).await, [""; 0]);
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_is_told_without_its_key() {
+async fn undecided_calls_are_reported_without_their_key() {
     let server = Server::start();
-    let on = Timed::redis(&server);
+    let test = TestLimiter::redis(&server);
     let name = format!("ratelimit:sliding:1h:events{{{KEY}}}");
     let _: () = server.connection().set(name, "foreign").expect("SET");
     let foreign = events_of(async {
-        assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
+        assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
     });
-    // The log names the limit, and says what to do.
+    // The events name the limit, and say what to do. The warning is not repeated for some seconds.
     let error = "error=the Redis key `ratelimit:sliding:1h:events{…}` does not hold the state of a \
-                 rate limit: delete it, or set another `key_prefix`";
-    assert_eq!(foreign.await, [format!("DEBUG not decided limit=\"events\" {error}")]);
+                 rate limit: delete the key, or set another `key_prefix`";
+    let expected = [
+        format!("WARN Redis does not decide limit=\"events\" on_error=Deny {error}"),
+        format!("DEBUG not decided limit=\"events\" {error}"),
+    ];
+    assert_eq!(foreign.await, expected);
 
     drop(server);
     let events = events_of(async {
-        assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
-        assert!(on.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
-        assert!(on.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
-        // The local count takes over.
+        assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
+        assert!(test.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
+        assert!(test.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
+        // Falls back to the local count.
         let local = LIMIT.on_error(OnError::Local);
-        assert!(on.limiter.check(&local, KEY, 1).await.is_ok());
-        assert!(on.limiter.check(&local, KEY, 1).await.is_err());
-        calls::nothing(&on).await;
+        assert!(test.limiter.check(&local, KEY, 1).await.is_ok());
+        assert!(test.limiter.check(&local, KEY, 1).await.is_err());
+        calls::mixed_limits(&test).await;
     });
     let events = events.await;
     let down = "DEBUG not decided limit=\"events\" error=no connection to Redis: ";
@@ -144,14 +148,17 @@ async fn what_cannot_be_decided_is_told_without_its_key() {
     assert!(events[..2].iter().all(|event| event.starts_with(down)), "{events:#?}");
     assert_eq!(
         events[2],
-        "DEBUG refused limit=\"events\" key=# retry_after=3600s source=\"fallback\""
+        "DEBUG rejected limit=\"events\" key=# retry_after=3600s source=\"fallback\""
     );
-    assert!(events[3].contains("the limits of one `check_all` are decided as one"), "{events:#?}");
+    assert!(
+        events[3].contains("the limits of one `check_all` are decided together"),
+        "{events:#?}"
+    );
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
 }
 
 #[tokio::test]
-async fn a_server_that_may_evict_keys_is_warned_of_once() {
+async fn a_server_that_may_evict_keys_causes_one_warning() {
     let server = Server::start();
     let warned = async |memory: &str, policy: &str| {
         let mut connection = server.connection();
@@ -159,10 +166,10 @@ async fn a_server_that_may_evict_keys_is_warned_of_once() {
             let mut set = redis::cmd("CONFIG");
             set.arg("SET").arg(name).arg(value).exec(&mut connection).expect("CONFIG SET");
         }
-        let on = Timed::redis(&server);
+        let test = TestLimiter::redis(&server);
         let events = events_of(async {
             for _ in 0..20 {
-                on.limiter.check(&LIMIT, policy, 0).await.expect("admitted");
+                test.limiter.check(&LIMIT, policy, 0).await.expect("admitted");
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
         });

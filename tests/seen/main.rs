@@ -1,9 +1,9 @@
-//! What operators see of a limiter: each call once, on either store, and never a key.
+//! The events and metrics of a limiter. On both stores, each call is reported once, and never with its key.
 
 mod calls;
 mod events;
 mod metrics;
-mod start;
+mod startup;
 
 use std::sync::{Arc, Mutex};
 
@@ -11,17 +11,17 @@ use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
 use support::server::Server;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// What no event and no label may have.
+/// The key of the calls: no event and no label contains it.
 const KEY: &str = "alice@example.org";
 
-/// A limiter on virtual time, and the word for who decides there.
-struct Timed {
+/// A limiter on a virtual clock, and the label of the source of its decisions.
+struct TestLimiter {
     limiter: RateLimiter,
     clock: VirtualClock,
     source: &'static str,
 }
 
-impl Timed {
+impl TestLimiter {
     fn embedded() -> Self {
         let clock = VirtualClock::new();
         let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
@@ -57,8 +57,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The events that `calls` cause, each a line of level, message and fields, with `#` for the hashes of
-/// keys.
+/// Returns the events of `calls`, each a line of level, message and fields. `#` replaces the hash of a key.
 async fn events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let masked = |event: String| match event.split_once(" key=") {
         Some((before, rest)) => {
@@ -70,7 +69,7 @@ async fn events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     raw_events_of(calls).await.into_iter().map(masked).collect()
 }
 
-/// The same, as they are.
+/// Returns the events of `calls` with the hashes of keys.
 async fn raw_events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()

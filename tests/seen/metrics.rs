@@ -1,4 +1,4 @@
-//! Metrics: each call is counted and timed once, under the limit that spoke.
+//! Metrics: each call is counted and timed once, under the limit that determines its decision.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use ratelimit_runtime::{Limit, OnError, RateLimiter};
 use support::server::Server;
 
-use crate::{KEY, Timed, calls};
+use crate::{KEY, TestLimiter, calls};
 
 const LIMIT: Limit = Limit::sliding("metrics", 1, Duration::from_secs(3600));
 
-/// The calls by limit, outcome and source, and the seconds they took by limit and source.
+/// The recorded calls by limit, outcome and source, and their durations by limit and source.
 #[derive(Default)]
-struct Recorded {
+struct Recording {
     decisions: BTreeMap<String, u64>,
     durations: BTreeMap<String, Vec<f64>>,
 }
 
-impl Recorded {
+impl Recording {
     async fn during(calls: impl Future<Output = ()>) -> Self {
         let recorder = DebuggingRecorder::new();
         let guard = metrics::set_default_local_recorder(&recorder);
         calls.await;
         drop(guard);
-        let mut seen = Self::default();
+        let mut recording = Self::default();
         for (key, _, _, value) in recorder.snapshotter().snapshot().into_vec() {
             let key = key.key();
             if key.name() == "ratelimit_breaker_open" {
@@ -38,21 +38,21 @@ impl Recorded {
             assert!(!key.to_string().contains(KEY), "{key}");
             match (key.name(), value) {
                 ("ratelimit_decisions_total", DebugValue::Counter(calls)) => {
-                    seen.decisions.insert(labels.join(" "), calls);
+                    recording.decisions.insert(labels.join(" "), calls);
                 }
                 ("ratelimit_decision_duration_seconds", DebugValue::Histogram(seconds)) => {
                     let seconds = seconds.into_iter().map(Into::into).collect();
-                    seen.durations.insert(labels.join(" "), seconds);
+                    recording.durations.insert(labels.join(" "), seconds);
                 }
                 ("ratelimit_keys", DebugValue::Gauge(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
-        seen
+        recording
     }
 
-    /// Checks that these calls were counted, and as many were timed.
-    fn are(&self, calls: &[(&str, &str, &str, u64)]) {
+    /// Asserts that exactly these calls were counted, and that each was timed.
+    fn assert(&self, calls: &[(&str, &str, &str, u64)]) {
         let mut timed = BTreeMap::<_, u64>::new();
         let mut counted = BTreeMap::new();
         for (limit, outcome, source, calls) in calls {
@@ -68,41 +68,44 @@ impl Recorded {
 #[tokio::test]
 async fn every_call_is_counted_once() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let source = on.source;
-        let plain = Recorded::during(calls::plain(&on)).await;
-        plain.are(&[
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
+        let plain = Recording::during(calls::plain(&test)).await;
+        plain.assert(&[
             ("plain", "allowed", source, 1),
             ("plain", "limited", source, 1),
             ("plain", "cost_exceeds_capacity", "none", 1),
         ]);
-        let shadow = Recorded::during(calls::shadow(&on)).await;
-        shadow.are(&[
+        let shadow = Recording::during(calls::shadow(&test)).await;
+        shadow.assert(&[
             ("shadow", "shadow_allowed", source, 1),
             ("shadow", "shadow_limited", source, 1),
             ("shadow", "shadow_limited", "none", 1),
         ]);
-        let nothing = Recorded::during(calls::nothing(&on)).await;
-        nothing.are(&[("plain", "unavailable", "none", 1)]);
-        Recorded::during(calls::quiet(&on)).await.are(&[]);
+        let mixed = Recording::during(calls::mixed_limits(&test)).await;
+        mixed.assert(&[("plain", "unavailable", "none", 1)]);
+        Recording::during(calls::other_operations(&test)).await.assert(&[]);
     }
 }
 
 #[tokio::test]
-async fn several_limits_are_one_call_of_the_one_that_speaks() {
+async fn a_call_of_several_limits_is_counted_under_the_limit_that_determines_the_decision() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let several = Recorded::during(calls::several(&on)).await;
-        several.are(&[("narrow", "allowed", on.source, 2), ("narrow", "limited", on.source, 1)]);
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let several = Recording::during(calls::several(&test)).await;
+        several.assert(&[
+            ("narrow", "allowed", test.source, 2),
+            ("narrow", "limited", test.source, 1),
+        ]);
     }
 }
 
 #[tokio::test]
-async fn a_wait_is_one_call() {
+async fn a_waiting_call_is_counted_once() {
     let server = Server::start();
-    for on in [Timed::embedded(), Timed::redis(&server)] {
-        let source = on.source;
-        Recorded::during(calls::waits(&on)).await.are(&[
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let source = test.source;
+        Recording::during(calls::waits(&test)).await.assert(&[
             ("line", "allowed", source, 2),
             ("line", "limited", source, 1),
             ("slot", "allowed", source, 2),
@@ -114,10 +117,10 @@ async fn a_wait_is_one_call() {
 }
 
 #[tokio::test]
-async fn a_wait_is_timed_to_its_end() {
+async fn the_duration_of_a_call_includes_its_wait() {
     let limit = Limit::leaky_bucket("timed", 1, Duration::from_millis(50));
     let limit = limit.wait(Duration::from_secs(60));
-    let recorded = Recorded::during(async {
+    let recorded = Recording::during(async {
         let limiter = RateLimiter::embedded();
         for _ in 0..2 {
             let check = limiter.check(&limit, KEY, 1);
@@ -129,18 +132,18 @@ async fn a_wait_is_timed_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_becomes_of_calls_without_redis_is_counted() {
-    let on = Timed::redis(&Server::start());
-    let recorded = Recorded::during(async {
-        assert!(on.limiter.check(&LIMIT, KEY, 1).await.is_err());
-        assert!(on.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
-        assert!(on.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
+async fn the_outcomes_of_calls_without_redis_are_counted() {
+    let test = TestLimiter::redis(&Server::start());
+    let recorded = Recording::during(async {
+        assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
+        assert!(test.limiter.check(&LIMIT.shadow(true), KEY, 1).await.is_ok());
+        assert!(test.limiter.check(&LIMIT.on_error(OnError::Allow), KEY, 1).await.is_ok());
         for admitted in [true, false] {
-            let check = on.limiter.check(&LIMIT.on_error(OnError::Local), KEY, 1);
+            let check = test.limiter.check(&LIMIT.on_error(OnError::Local), KEY, 1);
             assert_eq!(check.await.is_ok(), admitted);
         }
     });
-    recorded.await.are(&[
+    recorded.await.assert(&[
         ("metrics", "unavailable", "none", 2),
         ("metrics", "allowed", "fallback", 2),
         ("metrics", "limited", "fallback", 1),
@@ -148,7 +151,7 @@ async fn what_becomes_of_calls_without_redis_is_counted() {
 }
 
 #[tokio::test]
-async fn exporters_are_told_what_it_is() {
+async fn metrics_have_units_and_descriptions() {
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
     assert!(RateLimiter::embedded().check(&LIMIT, KEY, 1).await.is_ok());
@@ -164,7 +167,7 @@ async fn exporters_are_told_what_it_is() {
     assert_eq!(units["ratelimit_keys"], Unit::Count);
 }
 
-/// Whether the breaker of the only server is open.
+/// Returns whether the gauge of the breaker is open, if there is a gauge.
 fn is_open(recorder: &DebuggingRecorder) -> Option<bool> {
     let metrics = recorder.snapshotter().snapshot().into_vec();
     let mut gauges = metrics.into_iter().filter_map(|(key, _, _, value)| {
@@ -175,7 +178,7 @@ fn is_open(recorder: &DebuggingRecorder) -> Option<bool> {
 }
 
 #[tokio::test]
-async fn a_breaker_that_opens_and_closes_is_seen() {
+async fn a_gauge_shows_whether_the_breaker_is_open() {
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let server = Server::start();
@@ -184,7 +187,7 @@ async fn a_breaker_that_opens_and_closes_is_seen() {
     assert_eq!(is_open(&recorder), None);
     let port = server.port();
     drop(server);
-    // The connection breaks, and another is not made.
+    // The connection breaks, and the next attempt to connect fails.
     loop {
         assert!(limiter.check(&LIMIT, KEY, 1).await.is_err());
         match is_open(&recorder) {
@@ -192,7 +195,7 @@ async fn a_breaker_that_opens_and_closes_is_seen() {
             Some(open) => break assert!(open),
         }
     }
-    let _back = Server::start_on(port);
+    let _restarted = Server::start_on(port);
     while limiter.check(&LIMIT, KEY, 0).await.is_err() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -1,4 +1,4 @@
-//! Many calls at once: each gets what it would have got one after the other, from fewer scripts.
+//! Concurrent calls share scripts. Each call gets the decision that it would get in a sequence of single calls.
 
 use std::time::Duration;
 
@@ -7,26 +7,30 @@ use redis::Commands;
 use support::ALGORITHMS;
 use support::server::Server;
 
-use crate::{Timed, decision};
+use crate::{TestLimiter, decision};
 
-/// Asks all at once, and gives the answers in their order.
-async fn at_once(limiter: &RateLimiter, limit: &Limit, calls: &[(String, u32)]) -> Vec<Decision> {
+/// Checks all calls at the same time, and returns their decisions in the order of the calls.
+async fn check_concurrently(
+    limiter: &RateLimiter,
+    limit: &Limit,
+    calls: &[(String, u32)],
+) -> Vec<Decision> {
     let check = |(key, cost): &(String, u32)| tokio::spawn(limiter.check(limit, key, *cost));
     let tasks: Vec<_> = calls.iter().map(check).collect();
-    let mut answers = Vec::new();
+    let mut decisions = Vec::new();
     for task in tasks {
-        answers.push(decision(task.await.expect("no panic")));
+        decisions.push(decision(task.await.expect("no panic")));
     }
-    answers
+    decisions
 }
 
 #[tokio::test]
-async fn equal_calls_are_answered_as_if_one_came_after_the_other() {
+async fn concurrent_equal_calls_get_the_decisions_of_sequential_calls() {
     let server = Server::start();
-    let (redis, one) = (Timed::redis(&server), Timed::embedded());
-    redis.clock.set(one.clock.now());
+    let (redis, embedded) = (TestLimiter::redis(&server), TestLimiter::embedded());
+    redis.clock.set(embedded.clock.now());
     for algorithm in ALGORITHMS {
-        // Periods and thresholds that leave fractions of a token and of a microsecond.
+        // Periods and thresholds that result in fractions of a token and of a microsecond.
         for (threshold, millis) in [(7, 10_001), (100, 9_973), (150, 1_000), (1_000, 333)] {
             let period = Duration::from_millis(millis);
             let mut limit = Limit::new("batch", algorithm, threshold, period).expect("valid");
@@ -38,13 +42,15 @@ async fn equal_calls_are_answered_as_if_one_came_after_the_other() {
                 let cost = limit.capacity().min(cost);
                 let calls = vec![(key.clone(), cost); 120];
                 let before = server.script_calls();
-                let mut got = at_once(&redis.limiter, &limit, &calls).await;
-                assert!(server.script_calls() - before < 40, "they were not put together");
+                let mut got = check_concurrently(&redis.limiter, &limit, &calls).await;
+                let scripts = server.script_calls() - before;
+                assert!(scripts < 40, "{scripts} scripts: the calls were not batched");
                 let mut expected = Vec::new();
                 for (key, cost) in &calls {
-                    let mut answer = decision(one.limiter.check(&limit, key, *cost).await);
-                    answer.source = Source::Redis;
-                    expected.push(answer);
+                    let check = embedded.limiter.check(&limit, key, *cost);
+                    let mut decision = decision(check.await);
+                    decision.source = Source::Redis;
+                    expected.push(decision);
                 }
                 let order = |decision: &Decision| {
                     (!decision.allowed, u32::MAX - decision.remaining, decision.reset_after)
@@ -54,17 +60,17 @@ async fn equal_calls_are_answered_as_if_one_came_after_the_other() {
                 assert_eq!(got, expected, "{algorithm}, {threshold} in {millis} ms, round {round}");
                 let pause = period * (round as u32 % 3) / 5 + Duration::from_micros(1_234);
                 redis.clock.advance(pause);
-                one.clock.advance(pause);
+                embedded.clock.advance(pause);
             }
         }
     }
 }
 
-/// Keys and costs as they come, some more often than others.
+/// Some keys and costs occur more often than others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_call_of_a_mixture_gets_its_own_answer() {
+async fn concurrent_calls_with_different_keys_and_costs_get_their_own_decisions() {
     let server = Server::start();
-    let timed = Timed::redis(&server);
+    let test = TestLimiter::redis(&server);
     for algorithm in ALGORITHMS {
         let mut limit =
             Limit::new("mixture", algorithm, 50, Duration::from_secs(60)).expect("valid");
@@ -73,30 +79,30 @@ async fn each_call_of_a_mixture_gets_its_own_answer() {
         }
         let call = |number: u32| (format!("key {}", number * number % 40), 1 + number % 3);
         let calls: Vec<_> = (0..600).map(call).collect();
-        let answers = at_once(&timed.limiter, &limit, &calls).await;
+        let decisions = check_concurrently(&test.limiter, &limit, &calls).await;
         for key in 0..40 {
             let key = format!("key {key}");
-            let of_key = calls.iter().zip(&answers).filter(|((other, _), _)| *other == key);
+            let of_key = calls.iter().zip(&decisions).filter(|((other, _), _)| *other == key);
             let admitted: u32 = of_key
                 .clone()
-                .filter(|(_, answer)| answer.allowed)
+                .filter(|(_, decision)| decision.allowed)
                 .map(|((_, cost), _)| cost)
                 .sum();
-            let wanted: u32 = of_key.clone().map(|((_, cost), _)| cost).sum();
-            let left = timed.limiter.peek(&limit, &key, 0).await.expect("a decision").remaining;
+            let requested: u32 = of_key.clone().map(|((_, cost), _)| cost).sum();
+            let left = test.limiter.peek(&limit, &key, 0).await.expect("a decision").remaining;
             assert_eq!(left, 50 - admitted, "{algorithm}, {key}");
-            // Who was refused did not fit.
-            let least =
-                of_key.filter(|(_, answer)| !answer.allowed).map(|((_, cost), _)| *cost).min();
+            // Each rejected call costs more than is left.
+            let rejected = of_key.filter(|(_, decision)| !decision.allowed);
+            let least = rejected.map(|((_, cost), _)| *cost).min();
             assert!(least.is_none_or(|least| least > left), "{algorithm}, {key}");
-            assert!(least.is_some() == (wanted > admitted));
+            assert!(least.is_some() == (requested > admitted));
         }
     }
 }
 
-/// What is wrong with one key is told to its callers alone.
+/// The error of a foreign key reaches only the callers of that key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_key_harms_no_other() {
+async fn a_foreign_key_in_a_batch_fails_only_its_own_calls() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
@@ -112,30 +118,30 @@ async fn a_foreign_key_harms_no_other() {
     }
     let calls = (0..200).map(|key| (key, tokio::spawn(limiter.check(&limit, key, 1))));
     for (key, call) in calls.collect::<Vec<_>>() {
-        let answer = call.await.expect("no panic");
+        let result = call.await.expect("no panic");
         if key % 4 > 1 {
-            assert_eq!(answer.expect("admitted").remaining, 4);
+            assert_eq!(result.expect("admitted").remaining, 4);
             continue;
         }
-        let Err(Rejection::Unavailable { error, .. }) = answer else { panic!("{answer:?}") };
+        let Err(Rejection::Unavailable { error, .. }) = result else { panic!("{result:?}") };
         let StoreError::ForeignKey { key: named, .. } = &error else { panic!("{error:?}") };
         assert!(named.ends_with(&format!("{{{key}}}")), "{named}");
     }
 }
 
-/// Who gives up while it waits to be taken along is not charged, and nobody else is held up.
+/// A call that is dropped before its batch is sent is not charged, and delays no other call.
 #[tokio::test]
-async fn who_gives_up_in_the_queue_is_not_charged() {
+async fn a_queued_call_that_is_dropped_is_not_charged() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
-    let limit = Limit::fixed("left", 1_000, Duration::from_secs(3600));
+    let limit = Limit::fixed("dropped", 1_000, Duration::from_secs(3600));
     limiter.check(&limit, "key", 1).await.expect("admitted");
     let mut calls: Vec<_> = (0..100).map(|_| Box::pin(limiter.check(&limit, "key", 1))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for call in &mut calls {
         assert!(call.as_mut().poll(&mut context).is_pending());
     }
-    // The first four are on their way; nobody has taken off with the others yet.
+    // The first four are in flight, and the others are queued.
     drop(calls.split_off(4));
     for call in calls {
         call.await.expect("admitted");

@@ -1,4 +1,5 @@
-//! What Redis does to a limiter: flushed scripts, lost keys, foreign keys, silence, absence.
+//! Faults of Redis: flushed scripts, deleted keys, foreign keys, timeouts, restarts. Also the limits of
+//! connections and requests, and invalid settings.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,20 +17,21 @@ use support::server::Server;
 
 pub(crate) const DAILY: Limit = Limit::sliding("daily", 500, Duration::from_secs(86_400));
 
-pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Rejection>) -> StoreError {
-    match answer {
+/// Returns the error of a call that was not decided.
+pub(crate) fn store_error<T: std::fmt::Debug>(result: Result<T, Rejection>) -> StoreError {
+    match result {
         Err(Rejection::Unavailable { error, .. }) => error,
         other => panic!("expected no decision, got {other:?}"),
     }
 }
 
-/// A limiter whose errors are seen.
-pub(crate) fn denying(url: &str) -> Builder {
+/// Returns a builder for limiters that reject calls which Redis does not decide.
+pub(crate) fn denying_builder(url: &str) -> Builder {
     RateLimiter::builder().redis(url).on_error(OnError::Deny)
 }
 
-/// The first decision after the server is back, which has to come within a second.
-async fn recovered(limiter: &RateLimiter) -> Decision {
+/// Returns the first decision after the server has recovered, within a second.
+async fn first_decision(limiter: &RateLimiter) -> Decision {
     let start = Instant::now();
     loop {
         match limiter.check(&DAILY, (), 1).await {
@@ -41,7 +43,7 @@ async fn recovered(limiter: &RateLimiter) -> Decision {
 }
 
 #[tokio::test]
-async fn a_flush_of_the_scripts_between_calls_is_not_noticed() {
+async fn calls_succeed_after_the_scripts_were_flushed() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
@@ -53,7 +55,7 @@ async fn a_flush_of_the_scripts_between_calls_is_not_noticed() {
 }
 
 #[test]
-fn flushes_of_the_scripts_during_calls_charge_nothing_twice() {
+fn script_flushes_during_calls_charge_no_call_twice() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let (admitted, done) = (AtomicU32::new(0), AtomicBool::new(false));
@@ -94,7 +96,7 @@ fn flushes_of_the_scripts_during_calls_charge_nothing_twice() {
 }
 
 #[tokio::test]
-async fn a_deleted_key_starts_anew() {
+async fn a_deleted_key_starts_from_zero() {
     let server = Server::start();
     let limiter = server.builder().cache_rejections(false).build().expect("valid");
     let mut connection = server.connection();
@@ -109,7 +111,7 @@ async fn a_deleted_key_starts_anew() {
 }
 
 #[tokio::test]
-async fn a_foreign_key_is_left_alone_and_named() {
+async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
@@ -123,7 +125,7 @@ async fn a_foreign_key_is_left_alone_and_named() {
         let value: String = connection.hget(&key, "field").expect("HGET");
         assert_eq!(value, "value");
 
-        // As long as a state, shorter, and longer.
+        // Values that are shorter than a state, as long, and longer.
         for length in [1, 12, 16, 26, 35, 100] {
             let word = "x".repeat(length);
             let _: () = connection.set(&key, &word).expect("SET");
@@ -132,14 +134,13 @@ async fn a_foreign_key_is_left_alone_and_named() {
             assert_eq!(connection.get::<_, String>(&key).expect("GET"), word);
         }
 
-        limiter.reset(&limit, 1).await.expect("answers");
+        limiter.reset(&limit, 1).await.expect("a reply");
         assert!(limiter.check(&limit, 1, 1).await.is_ok());
     }
 }
 
-/// Among several limits, the error names the key that is foreign and no other.
 #[tokio::test]
-async fn a_foreign_key_is_named_among_innocent_ones() {
+async fn the_error_of_several_limits_names_only_the_foreign_key() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
@@ -151,20 +152,20 @@ async fn a_foreign_key_is_named_among_innocent_ones() {
     for foreign in ALGORITHMS {
         let name = |algorithm: Algorithm| format!("ratelimit:{algorithm}:1m:group{{1}}");
         let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
-        let mut names_it = async || {
+        let mut assert_foreign = async || {
             let error = store_error(limiter.check_all(&parts).await);
             let StoreError::ForeignKey { key, .. } = &error else { panic!("{error:?}") };
             assert_eq!(**key, *name(foreign));
-            // Nothing is charged to the others.
+            // The other keys are not charged.
             let keys: Vec<String> = connection.keys("*").expect("KEYS");
             assert_eq!(keys, [name(foreign)]);
         };
         let mut other = server.connection();
-        // A command that fails, and a state that is none.
+        // A value of another type, and a string that is not a state.
         let _: () = other.hset(name(foreign), "field", "value").expect("HSET");
-        names_it().await;
+        assert_foreign().await;
         let _: () = other.set(name(foreign), "x".repeat(32)).expect("SET");
-        names_it().await;
+        assert_foreign().await;
         let _: () = other.del(name(foreign)).expect("DEL");
     }
     let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
@@ -172,10 +173,10 @@ async fn a_foreign_key_is_named_among_innocent_ones() {
 }
 
 #[tokio::test]
-async fn silence_costs_the_deadline_and_no_more() {
+async fn a_call_without_a_reply_ends_at_the_deadline() {
     let server = Server::start();
     let limiter = server.builder().deadline(Duration::from_millis(80)).build().expect("valid");
-    // The first call makes the connection, which a busy machine may take longer for.
+    // The first call connects. On a busy machine this can take longer than the deadline.
     while limiter.check(&DAILY, (), 1).await.is_err() {}
     let mut connection = server.connection();
     redis::cmd("CLIENT").arg("PAUSE").arg(2_000).exec(&mut connection).expect("CLIENT PAUSE");
@@ -188,13 +189,13 @@ async fn silence_costs_the_deadline_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_is_found_again() {
+async fn decisions_resume_after_the_server_restarts() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
     let port = server.port();
     drop(server);
-    // The connection breaks, the next one is not made, and no third is tried.
+    // The connection breaks, the next attempt to connect fails, and the breaker opens.
     for number in 0..100 {
         match store_error(limiter.check(&DAILY, (), 1).await) {
             StoreError::Connection { .. } if number < 2 => {}
@@ -204,34 +205,34 @@ async fn a_server_that_comes_back_is_found_again() {
             error => panic!("{number}: {error:?}"),
         }
     }
-    let _back = Server::start_on(port);
-    assert_eq!(recovered(&limiter).await.remaining, 499);
+    let _restarted = Server::start_on(port);
+    assert_eq!(first_decision(&limiter).await.remaining, 499);
 }
 
-/// A connection that takes longer than a decision is made all the same, and serves a later one.
+/// A connection attempt that takes longer than the deadline serves a later call.
 #[tokio::test]
-async fn an_attempt_to_connect_outlasts_the_call_that_began_it() {
+async fn a_connection_attempt_outlasts_the_call_that_started_it() {
     let server = Server::start();
     let slow = Proxy::start(server.port(), Duration::from_millis(300));
     let url = format!("redis://127.0.0.1:{}", slow.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
-    // Were it begun anew by each call, none would ever last long enough.
+    // If each call started its own attempt, none would succeed within the deadline.
     while limiter.check(&DAILY, (), 1).await.is_err() {}
     assert_eq!(slow.connections(), 1);
 }
 
-/// A runtime that begins to connect and then stands still keeps no other from connecting.
+/// A runtime that is no longer polled while it connects.
 #[test]
-fn a_runtime_that_stands_still_keeps_nobody_else() {
+fn an_idle_runtime_does_not_keep_others_from_connecting() {
     let server = Server::start();
     let limiter = server.builder().deadline(Duration::from_millis(200)).build().expect("valid");
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
-    let mut begun = Box::pin(limiter.check(&DAILY, (), 1));
+    let mut connecting = Box::pin(limiter.check(&DAILY, (), 1));
     stuck.block_on(async {
-        let poll = begun.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let poll = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll.is_pending());
     });
     let running = tokio::runtime::Runtime::new().expect("a runtime");
@@ -239,32 +240,31 @@ fn a_runtime_that_stands_still_keeps_nobody_else() {
     assert!(decided, "no decision in 20 attempts");
 }
 
-/// A connection on which nothing comes back is given up after some decisions, also when nobody says
-/// that it is broken.
+/// After some timeouts, a connection is replaced, also if it has reported no error.
 #[tokio::test]
-async fn a_connection_that_fell_silent_is_replaced() {
+async fn a_connection_without_replies_is_replaced() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let url = format!("redis://127.0.0.1:{}", proxy.port);
     let deadline = Duration::from_millis(150);
-    let limiter = denying(&url).deadline(deadline).build().expect("valid");
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
     while limiter.check(&DAILY, (), 1).await.is_err() {}
-    proxy.set(Network::Silent);
+    proxy.set(Network::Blackhole);
     for _ in 0..3 {
         let error = store_error(limiter.check(&DAILY, (), 1).await);
         assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
     }
     proxy.set(Network::Up);
-    // From here on nobody waits for it.
+    // The breaker is open: calls do not wait.
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
-    recovered(&limiter).await;
+    first_decision(&limiter).await;
     assert!(proxy.connections() >= 2);
 }
 
-/// Each worker of a server may have a runtime of its own; all of them keep their connections.
+/// Each worker of a web server can have its own runtime.
 #[test]
-fn many_runtimes_keep_their_connections() {
+fn each_of_many_runtimes_keeps_its_connection() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let runtimes: Vec<_> = (0..40)
@@ -283,9 +283,9 @@ fn many_runtimes_keep_their_connections() {
     assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
 }
 
-/// Connections belong to runtimes; a limiter does not.
+/// A connection belongs to a runtime, the limiter does not.
 #[test]
-fn a_limiter_outlives_runtimes() {
+fn a_limiter_outlives_its_runtimes() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for left in (480..500).rev() {
@@ -296,19 +296,18 @@ fn a_limiter_outlives_runtimes() {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error_and_no_panic() {
+fn a_call_without_a_runtime_is_an_error_and_no_panic() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut check = pin!(limiter.check(&DAILY, (), 1));
-    let Poll::Ready(answer) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("nothing to wait for")
+    let Poll::Ready(result) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("the call is pending")
     };
-    assert_eq!(store_error(answer), StoreError::NoRuntime);
+    assert_eq!(store_error(result), StoreError::NoRuntime);
 }
 
-/// More decisions than may be are not asked for.
 #[tokio::test]
-async fn no_more_is_awaited_than_may_be() {
+async fn calls_above_max_in_flight_are_rejected_without_a_request() {
     let server = Server::start();
     let limiter = server.builder().max_in_flight(3).build().expect("valid");
     limiter.check(&DAILY, (), 1).await.expect("admitted");
@@ -321,14 +320,14 @@ async fn no_more_is_awaited_than_may_be() {
     let error = store_error(fourth.clone());
     assert!(matches!(error, StoreError::Overloaded { max_in_flight: 3, .. }), "{error:?}");
     assert!(error.to_string().contains("max_in_flight"), "{error}");
-    // Those that are given up make room.
+    // Dropped calls are no longer in flight.
     drop(calls);
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
 }
 
-/// Some hosted services refuse `TIME` in scripts.
+/// Some hosted services do not allow `TIME` in scripts.
 #[tokio::test]
-async fn a_server_that_does_not_tell_the_time_is_told() {
+async fn the_error_of_a_server_without_time_suggests_the_client_clock() {
     let server = Server::start();
     let mut connection = server.connection();
     redis::cmd("ACL")
@@ -336,29 +335,29 @@ async fn a_server_that_does_not_tell_the_time_is_told() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://timeless:any@");
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     let error = store_error(limiter.check(&DAILY, (), 1).await);
     assert!(error.to_string().contains("Clock::Client"), "{error:?}");
-    let limiter = denying(&url).clock(Clock::Client).build().expect("valid");
+    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
     assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
 }
 
-/// The server's time is taken to the microsecond.
+/// The scripts read the time of the server with microseconds.
 #[tokio::test]
-async fn windows_are_shorter_than_seconds() {
+async fn windows_can_be_shorter_than_a_second() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let limit = Limit::sliding("short", 1, Duration::from_millis(900));
     assert!(limiter.check(&limit, (), 1).await.is_ok());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let refused = limiter.check(&limit, (), 1).await;
-    let wait = refused.expect_err("within the window").retry_after().expect("limited");
+    let rejected = limiter.check(&limit, (), 1).await;
+    let wait = rejected.expect_err("within the window").retry_after().expect("limited");
     assert!(wait <= Duration::from_millis(800), "{wait:?}");
 }
 
-/// What may have been executed is not sent again.
+/// Redis may have executed the script of a failed request.
 #[tokio::test]
-async fn an_error_is_not_answered_by_sending_again() {
+async fn a_request_is_not_repeated_after_an_error() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
@@ -379,7 +378,7 @@ async fn an_error_is_not_answered_by_sending_again() {
 }
 
 #[test]
-fn bad_settings_are_named() {
+fn errors_of_invalid_settings_name_the_setting_and_no_password() {
     let build = |url: &str| RateLimiter::builder().redis(url).build().err();
     for url in [
         "",

@@ -1,26 +1,26 @@
-//! What the stores promise: the embedded one, Redis, and the two against each other.
+//! The promises of the embedded store and of Redis, and that both make the same decisions.
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
 mod batches;
-mod bounds;
 mod by_hand;
+mod connections;
+mod embedded;
 mod extremes;
 mod faults;
+mod lease_terms;
+mod leased_buckets;
 mod leases;
-mod life;
-mod links;
 mod long_logs;
-mod mixed;
-mod operator;
 mod parity;
 mod policies;
 mod prefixes;
-mod refusals;
+mod rejection_cache;
+mod reservations;
 mod semantics;
-mod slots;
-mod terms;
-mod together;
+mod server_errors;
+mod several_limits;
+mod ttl;
 mod waiting;
 
 use std::time::Duration;
@@ -30,33 +30,31 @@ use ratelimit_runtime::{
 };
 use support::server::Server;
 
-/// Runs a test body on the embedded store, then on Redis.
+/// Declares tests that run on the embedded store, and then on Redis. There, each key has to have a TTL.
 macro_rules! on_both_stores {
-    ($($(#[$attribute:meta])* async fn $name:ident($timed:ident: Timed) $body:block)*) => {$(
+    ($($(#[$attribute:meta])* async fn $name:ident($test:ident: TestLimiter) $body:block)*) => {$(
         $(#[$attribute])*
         #[tokio::test]
         async fn $name() {
             let server = support::server::Server::start();
-            for $timed in [$crate::Timed::embedded(), $crate::Timed::redis(&server)] {
-                println!("{:?}", $timed.limiter);
+            for $test in [$crate::TestLimiter::embedded(), $crate::TestLimiter::redis(&server)] {
+                println!("{:?}", $test.limiter);
                 $body
             }
-            for (key, life) in server.lives() {
-                assert!(life > 0, "{key} has no TTL");
-            }
+            server.assert_all_keys_expire();
         }
     )*};
 }
 
 use on_both_stores;
 
-/// A limiter on virtual time, and its clock.
-struct Timed {
+/// A limiter on a virtual clock.
+struct TestLimiter {
     limiter: RateLimiter,
     clock: VirtualClock,
 }
 
-impl Timed {
+impl TestLimiter {
     fn embedded() -> Self {
         let clock = VirtualClock::new();
         let limiter = RateLimiter::builder()
@@ -73,11 +71,12 @@ impl Timed {
         Self { limiter, clock }
     }
 
+    /// Checks a call, and returns whether the store admits it.
     async fn allows(&self, limit: &Limit, cost: u32) -> bool {
         self.decide(limit, cost).await.allowed
     }
 
-    /// Checks a call and gives its decision, whether it was admitted or not.
+    /// Checks a call, and returns the decision, also if the call is rejected.
     async fn decide(&self, limit: &Limit, cost: u32) -> Decision {
         decision(self.limiter.check(limit, "key", cost).await)
     }
@@ -87,16 +86,17 @@ impl Timed {
     }
 }
 
-fn decision(answer: Result<Decision, Rejection>) -> Decision {
-    match answer {
+/// Returns the decision of an admitted or a rejected call.
+fn decision(result: Result<Decision, Rejection>) -> Decision {
+    match result {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
-        Err(other) => panic!("the store did not decide: {other:?}"),
+        Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }
 
-/// The futures of a limiter can be sent to another task and hold nothing borrowed.
+/// The futures of a limiter can move to another task, because they borrow nothing.
 #[test]
-fn futures_are_send_and_own_what_they_need() {
+fn futures_are_send_and_borrow_nothing() {
     fn owned<T: Send + 'static>(_: T) {}
     const LIMIT: Limit = Limit::fixed("owned", 1, Duration::from_secs(1));
     let (limiter, key) = (RateLimiter::embedded(), String::from("key"));

@@ -1,5 +1,5 @@
-//! The same trace gives the same decisions, remaining, `retry_after` and `reset_after` from the
-//! reference model, the embedded store and Redis.
+//! Random traces: the reference model, the embedded store and Redis make the same decisions, with the same
+//! `remaining`, `retry_after` and `reset_after`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
     Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
-use support::model::{Expected, Model};
+use support::model::{ExpectedDecision, Model};
 use support::server::Server;
 
 use crate::decision;
 
-/// Traces of each algorithm and steps of each trace; together over 100,000 decisions a run.
+/// The traces of each algorithm, and the steps of each trace: over 100,000 decisions in all.
 const TRACES: u32 = 180;
 const STEPS: std::ops::Range<usize> = 1..700;
 const KEYS: usize = 2;
@@ -28,7 +28,7 @@ enum Step {
         key: usize,
         cost: u32,
     },
-    /// So many equal calls at once: on Redis most of them share scripts.
+    /// Makes `count` equal calls at the same time: on Redis, most of them share scripts.
     Burst {
         key: usize,
         cost: u32,
@@ -42,7 +42,7 @@ enum Step {
         key: usize,
         cost: u32,
     },
-    /// Gives back what was charged some eighths of a period and microseconds ago.
+    /// Returns units that were charged some eighths of a period and some microseconds ago.
     Return {
         key: usize,
         cost: u32,
@@ -52,35 +52,34 @@ enum Step {
     Reset {
         key: usize,
     },
-    /// Moves the clock by eighths of a period and microseconds; backwards if negative.
+    /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
     Wait {
         eighths: i64,
         micros: i64,
     },
-    /// Nobody comes for years.
+    /// Moves the clock by years.
     Idle {
         years: i64,
     },
-    /// Waits exactly as long as the last refusal said, or a microsecond less.
+    /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
     Retry {
         early: bool,
     },
-    /// From here on another threshold (and burst) applies.
+    /// Applies another threshold, burst and align to the steps after this one.
     Change(usize),
 }
 
-/// A limit, and the offset from UTC in minutes at which its windows begin.
+/// A limit, and the offset of its aligned windows from UTC in minutes.
 #[derive(Clone)]
-struct Aligned {
+struct AlignedLimit {
     limit: Limit,
     align: Option<i64>,
 }
 
 #[derive(Clone)]
 struct Trace {
-    /// The limits that are switched between; of one algorithm and period. Those of one align share a
-    /// count.
-    limits: Vec<Aligned>,
+    /// Limits of one algorithm and period. Those of one align share a count.
+    limits: Vec<AlignedLimit>,
     steps: Vec<Step>,
 }
 
@@ -124,7 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Nothing in a trace depends on another part of it, so that a failing one is shrunk part by part.
+/// The parts of a trace are independent of each other, so proptest can shrink a failing trace part by part.
 fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
     let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
     let aligns = prop_oneof![
@@ -146,23 +145,24 @@ fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
             });
             let period = match aligns.iter().any(Option::is_some) {
                 true => days,
-                // The model counts exactly; `very_fine_rates_are_never_faster` is about the others.
+                // The model counts exactly. `very_fine_rates_are_rounded_down` tests rates that are too fine.
                 false if !exact => 60_000_000,
                 false => period,
             };
-            let limits = sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| Aligned {
-                limit: limit(algorithm, threshold, period, align, burst),
-                align: align.map(i64::from),
-            });
+            let limits =
+                sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| AlignedLimit {
+                    limit: limit(algorithm, threshold, period, align, burst),
+                    align: align.map(i64::from),
+                });
             Trace { limits: limits.collect(), steps }
         },
     )
 }
 
-/// One step a line.
+/// Prints each step on a line.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Aligned { limit, align } in &self.limits {
+        for AlignedLimit { limit, align } in &self.limits {
             let (threshold, period, capacity) =
                 (limit.threshold(), limit.period(), limit.capacity());
             writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {align:?}")?;
@@ -189,11 +189,11 @@ fn limit(
     limit
 }
 
-/// Everything that is compared, one of each kind for every key.
+/// The model and the two stores that play a trace.
 struct Parity {
-    /// By align, of each key.
+    /// For each key, a model for each align.
     models: Vec<BTreeMap<Option<i64>, Model>>,
-    /// One store a key, so that no key makes room for another.
+    /// A store for each key, so that no key is evicted for another.
     embedded: Vec<RateLimiter>,
     redis: RateLimiter,
     clock: VirtualClock,
@@ -223,9 +223,9 @@ impl Parity {
         }
     }
 
-    /// Runs the trace and counts its decisions.
+    /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let Aligned { mut limit, mut align } = trace.limits[0].clone();
+        let AlignedLimit { mut limit, mut align } = trace.limits[0].clone();
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -243,7 +243,7 @@ impl Parity {
                     let Some((key, cost, wait)) = retry.take() else {
                         continue;
                     };
-                    // A virtual clock stands still there.
+                    // A virtual clock does not pass this time.
                     if self.clock.now() + wait > Duration::from_micros(1 << 52) {
                         continue;
                     }
@@ -254,7 +254,7 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Change(index) => {
-                    Aligned { limit, align } = trace.limits[index].clone();
+                    AlignedLimit { limit, align } = trace.limits[index].clone();
                     retry = None;
                 }
                 Step::Reset { key } => {
@@ -264,9 +264,9 @@ impl Parity {
                     retry = None;
                 }
                 Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
-                    let refused = self.redis.check(&limit, "", cost).await;
-                    let exceeds = matches!(refused, Err(Rejection::CostExceedsCapacity { .. }));
-                    prop_assert!(exceeds, "step {}: {:?}", index, refused);
+                    let rejected = self.redis.check(&limit, "", cost).await;
+                    let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
+                    prop_assert!(exceeds, "step {}: {:?}", index, rejected);
                 }
                 Step::Check { key, cost } => {
                     let (model, store, redis) = self.check(&limit, align, key, cost).await;
@@ -304,7 +304,7 @@ impl Parity {
                     let name = &self.names[key].clone();
                     let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
                     let at = clock.saturating_sub(ago);
-                    let model = self.model(key, align).give_back(&limit, clock, cost, at);
+                    let model = self.model(key, align).return_units(&limit, clock, cost, at);
                     let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
                     let redis = return_units(&self.redis, &limit, name, cost, at).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
@@ -316,14 +316,14 @@ impl Parity {
         Ok(decisions)
     }
 
+    /// Moves the clock, within the years 1970 to 2096: a virtual clock ends in 2112.
     fn travel(&self, clock: u64, micros: i64) {
-        // Between 1970 and 2096: a virtual clock ends in 2112.
         let moved = clock.saturating_add_signed(micros).min(4_000_000_000_000_000);
         self.clock.set(Duration::from_micros(moved));
     }
 
     fn model(&mut self, key: usize, align: Option<i64>) -> &mut Model {
-        self.models[key].get_mut(&align).expect("one for each align")
+        self.models[key].get_mut(&align).expect("a model for each align")
     }
 
     async fn check(
@@ -332,7 +332,7 @@ impl Parity {
         align: Option<i64>,
         key: usize,
         cost: u32,
-    ) -> (Expected, Decision, Decision) {
+    ) -> (ExpectedDecision, Decision, Decision) {
         let clock = self.clock.now().as_micros() as u64;
         let model = self.model(key, align).check(limit, clock, cost);
         let name = &self.names[key].clone();
@@ -343,7 +343,8 @@ impl Parity {
         )
     }
 
-    /// Equal calls one after the other, and the same at once, in the order in which they were decided.
+    /// Makes equal calls, one after the other in the model and the embedded store and concurrently on Redis.
+    /// Sorts the decisions of Redis in the order in which Redis made them.
     async fn burst(
         &mut self,
         limit: &Limit,
@@ -351,7 +352,7 @@ impl Parity {
         key: usize,
         cost: u32,
         count: usize,
-    ) -> (Vec<Expected>, Vec<Decision>, Vec<Decision>) {
+    ) -> (Vec<ExpectedDecision>, Vec<Decision>, Vec<Decision>) {
         let clock = self.clock.now().as_micros() as u64;
         let name = &self.names[key].clone();
         let (mut models, mut store, mut redis) = (Vec::new(), Vec::new(), Vec::new());
@@ -370,22 +371,17 @@ impl Parity {
 fn compare(
     index: usize,
     step: &Step,
-    model: Expected,
+    model: ExpectedDecision,
     embedded: Decision,
     redis: Decision,
 ) -> Result<(), TestCaseError> {
-    let expected = |decision: Decision| Expected {
-        allowed: decision.allowed,
-        remaining: decision.remaining,
-        retry_after: decision.retry_after,
-        reset_after: decision.reset_after,
-    };
-    prop_assert_eq!(model, expected(embedded), "embedded, step {}: {:?}", index, step);
-    prop_assert_eq!(model, expected(redis), "Redis, step {}: {:?}", index, step);
+    prop_assert_eq!(model, embedded.into(), "embedded, step {}: {:?}", index, step);
+    prop_assert_eq!(model, redis.into(), "Redis, step {}: {:?}", index, step);
     Ok(())
 }
 
-fn traces_agree(algorithm: Algorithm) {
+/// Plays random traces of an algorithm.
+fn compare_traces(algorithm: Algorithm) {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let decisions = AtomicU64::new(0);
@@ -404,34 +400,32 @@ fn traces_agree(algorithm: Algorithm) {
         panic!("{algorithm}: {error}");
     }
     let decisions = decisions.into_inner();
-    println!("{algorithm}: {decisions} decisions by three deciders");
+    println!("{algorithm}: {decisions} decisions of the model and both stores are equal");
     assert!(decisions >= u64::from(TRACES) * 100, "only {decisions} decisions were compared");
-    for (key, life) in server.lives() {
-        assert!(life > 0, "{key} has no TTL");
-    }
+    server.assert_all_keys_expire();
 }
 
 #[test]
-fn sliding() {
-    traces_agree(Algorithm::Sliding);
+fn sliding_decides_as_the_model() {
+    compare_traces(Algorithm::Sliding);
 }
 
 #[test]
-fn fixed() {
-    traces_agree(Algorithm::Fixed);
+fn fixed_decides_as_the_model() {
+    compare_traces(Algorithm::Fixed);
 }
 
 #[test]
-fn sliding_counter() {
-    traces_agree(Algorithm::SlidingCounter);
+fn sliding_counter_decides_as_the_model() {
+    compare_traces(Algorithm::SlidingCounter);
 }
 
 #[test]
-fn token_bucket() {
-    traces_agree(Algorithm::TokenBucket);
+fn token_bucket_decides_as_the_model() {
+    compare_traces(Algorithm::TokenBucket);
 }
 
 #[test]
-fn leaky_bucket() {
-    traces_agree(Algorithm::LeakyBucket);
+fn leaky_bucket_decides_as_the_model() {
+    compare_traces(Algorithm::LeakyBucket);
 }

@@ -1,5 +1,4 @@
-//! What a limit says beyond its numbers: who counts together, what to do when Redis cannot decide,
-//! and whether to refuse at all.
+//! The policies of a limit: `scope`, `on_error` and `shadow`.
 
 use std::time::Duration;
 
@@ -9,13 +8,13 @@ use ratelimit_runtime::{
 use support::ALGORITHMS;
 use support::server::Server;
 
-use crate::{Timed, decision};
+use crate::{TestLimiter, decision};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const LIMIT: Limit = Limit::sliding("policies", 3, HOUR);
 
-/// A limiter whose Redis is gone after one call was counted there.
-async fn bereft() -> RateLimiter {
+/// A limiter whose Redis was stopped after some calls were counted there.
+async fn limiter_without_its_redis() -> RateLimiter {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for on_error in [OnError::Local, OnError::Allow, OnError::Deny] {
@@ -26,8 +25,8 @@ async fn bereft() -> RateLimiter {
 }
 
 #[tokio::test]
-async fn local_counts_in_this_process_by_the_same_limit() {
-    let limiter = bereft().await;
+async fn local_falls_back_to_a_count_in_the_process() {
+    let limiter = limiter_without_its_redis().await;
     let limit = LIMIT.on_error(OnError::Local);
     for remaining in [2, 1, 0] {
         let decision = limiter.check(&limit, "key", 1).await.expect("admitted");
@@ -43,7 +42,7 @@ async fn local_counts_in_this_process_by_the_same_limit() {
 }
 
 #[tokio::test]
-async fn local_admits_a_share_when_it_knows_of_others() {
+async fn local_admits_the_share_of_one_of_several_instances() {
     let server = Server::start();
     let limiter = server.builder().on_error(OnError::Local).instances(4).build().expect("valid");
     let limits = ALGORITHMS.map(|algorithm| {
@@ -51,7 +50,7 @@ async fn local_admits_a_share_when_it_knows_of_others() {
         if limit.capacity() == 1 { limit.burst(9) } else { limit }
     });
     for limit in &limits {
-        // All of it where Redis decides.
+        // Redis admits the whole threshold.
         assert!(limiter.check(limit, "key", 9).await.is_ok());
     }
     drop(server);
@@ -61,13 +60,13 @@ async fn local_admits_a_share_when_it_knows_of_others() {
             assert_eq!((decision.remaining, decision.source), (remaining, Source::Fallback));
         }
         assert!(limiter.check(limit, "key", 1).await.is_err());
-        // A call that costs more than the share takes it all.
-        assert_eq!(limiter.check(limit, "dear", 9).await.expect("admitted").remaining, 0);
-        assert!(limiter.check(limit, "dear", 1).await.is_err());
-        let parts = [Part::new(limit, &"together", 2)];
+        // A call that costs more than the share takes all of it.
+        assert_eq!(limiter.check(limit, "expensive", 9).await.expect("admitted").remaining, 0);
+        assert!(limiter.check(limit, "expensive", 1).await.is_err());
+        let parts = [Part::new(limit, &"check_all", 2)];
         assert!(limiter.check_all(&parts).await.is_ok());
         assert!(limiter.check_all(&parts).await.is_err());
-        // And never less than one.
+        // The share is at least one unit.
         let one = Limit::new("one", limit.algorithm(), 2, HOUR).expect("valid");
         assert!(limiter.check(&one, "key", 1).await.is_ok());
         assert!(limiter.check(&one, "key", 1).await.is_err());
@@ -75,17 +74,17 @@ async fn local_admits_a_share_when_it_knows_of_others() {
 }
 
 #[tokio::test]
-async fn a_reset_goes_for_the_local_count_as_well() {
-    let limiter = bereft().await;
+async fn a_reset_drops_the_local_count_as_well() {
+    let limiter = limiter_without_its_redis().await;
     let limit = LIMIT.on_error(OnError::Local);
     limiter.check(&limit, "key", 3).await.expect("admitted");
-    assert!(limiter.reset(&limit, "key").await.is_err(), "Redis still is away");
+    assert!(limiter.reset(&limit, "key").await.is_err(), "Redis is down");
     assert!(limiter.check(&limit, "key", 3).await.is_ok());
 }
 
 #[tokio::test]
-async fn allow_admits_and_says_that_nobody_decided() {
-    let limiter = bereft().await;
+async fn allow_admits_and_reports_the_fallback_as_the_source() {
+    let limiter = limiter_without_its_redis().await;
     let limit = LIMIT.on_error(OnError::Allow);
     for _ in 0..10 {
         let decision = limiter.check(&limit, "key", 1).await.expect("admitted");
@@ -95,17 +94,17 @@ async fn allow_admits_and_says_that_nobody_decided() {
 }
 
 #[tokio::test]
-async fn deny_refuses_and_does_not_call_it_a_limit() {
-    let limiter = bereft().await;
+async fn deny_rejects_with_unavailable() {
+    let limiter = limiter_without_its_redis().await;
     let limit = LIMIT.on_error(OnError::Deny);
     for _ in 0..10 {
-        let refused = limiter.check(&limit, "key", 1).await;
-        assert!(matches!(refused, Err(Rejection::Unavailable { .. })), "{refused:?}");
+        let rejected = limiter.check(&limit, "key", 1).await;
+        assert!(matches!(rejected, Err(Rejection::Unavailable { .. })), "{rejected:?}");
     }
 }
 
 #[tokio::test]
-async fn the_limiter_says_what_a_limit_does_not() {
+async fn the_limiter_sets_on_error_for_limits_that_do_not() {
     let unreachable = || RateLimiter::builder().redis("redis://127.0.0.1:1");
     let local = unreachable().build().expect("valid");
     assert_eq!(local.check(&LIMIT, (), 1).await.expect("local").source, Source::Fallback);
@@ -116,54 +115,53 @@ async fn the_limiter_says_what_a_limit_does_not() {
 }
 
 #[tokio::test]
-async fn process_counts_here_whatever_store_is_configured() {
-    const MINE: Limit = LIMIT.scope(Scope::Process);
+async fn process_scope_counts_in_the_process_with_any_store() {
+    const PER_PROCESS: Limit = LIMIT.scope(Scope::Process);
     let server = Server::start();
     let limiters = [(); 2].map(|()| server.builder().build().expect("valid"));
     for limiter in &limiters {
         for remaining in [2, 1, 0] {
-            let decision = limiter.check(&MINE, "key", 1).await.expect("admitted");
+            let decision = limiter.check(&PER_PROCESS, "key", 1).await.expect("admitted");
             assert_eq!((decision.remaining, decision.source), (remaining, Source::Embedded));
         }
-        assert!(limiter.check(&MINE, "key", 1).await.is_err());
-        limiter.refund(&MINE, "key", 1).await.expect("local");
-        assert!(limiter.check(&MINE, "key", 1).await.is_ok());
-        limiter.reset(&MINE, "key").await.expect("local");
-        assert_eq!(limiter.peek(&MINE, "key", 1).await.expect("local").remaining, 3);
+        assert!(limiter.check(&PER_PROCESS, "key", 1).await.is_err());
+        limiter.refund(&PER_PROCESS, "key", 1).await.expect("local");
+        assert!(limiter.check(&PER_PROCESS, "key", 1).await.is_ok());
+        limiter.reset(&PER_PROCESS, "key").await.expect("local");
+        assert_eq!(limiter.peek(&PER_PROCESS, "key", 1).await.expect("local").remaining, 3);
     }
-    assert_eq!(server.lives(), [], "nothing is counted on Redis");
-    // The same name and key elsewhere are another count.
+    assert_eq!(server.ttls(), [], "no key is on Redis");
+    // On Redis, the same name and key are another count.
     assert!(limiters[0].check(&LIMIT, "key", 3).await.is_ok());
     assert!(limiters[1].check(&LIMIT, "key", 1).await.is_err());
 }
 
 #[tokio::test]
-async fn a_shadow_decides_and_counts_and_never_refuses() {
+async fn a_shadow_counts_and_never_rejects() {
     const SHADOW: Limit = LIMIT.shadow(true);
     let server = Server::start();
-    for timed in [Timed::embedded(), Timed::redis(&server)] {
-        let limiter = &timed.limiter;
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let limiter = &test.limiter;
         for _ in 0..3 {
             assert!(limiter.check(&SHADOW, "key", 1).await.expect("admitted").allowed);
         }
-        let would_refuse = limiter.check(&SHADOW, "key", 1).await.expect("never refused");
-        assert!(!would_refuse.allowed);
-        assert_eq!(would_refuse.retry_after, HOUR);
-        let never = limiter.check(&SHADOW, "key", 4).await.expect("never refused");
+        let decision = limiter.check(&SHADOW, "key", 1).await.expect("a shadow admits");
+        assert!(!decision.allowed);
+        assert_eq!(decision.retry_after, HOUR);
+        let never = limiter.check(&SHADOW, "key", 4).await.expect("a shadow admits");
         assert_eq!((never.allowed, never.retry_after), (false, Duration::MAX));
-        // It counted: the limit itself is reached.
+        // The shadow counts, so the limit is reached.
         assert!(limiter.check(&LIMIT, "key", 1).await.is_err());
-        timed.advance(3_600_000_000);
+        test.advance(3_600_000_000);
         assert!(limiter.check(&SHADOW, "key", 1).await.expect("admitted").allowed);
     }
-    let limiter = bereft().await;
+    let limiter = limiter_without_its_redis().await;
     let undecided = limiter.check(&SHADOW.on_error(OnError::Deny), "key", 1).await;
-    assert_eq!(undecided.expect("never refused").source, Source::Fallback);
+    assert_eq!(undecided.expect("a shadow admits").source, Source::Fallback);
 }
 
-/// The local count of a fallback keeps the limiter's clock.
 #[tokio::test]
-async fn a_fallback_keeps_time() {
+async fn a_fallback_uses_the_clock_of_the_limiter() {
     let clock = VirtualClock::new();
     let limiter = RateLimiter::builder()
         .redis("redis://127.0.0.1:1")
@@ -171,8 +169,8 @@ async fn a_fallback_keeps_time() {
         .build()
         .expect("valid");
     assert!(limiter.check(&LIMIT, "key", 3).await.is_ok());
-    let refused = limiter.check(&LIMIT, "key", 1).await;
-    assert_eq!(decision(refused).retry_after, HOUR);
+    let rejected = limiter.check(&LIMIT, "key", 1).await;
+    assert_eq!(decision(rejected).retry_after, HOUR);
     clock.advance(HOUR);
     assert!(limiter.check(&LIMIT, "key", 3).await.is_ok());
 }

@@ -1,4 +1,4 @@
-//! Applications with different key prefixes never share a key.
+//! Key prefixes: applications with different prefixes never share a key in Redis.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn builds(prefix: &str) -> Result<RateLimiter, BuildError> {
 }
 
 #[test]
-fn a_prefix_with_an_algorithm_and_a_period_is_refused() {
+fn a_prefix_with_an_algorithm_and_a_period_is_an_error() {
     for algorithm in ALGORITHMS {
         for period in ["1us", "250ms", "30s", "1m", "12h", "7d", "1d+0800", "1h-0330"] {
             let part = format!("{algorithm}:{period}");
@@ -28,7 +28,7 @@ fn a_prefix_with_an_algorithm_and_a_period_is_refused() {
                 let error = builds(&prefix).expect_err(&prefix);
                 assert!(matches!(error, BuildError::LimitInPrefix { .. }), "{prefix}: {error:?}");
                 assert!(error.to_string().contains(&part), "{error}");
-                // What the message says to write.
+                // The message suggests this prefix instead.
                 assert!(
                     builds(&prefix.replace(&part, &part.replace(':', "-"))).is_ok(),
                     "{prefix}"
@@ -57,7 +57,7 @@ fn a_prefix_with_an_algorithm_and_a_period_is_refused() {
     }
 }
 
-/// Words of a key; many of them can be read as an algorithm and a period.
+/// The words of a key in Redis. Many pairs of them are an algorithm and a period.
 fn words() -> impl Strategy<Value = Vec<&'static str>> {
     let algorithm = || prop::sample::select(ALGORITHMS.map(Algorithm::as_str).to_vec());
     let period = || prop::sample::select(vec!["1m", "1d", "10s", "1d+0800"]);
@@ -70,9 +70,9 @@ fn words() -> impl Strategy<Value = Vec<&'static str>> {
     prop::collection::vec(words, 2..7).prop_map(|words| words.concat())
 }
 
-/// A prefix and a limit that make this text.
-fn readings(words: &[&'static str]) -> Vec<(String, Limit)> {
-    let mut readings = Vec::new();
+/// Returns each pair of a prefix and a limit whose key in Redis would begin with these words.
+fn interpretations(words: &[&'static str]) -> Vec<(String, Limit)> {
+    let mut interpretations = Vec::new();
     for (index, pair) in words.windows(2).enumerate() {
         let algorithm: Option<Algorithm> =
             ALGORITHMS.into_iter().find(|algorithm| algorithm.as_str() == pair[0]);
@@ -88,14 +88,14 @@ fn readings(words: &[&'static str]) -> Vec<(String, Limit)> {
             && index > 0
             && let Ok(limit) = Limit::new(name, algorithm, 5, Duration::from_secs(seconds))
         {
-            readings.push((prefix, limit));
+            interpretations.push((prefix, limit));
         }
     }
-    readings
+    interpretations
 }
 
 #[test]
-fn no_two_prefixes_and_limits_make_one_key() {
+fn limits_of_two_prefixes_never_have_the_same_key() {
     let server = Server::start();
     let connection = RefCell::new(server.connection());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -104,10 +104,10 @@ fn no_two_prefixes_and_limits_make_one_key() {
         ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let run = runner.run(&words(), |words| {
-        let readings = readings(&words);
-        ambiguous.set(ambiguous.get() + u32::from(readings.len() > 1));
+        let interpretations = interpretations(&words);
+        ambiguous.set(ambiguous.get() + u32::from(interpretations.len() > 1));
         let mut built = Vec::new();
-        for (prefix, limit) in readings {
+        for (prefix, limit) in interpretations {
             let Ok(limiter) = server.builder().key_prefix(&*prefix).build() else { continue };
             let text = format!("{}{{key}}", words.join(":"));
             runtime.block_on(limiter.check(&limit, "key", 1)).expect("admitted");
@@ -117,9 +117,9 @@ fn no_two_prefixes_and_limits_make_one_key() {
             let _: () = connection.del(text).expect("DEL");
             built.push(prefix);
         }
-        prop_assert!(built.len() <= 1, "{:?} are prefixes of one key", built);
+        prop_assert!(built.len() <= 1, "the prefixes {:?} have the same key", built);
         Ok(())
     });
-    run.expect("no two");
-    assert!(ambiguous.get() > 100, "only {} texts can be read in two ways", ambiguous.get());
+    run.expect("one prefix for each key");
+    assert!(ambiguous.get() > 100, "only {} keys have two interpretations", ambiguous.get());
 }

@@ -1,4 +1,4 @@
-//! What each algorithm promises, on virtual time and on both stores.
+//! The semantics of each algorithm, on a virtual clock and on both stores.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{Algorithm, Align, Decision, Limit, Rejection};
 use support::ALGORITHMS;
 
-use crate::{Timed, decision};
+use crate::{TestLimiter, decision};
 
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3600 * SECOND;
@@ -16,14 +16,14 @@ fn limit(algorithm: Algorithm, threshold: u32, period: u64) -> Limit {
     Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
 }
 
-/// Buckets that refill a token each 100 ms, each a count of its own.
+/// A token bucket and a leaky bucket that refill a token each 100 ms, each with its own count.
 fn buckets() -> [Limit; 2] {
     let period = Duration::from_secs(1);
-    [Limit::token_bucket("debt", 10, period), Limit::leaky_bucket("debt", 10, period)]
+    [Limit::token_bucket("bucket", 10, period), Limit::leaky_bucket("bucket", 10, period)]
 }
 
-impl Timed {
-    /// Now, in microseconds since the epoch.
+impl TestLimiter {
+    /// Returns the time of the clock, in microseconds since the epoch.
     fn micros(&self) -> u64 {
         self.clock.now().as_micros() as u64
     }
@@ -32,51 +32,51 @@ impl Timed {
         decision(self.limiter.peek(limit, "key", 1).await)
     }
 
-    /// Refunds units, and returns units that were charged at a moment. Returns what is left after each.
-    async fn give_back(&self, limit: &Limit, units: u32, at: u64) -> [Left; 2] {
-        let refund = self.limiter.refund(limit, "key", units).await.expect("answers");
-        let returned = return_units(&self.limiter, limit, "key", units, at).await.expect("answers");
-        [left(refund), left(returned)]
+    /// Refunds units, and then returns units that were charged at `at`. Returns the balance after each step.
+    async fn give_back(&self, limit: &Limit, units: u32, at: u64) -> [Balance; 2] {
+        let refund = self.limiter.refund(limit, "key", units).await.expect("a reply");
+        let returned = return_units(&self.limiter, limit, "key", units, at).await.expect("a reply");
+        [balance(refund), balance(returned)]
     }
 }
 
-/// How much is left, and how long until all of it is.
-type Left = (u32, Duration);
+/// The units that are left, and the wait until the whole capacity is.
+type Balance = (u32, Duration);
 
-fn left(decision: Decision) -> Left {
+fn balance(decision: Decision) -> Balance {
     (decision.remaining, decision.reset_after)
 }
 
 crate::on_both_stores! {
-    async fn a_window_admits_its_threshold_and_opens_again_at_its_end(timed: Timed) {
+    async fn a_window_admits_its_threshold_until_it_ends(test: TestLimiter) {
         for algorithm in [Algorithm::Sliding, Algorithm::Fixed] {
             let limit = limit(algorithm, 3, 10 * SECOND);
             for remaining in [2, 1, 0] {
-                let decision = timed.decide(&limit, 1).await;
+                let decision = test.decide(&limit, 1).await;
                 assert!(decision.allowed);
                 assert_eq!((decision.remaining, decision.limit), (remaining, 3));
             }
-            timed.advance(10 * SECOND - 1);
-            let decision = timed.decide(&limit, 1).await;
+            test.advance(10 * SECOND - 1);
+            let decision = test.decide(&limit, 1).await;
             assert!(!decision.allowed);
             assert_eq!(decision.retry_after, Duration::from_micros(1));
-            timed.advance(1);
-            assert!(timed.allows(&limit, 1).await, "{algorithm}");
+            test.advance(1);
+            assert!(test.allows(&limit, 1).await, "{algorithm}");
         }
     }
 
-    async fn a_fixed_window_begins_with_its_first_admitted_call(timed: Timed) {
+    async fn a_fixed_window_begins_with_its_first_admitted_call(test: TestLimiter) {
         let limit = limit(Algorithm::Fixed, 2, 10 * SECOND);
-        assert!(timed.allows(&limit, 2).await);
-        timed.advance(13 * SECOND);
-        assert!(timed.allows(&limit, 2).await);
-        timed.advance(9 * SECOND);
-        assert!(!timed.allows(&limit, 1).await, "this window lasts from 13 s to 23 s");
-        timed.advance(SECOND);
-        assert!(timed.allows(&limit, 1).await);
+        assert!(test.allows(&limit, 2).await);
+        test.advance(13 * SECOND);
+        assert!(test.allows(&limit, 2).await);
+        test.advance(9 * SECOND);
+        assert!(!test.allows(&limit, 1).await, "this window lasts from 13 s to 23 s");
+        test.advance(SECOND);
+        assert!(test.allows(&limit, 1).await);
     }
 
-    async fn aligned_windows_begin_at_calendar_boundaries(timed: Timed) {
+    async fn aligned_windows_begin_at_calendar_boundaries(test: TestLimiter) {
         // 2026-03-01 was a Sunday; 22:30 UTC is 06:30 on Monday in +08:00.
         const SUNDAY: Duration = Duration::from_secs(1_772_323_200);
         let days = |count: u64| limit(Algorithm::Fixed, 1, count * DAY);
@@ -88,182 +88,182 @@ crate::on_both_stores! {
             ("week, +08:00", days(7).align(Align::offset_minutes(480)), [183.99, 184.0]),
             ("hour, -03:30", hour.align(Align::offset_minutes(-210)), [22.99, 23.5]),
         ] {
-            timed.limiter.reset(&limit, "key").await.expect("answers");
-            timed.clock.set(SUNDAY + Duration::from_secs(22 * 3600 + 1800));
-            assert!(timed.allows(&limit, 1).await, "{name}");
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+            test.clock.set(SUNDAY + Duration::from_secs(22 * 3600 + 1800));
+            assert!(test.allows(&limit, 1).await, "{name}");
             for (hours, allowed) in hours.into_iter().zip([false, true]) {
-                timed.clock.set(SUNDAY + Duration::from_secs_f64(hours * 3600.0));
-                assert_eq!(timed.allows(&limit, 1).await, allowed, "{name}, {hours} h later");
+                test.clock.set(SUNDAY + Duration::from_secs_f64(hours * 3600.0));
+                assert_eq!(test.allows(&limit, 1).await, allowed, "{name}, {hours} h later");
             }
         }
     }
 
-    async fn the_sliding_counter_lets_the_previous_window_fade(timed: Timed) {
+    async fn the_sliding_counter_weights_the_previous_window_by_its_overlap(test: TestLimiter) {
         let limit = limit(Algorithm::SlidingCounter, 10, 10 * SECOND);
-        timed.clock.set(Duration::from_secs(2_000_000_000));
-        assert!(timed.allows(&limit, 10).await);
-        // Half of the next window: half of the ten still count.
-        timed.advance(15 * SECOND);
-        let peek = decision(timed.limiter.peek(&limit, "key", 6).await);
+        test.clock.set(Duration::from_secs(2_000_000_000));
+        assert!(test.allows(&limit, 10).await);
+        // Half of the next window has passed, so half of the ten units count.
+        test.advance(15 * SECOND);
+        let peek = decision(test.limiter.peek(&limit, "key", 6).await);
         assert_eq!((peek.allowed, peek.remaining), (false, 5));
         assert_eq!(peek.retry_after, Duration::from_secs(1));
-        assert!(timed.allows(&limit, 5).await);
-        assert!(!timed.allows(&limit, 1).await);
+        assert!(test.allows(&limit, 5).await);
+        assert!(!test.allows(&limit, 1).await);
     }
 
-    async fn a_leaky_bucket_spaces_calls(timed: Timed) {
+    async fn a_leaky_bucket_spaces_calls_evenly(test: TestLimiter) {
         let limit = limit(Algorithm::LeakyBucket, 10, SECOND);
         for _ in 0..20 {
-            assert!(timed.allows(&limit, 1).await);
-            assert!(!timed.allows(&limit, 1).await);
-            timed.advance(99_999);
-            assert!(!timed.allows(&limit, 1).await);
-            timed.advance(1);
+            assert!(test.allows(&limit, 1).await);
+            assert!(!test.allows(&limit, 1).await);
+            test.advance(99_999);
+            assert!(!test.allows(&limit, 1).await);
+            test.advance(1);
         }
     }
 
-    async fn one_a_minute_keeps_the_halves(timed: Timed) {
+    async fn a_slow_token_bucket_keeps_fractions_of_tokens(test: TestLimiter) {
         let limit = limit(Algorithm::TokenBucket, 1, 60 * SECOND).burst(10);
         let mut admitted = 0;
         for _ in 0..=120 {
-            admitted += u32::from(timed.allows(&limit, 1).await);
-            timed.advance(30 * SECOND);
+            admitted += u32::from(test.allows(&limit, 1).await);
+            test.advance(30 * SECOND);
         }
         assert!((69..=70).contains(&admitted), "{admitted} in an hour");
     }
 
-    async fn a_clock_that_steps_back_admits_nothing_twice(timed: Timed) {
+    async fn a_clock_that_steps_back_admits_no_extra_calls(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 4, HOUR);
             let capacity = limit.capacity();
-            let start = timed.clock.now();
-            assert!(timed.allows(&limit, capacity).await);
-            timed.clock.set(start - Duration::from_secs(600));
-            let refused = timed.decide(&limit, 1).await;
-            assert!(!refused.allowed, "{algorithm}");
-            // The wait is counted from the clock as it is, and tight.
-            timed.clock.set(timed.clock.now() + refused.retry_after - Duration::from_micros(1));
-            assert!(!timed.allows(&limit, 1).await, "{algorithm}");
-            timed.advance(1);
-            assert!(timed.allows(&limit, 1).await, "{algorithm}");
-            timed.advance(DAY);
+            let start = test.clock.now();
+            assert!(test.allows(&limit, capacity).await);
+            test.clock.set(start - Duration::from_secs(600));
+            let rejected = test.decide(&limit, 1).await;
+            assert!(!rejected.allowed, "{algorithm}");
+            // The wait starts at the time of the clock, and is tight.
+            test.clock.set(test.clock.now() + rejected.retry_after - Duration::from_micros(1));
+            assert!(!test.allows(&limit, 1).await, "{algorithm}");
+            test.advance(1);
+            assert!(test.allows(&limit, 1).await, "{algorithm}");
+            test.advance(DAY);
         }
     }
 
-    async fn hammering_while_refused_does_not_postpone_recovery(timed: Timed) {
+    async fn rejected_calls_do_not_postpone_the_next_admission(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 4, 10 * SECOND);
             let capacity = limit.capacity();
-            assert!(timed.allows(&limit, capacity).await);
-            let free = timed.clock.now() + timed.decide(&limit, 1).await.retry_after;
-            let step = (free - timed.clock.now()).as_micros() as u64 / 100;
+            assert!(test.allows(&limit, capacity).await);
+            let free = test.clock.now() + test.decide(&limit, 1).await.retry_after;
+            let step = (free - test.clock.now()).as_micros() as u64 / 100;
             for _ in 0..99 {
-                timed.advance(step);
-                let refused = timed.decide(&limit, 1).await;
-                assert!(!refused.allowed, "{algorithm}");
-                assert_eq!(timed.clock.now() + refused.retry_after, free, "{algorithm}");
+                test.advance(step);
+                let rejected = test.decide(&limit, 1).await;
+                assert!(!rejected.allowed, "{algorithm}");
+                assert_eq!(test.clock.now() + rejected.retry_after, free, "{algorithm}");
             }
-            timed.clock.set(free);
-            assert!(timed.allows(&limit, 1).await, "{algorithm}");
+            test.clock.set(free);
+            assert!(test.allows(&limit, 1).await, "{algorithm}");
         }
     }
 
-    async fn a_refused_large_cost_does_not_spend_the_rest(timed: Timed) {
+    async fn a_rejected_large_cost_takes_no_units(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let mut limit = limit(algorithm, 10, 10 * SECOND);
             if algorithm == Algorithm::LeakyBucket {
                 limit = limit.burst(10);
             }
-            assert!(timed.allows(&limit, 4).await);
-            assert!(!timed.allows(&limit, 7).await);
-            let last = timed.decide(&limit, 6).await;
+            assert!(test.allows(&limit, 4).await);
+            assert!(!test.allows(&limit, 7).await);
+            let last = test.decide(&limit, 6).await;
             assert!(last.allowed, "{algorithm}");
             assert_eq!(last.remaining, 0, "{algorithm}");
         }
     }
 
-    async fn checks_and_refunds_in_pairs_change_nothing(timed: Timed) {
+    async fn pairs_of_a_check_and_a_refund_change_nothing(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);
             let capacity = limit.capacity();
-            assert!(timed.allows(&limit, capacity - 1).await || capacity == 1);
-            let before = decision(timed.limiter.peek(&limit, "key", 1).await);
+            assert!(test.allows(&limit, capacity - 1).await || capacity == 1);
+            let before = decision(test.limiter.peek(&limit, "key", 1).await);
             for _ in 0..1_000 {
-                assert!(timed.allows(&limit, 1).await, "{algorithm}");
-                timed.limiter.refund(&limit, "key", 1).await.expect("answers");
+                assert!(test.allows(&limit, 1).await, "{algorithm}");
+                test.limiter.refund(&limit, "key", 1).await.expect("a reply");
             }
-            let after = decision(timed.limiter.peek(&limit, "key", 1).await);
+            let after = decision(test.limiter.peek(&limit, "key", 1).await);
             assert_eq!(before, after, "{algorithm}");
         }
     }
 
-    async fn what_is_given_back_to_a_bucket_under_a_lowered_burst_changes_nothing(timed: Timed) {
+    async fn refunds_and_returns_to_a_bucket_with_a_lowered_burst_change_nothing(test: TestLimiter) {
         for limit in buckets() {
             let (full, lowered) = (limit.clone().burst(10), limit.clone().burst(3));
-            let at = timed.micros();
-            assert!(timed.allows(&full, 10).await);
-            let before = timed.peek(&lowered).await;
+            let at = test.micros();
+            assert!(test.allows(&full, 10).await);
+            let before = test.peek(&lowered).await;
             assert_eq!((before.allowed, before.retry_after), (false, Duration::from_millis(800)));
-            assert_eq!(timed.give_back(&lowered, 5, at).await, [left(before); 2], "{limit:?}");
-            assert_eq!(timed.peek(&lowered).await, before, "{limit:?}");
-            // No more is taken than the bucket holds now.
-            timed.advance(700_000);
-            let after = timed.limiter.refund(&lowered, "key", 2).await.expect("answers");
+            assert_eq!(test.give_back(&lowered, 5, at).await, [balance(before); 2], "{limit:?}");
+            assert_eq!(test.peek(&lowered).await, before, "{limit:?}");
+            // The level is within the lowered burst again.
+            test.advance(700_000);
+            let after = test.limiter.refund(&lowered, "key", 2).await.expect("a reply");
             assert_eq!(after.remaining, 2, "{limit:?}");
         }
     }
 
-    async fn what_is_given_back_to_a_bucket_with_a_reservation_changes_nothing(timed: Timed) {
+    async fn refunds_and_returns_to_a_bucket_with_a_reservation_change_nothing(test: TestLimiter) {
         for limit in buckets() {
             let limit = limit.burst(10);
-            let at = timed.micros();
-            assert!(timed.allows(&limit, 10).await);
+            let at = test.micros();
+            assert!(test.allows(&limit, 10).await);
             let waiting = limit.clone().wait(Duration::from_secs(60));
-            let waiting = tokio::spawn(timed.limiter.check(&waiting, "key", 1));
-            // It has reserved the next token, so that another call gets the one after that.
+            let waiting = tokio::spawn(test.limiter.check(&waiting, "key", 1));
+            // The waiting call has reserved the next token, so another call has to wait for the one after it.
             let before = loop {
-                let decision = timed.peek(&limit).await;
+                let decision = test.peek(&limit).await;
                 if decision.retry_after == Duration::from_millis(200) {
                     break decision;
                 }
                 tokio::task::yield_now().await;
             };
-            assert_eq!(timed.give_back(&limit, 5, at).await, [left(before); 2], "{limit:?}");
-            assert_eq!(timed.peek(&limit).await, before, "{limit:?}");
-            timed.advance(100_000);
+            assert_eq!(test.give_back(&limit, 5, at).await, [balance(before); 2], "{limit:?}");
+            assert_eq!(test.peek(&limit).await, before, "{limit:?}");
+            test.advance(100_000);
             waiting.await.expect("no panic").expect("admitted");
-            // Its moment has come: nothing is reserved.
-            let after = timed.limiter.refund(&limit, "key", 5).await.expect("answers");
+            // The reserved moment has passed, so no reservation is left.
+            let after = test.limiter.refund(&limit, "key", 5).await.expect("a reply");
             assert_eq!(after.remaining, 5, "{limit:?}");
         }
     }
 
-    async fn a_refund_never_exceeds_the_capacity(timed: Timed) {
+    async fn a_refund_never_exceeds_the_capacity(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);
-            let fresh = timed.limiter.refund(&limit, "key", 5).await.expect("answers");
+            let fresh = test.limiter.refund(&limit, "key", 5).await.expect("a reply");
             assert_eq!(fresh.remaining, limit.capacity(), "{algorithm}");
-            assert!(timed.allows(&limit, 1).await);
-            let whole = timed.limiter.refund(&limit, "key", u32::MAX).await.expect("answers");
+            assert!(test.allows(&limit, 1).await);
+            let whole = test.limiter.refund(&limit, "key", u32::MAX).await.expect("a reply");
             assert_eq!((whole.remaining, whole.reset_after), (limit.capacity(), Duration::ZERO));
             let capacity = limit.capacity();
-            assert!(timed.allows(&limit, capacity).await);
-            assert!(!timed.allows(&limit, 1).await, "{algorithm}");
+            assert!(test.allows(&limit, capacity).await);
+            assert!(!test.allows(&limit, 1).await, "{algorithm}");
         }
     }
 
-    async fn a_reset_key_is_as_new(timed: Timed) {
+    async fn a_reset_restores_the_whole_capacity(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);
             let capacity = limit.capacity();
-            assert!(timed.allows(&limit, capacity).await);
-            assert!(!timed.allows(&limit, 1).await);
-            timed.limiter.reset(&limit, "key").await.expect("answers");
-            assert!(timed.allows(&limit, capacity).await, "{algorithm}");
+            assert!(test.allows(&limit, capacity).await);
+            assert!(!test.allows(&limit, 1).await);
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+            assert!(test.allows(&limit, capacity).await, "{algorithm}");
         }
     }
 
-    async fn another_align_is_another_count(timed: Timed) {
+    async fn limits_with_different_aligns_count_separately(test: TestLimiter) {
         let daily = limit(Algorithm::Fixed, 10, DAY);
         let aligns = [
             daily.clone(),
@@ -273,57 +273,57 @@ crate::on_both_stores! {
         let mut admitted = [0; 3];
         for _ in 0..100 {
             for (limit, admitted) in aligns.iter().zip(&mut admitted) {
-                *admitted += u32::from(timed.allows(limit, 1).await);
+                *admitted += u32::from(test.allows(limit, 1).await);
             }
         }
         assert_eq!(admitted, [10; 3]);
-        timed.limiter.reset(&aligns[1], "key").await.expect("answers");
-        assert!(timed.allows(&aligns[1], 10).await, "of one align");
-        assert!(!timed.allows(&aligns[2], 1).await, "and no other");
+        test.limiter.reset(&aligns[1], "key").await.expect("a reply");
+        assert!(test.allows(&aligns[1], 10).await, "the reset count is still full");
+        assert!(!test.allows(&aligns[2], 1).await, "the reset dropped another count");
     }
 
-    async fn periods_of_weeks_begin_on_monday_and_others_at_the_epoch(timed: Timed) {
+    async fn windows_of_a_week_begin_on_monday_and_others_are_counted_from_the_epoch(test: TestLimiter) {
         // 1970-01-05 was the first Monday, 1970-01-15 is 14 days after the epoch.
         for (days, hours) in [(7, 4 * 24), (14, 14 * 24)] {
             let limit = limit(Algorithm::Fixed, 1, days * DAY).align(Align::UTC);
-            timed.clock.set(Duration::from_secs(3 * 86_400));
-            assert!(timed.allows(&limit, 1).await);
-            timed.clock.set(Duration::from_secs(hours * 3600 - 1));
-            assert!(!timed.allows(&limit, 1).await, "{days} days");
-            timed.advance(SECOND);
-            assert!(timed.allows(&limit, 1).await, "{days} days");
+            test.clock.set(Duration::from_secs(3 * 86_400));
+            assert!(test.allows(&limit, 1).await);
+            test.clock.set(Duration::from_secs(hours * 3600 - 1));
+            assert!(!test.allows(&limit, 1).await, "{days} days");
+            test.advance(SECOND);
+            assert!(test.allows(&limit, 1).await, "{days} days");
         }
     }
 
-    async fn no_cost_is_always_admitted_and_too_much_never(timed: Timed) {
+    async fn a_cost_of_zero_is_admitted_and_a_cost_above_the_capacity_is_not(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);
             let capacity = limit.capacity();
-            assert!(timed.allows(&limit, capacity).await);
-            assert!(timed.allows(&limit, 0).await, "{algorithm}");
-            let refused = timed.limiter.check(&limit, "key", capacity + 1).await;
-            let Err(rejection @ Rejection::CostExceedsCapacity { .. }) = refused else {
-                panic!("{algorithm}: {refused:?}")
+            assert!(test.allows(&limit, capacity).await);
+            assert!(test.allows(&limit, 0).await, "{algorithm}");
+            let rejected = test.limiter.check(&limit, "key", capacity + 1).await;
+            let Err(rejection @ Rejection::CostExceedsCapacity { .. }) = rejected else {
+                panic!("{algorithm}: {rejected:?}")
             };
             assert_eq!(rejection.retry_after(), None);
         }
     }
 
-    async fn limits_names_and_keys_count_separately(timed: Timed) {
+    async fn names_algorithms_and_keys_count_separately(test: TestLimiter) {
         const A: Limit = Limit::fixed("a", 1, Duration::from_secs(60));
         const B: Limit = Limit::fixed("b", 1, Duration::from_secs(60));
         const C: Limit = Limit::sliding("a", 1, Duration::from_secs(60));
         let long = "x".repeat(100_000);
         for limit in [A, B, C] {
             for key in ["", "k", "k:", "\0", "{k}", &long, &long[1..]] {
-                assert!(timed.limiter.check(&limit, key, 1).await.is_ok(), "{key:.9}");
+                assert!(test.limiter.check(&limit, key, 1).await.is_ok(), "{key:.9}");
             }
-            assert!(timed.limiter.check(&limit, (), 1).await.is_ok());
-            assert!(timed.limiter.check(&limit, ("k:", "k"), 1).await.is_ok());
-            assert!(timed.limiter.check(&limit, ("k", ":k"), 1).await.is_ok());
-            assert!(timed.limiter.check(&limit, [0xff_u8, 0].as_slice(), 1).await.is_ok());
+            assert!(test.limiter.check(&limit, (), 1).await.is_ok());
+            assert!(test.limiter.check(&limit, ("k:", "k"), 1).await.is_ok());
+            assert!(test.limiter.check(&limit, ("k", ":k"), 1).await.is_ok());
+            assert!(test.limiter.check(&limit, [0xff_u8, 0].as_slice(), 1).await.is_ok());
             for key in ["", "k", "k:", "\0", "{k}", &long, &long[1..]] {
-                assert!(timed.limiter.check(&limit, key, 1).await.is_err(), "{key:.9}");
+                assert!(test.limiter.check(&limit, key, 1).await.is_err(), "{key:.9}");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! A real Redis Cluster for a test: three primaries on free ports, stopped on drop.
+//! A real Redis Cluster for a test: three primaries and their replicas, on free ports, stopped on drop.
+//! Nodes are named by their index.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -6,13 +7,13 @@ use std::time::Duration;
 use redis::{Client, Commands, Connection};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
 
-/// The nodes of a cluster.
-pub struct Nodes {
+/// A running cluster.
+pub struct Cluster {
     cluster: RedisCluster,
 }
 
-impl Nodes {
-    /// Starts three primaries, each with so many replicas.
+impl Cluster {
+    /// Starts three primaries with `replicas` replicas each.
     pub fn start(replicas: u16) -> Self {
         let configuration = RedisClusterConfiguration {
             num_nodes: 3 * (1 + replicas),
@@ -22,49 +23,49 @@ impl Nodes {
         Self { cluster: RedisCluster::new(configuration) }
     }
 
-    /// A URL of one node: the others are found.
+    /// Returns the URL of one node, from which a client finds the others.
     pub fn url(&self) -> String {
         format!("redis+cluster://127.0.0.1:{}", self.port(0))
     }
 
-    /// The port of a node.
+    /// Returns the port of a node.
     pub fn port(&self, node: usize) -> u16 {
         self.cluster.servers[node].host_and_port().expect("TCP").1
     }
 
-    /// A connection to a node.
+    /// Connects to a node.
     pub fn connection(&self, node: usize) -> Connection {
         let info = self.cluster.servers[node].connection_info();
         Client::open(info).expect("an address").get_connection().expect("a node")
     }
 
-    /// The name of a node in the cluster.
+    /// Returns the identifier of a node in the cluster.
     pub fn id(&self, node: usize) -> String {
         redis::cmd("CLUSTER").arg("MYID").query(&mut self.connection(node)).expect("MYID")
     }
 
-    /// The node that serves a slot.
+    /// Returns the primary that serves a hash slot.
     pub fn owner(&self, slot: u16) -> usize {
-        let holds = |node: &usize| {
-            let serves = self.served(*node);
-            self.is_primary(*node) && serves.iter().any(|(from, to)| (*from..=*to).contains(&slot))
+        let serves = |node: &usize| {
+            let ranges = self.slot_ranges(*node);
+            self.is_primary(*node) && ranges.iter().any(|(from, to)| (*from..=*to).contains(&slot))
         };
-        (0..self.cluster.servers.len()).find(holds).expect("somebody serves it")
+        (0..self.cluster.servers.len()).find(serves).expect("a primary serves each slot")
     }
 
-    /// Whether a node is a primary.
+    /// Returns whether a node is a primary.
     pub fn is_primary(&self, node: usize) -> bool {
         let role: Vec<redis::Value> =
             redis::cmd("ROLE").query(&mut self.connection(node)).expect("ROLE");
         matches!(&role[0], redis::Value::BulkString(role) if role == b"master")
     }
 
-    /// The ranges of slots of a node, as it sees them itself.
-    fn served(&self, node: usize) -> Vec<(u16, u16)> {
+    /// Returns the ranges of hash slots that a node serves, as the node itself reports them.
+    fn slot_ranges(&self, node: usize) -> Vec<(u16, u16)> {
         let id = self.id(node);
         let nodes: String =
             redis::cmd("CLUSTER").arg("NODES").query(&mut self.connection(node)).expect("NODES");
-        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("itself");
+        let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the line of the node");
         let ranges = line.split(' ').skip(8).filter(|range| !range.starts_with('['));
         let ends = |range: &str| {
             let (from, to) = range.split_once('-').unwrap_or((range, range));
@@ -73,34 +74,34 @@ impl Nodes {
         ranges.map(ends).collect()
     }
 
-    /// The slot of a key, as Redis sees it.
+    /// Returns the hash slot of a key, as Redis computes it.
     pub fn slot(&self, key: &str) -> u16 {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
     }
 
-    /// `CLUSTER SETSLOT` on a node.
+    /// Sends `CLUSTER SETSLOT` to a node.
     fn set_slot(&self, node: usize, slot: u16, state: &[&str]) {
         let mut set = redis::cmd("CLUSTER");
         set.arg("SETSLOT").arg(slot).arg(state).exec(&mut self.connection(node)).expect("SETSLOT");
     }
 
-    /// The keys that a node holds.
+    /// Returns the keys on a node.
     pub fn keys(&self, node: usize) -> Vec<String> {
         self.connection(node).keys("*").expect("KEYS")
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.cluster.servers.len()
     }
 
-    /// Kills a node.
+    /// Stops a node.
     pub fn kill(&mut self, node: usize) {
         self.cluster.servers[node].stop();
     }
 
-    /// Begins to move a slot from its node to the next, and moves one of its keys.
+    /// Begins to move a hash slot from its node to the next, moves one of its keys, and leaves the rest there.
     pub fn begin_move(&self, slot: u16, key: &str) {
         let from = self.owner(slot);
         let to = (from + 1) % 3;
@@ -115,7 +116,7 @@ impl Nodes {
         migrate.exec(&mut self.connection(from)).expect("MIGRATE");
     }
 
-    /// Moves a slot with its keys from its node to the next, with a pause between the steps.
+    /// Moves a hash slot with its keys from its node to the next, with a pause between the steps.
     pub fn move_slot(&self, slot: u16, pause: Duration) {
         let from = self.owner(slot);
         let to = (from + 1) % 3;

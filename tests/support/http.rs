@@ -1,21 +1,21 @@
-//! The least that is needed to see the bytes of an HTTP answer: one request a connection.
+//! A minimal HTTP client that shows the bytes of a response. Each request has a connection of its own.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// An answer as it came.
+/// A response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     /// The status code.
     pub status: u16,
-    /// Names in lower case.
+    /// The names, in lower case, and the values of the headers.
     pub headers: Vec<(String, String)>,
-    /// What follows the headers.
+    /// The body.
     pub body: String,
 }
 
-impl Answer {
-    /// The value of a header, if it is there once.
+impl Response {
+    /// Returns the value of a header, if the response has exactly one with this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(given, _)| given == name);
@@ -24,46 +24,52 @@ impl Answer {
     }
 }
 
-/// Sends a GET with the given header lines and reads the answer to its end.
+/// Sends a GET request with these header lines, and reads the whole response.
 ///
 /// # Panics
 ///
-/// When the server does not answer in HTTP.
+/// If the server does not respond in HTTP.
 #[must_use]
-pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Answer {
-    ask(address, "GET", path, headers, &[])
+pub fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Response {
+    request(address, "GET", path, headers, &[])
 }
 
-/// Sends a POST with the given header lines and body, and reads the answer to its end.
+/// Sends a POST request with these header lines and this body, and reads the whole response.
 ///
 /// # Panics
 ///
-/// When the server does not answer in HTTP.
+/// If the server does not respond in HTTP.
 #[must_use]
-pub fn post(address: SocketAddr, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+pub fn post(address: SocketAddr, path: &str, headers: &[&str], body: &[u8]) -> Response {
     let length = format!("content-length: {}", body.len());
-    ask(address, "POST", path, &[headers, &[&length]].concat(), body)
+    request(address, "POST", path, &[headers, &[&length]].concat(), body)
 }
 
-/// The same with any method.
+/// Sends a request with any method, and reads the whole response.
 ///
 /// # Panics
 ///
-/// When the server does not answer in HTTP.
+/// If the server does not respond in HTTP.
 #[must_use]
-pub fn ask(address: SocketAddr, method: &str, path: &str, headers: &[&str], body: &[u8]) -> Answer {
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> Response {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n"
     );
     stream.write_all(&[head.as_bytes(), body].concat()).expect("the request is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("a response");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head and a body");
     let mut lines = head.lines();
     let status = lines.next().and_then(|line| line.split(' ').nth(1));
-    Answer {
+    Response {
         status: status.and_then(|code| code.parse().ok()).expect("a status"),
         headers: lines
             .filter_map(|line| line.split_once(": "))

@@ -1,12 +1,16 @@
-//! What the tests of the workspace share: the reference model, real Redis servers, and a network
-//! between the two that can fail.
+//! The helpers that the tests and benches of the workspace share.
+//!
+//! - [`model`]: the reference model of the five algorithms. Start here to add an algorithm.
+//! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
+//! - [`proxy`]: a network between a limiter and its server that can fail.
+//! - [`http`]: a client that shows the bytes of a response.
 
 #![forbid(unsafe_code)]
 #![allow(
     clippy::len_without_is_empty,
     clippy::missing_panics_doc,
     clippy::must_use_candidate,
-    reason = "for tests, which panic when something they need is gone"
+    reason = "only tests use it, and a test panics if something that it needs is missing"
 )]
 
 pub mod cluster;
@@ -14,12 +18,16 @@ pub mod example;
 pub mod http;
 pub mod model;
 pub mod proxy;
+mod search;
 pub mod sentinel;
 pub mod server;
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use ratelimit_runtime::Algorithm;
 
-/// All of them.
+/// All algorithms.
 pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::Sliding,
     Algorithm::Fixed,
@@ -27,3 +35,16 @@ pub const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
 ];
+
+/// Returns the output of a future that is ready at its first poll, as each future of the embedded store is. No
+/// runtime is needed, so none can allocate.
+///
+/// # Panics
+///
+/// If the future is pending.
+pub fn poll_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("the future is pending, but the embedded store never waits"),
+    }
+}

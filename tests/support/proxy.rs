@@ -1,4 +1,4 @@
-//! A network between a limiter and its server, which can be told to fail.
+//! A TCP proxy between a limiter and its server. A test makes it fail as a network fails.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,29 +8,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-/// What the network does.
+/// What the network does with the bytes that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Network {
-    /// Everything passes.
+    /// Delivers all bytes.
     Up,
-    /// Open connections break, and no new one is made.
+    /// Breaks open connections, and accepts no new ones.
     Cut,
-    /// What is sent arrives; what comes back is lost.
-    Deaf,
-    /// Nothing passes, and nobody is told.
-    Silent,
+    /// Delivers requests, and drops replies. Connections stay open.
+    RepliesLost,
+    /// Drops requests and replies. Connections stay open.
+    Blackhole,
 }
 
-/// Stands before a server, on a free port.
+/// A proxy of one server, on a free port.
 pub struct Proxy {
-    /// The port it listens on.
+    /// The port on which the proxy listens.
     pub port: u16,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// How long bytes take, in each direction.
+    /// The delay of all bytes, in each direction.
     latency: Duration,
     network: AtomicU8,
     connections: AtomicU32,
@@ -38,24 +38,24 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Stands before the server at a port of this machine. The first bytes of each connection are
-    /// kept back for `delay`.
+    /// Starts a proxy of the server at a port of this machine. Each new connection starts to deliver after
+    /// `delay`.
     ///
     /// # Panics
     ///
-    /// When no port is free.
+    /// If no port is free.
     #[must_use]
     pub fn start(server: u16, delay: Duration) -> Self {
         Self::new(server, delay, Duration::ZERO)
     }
 
-    /// Stands before a server that is far away: a round trip takes that long.
+    /// Starts a proxy through which a round trip takes `round_trip`, as to a distant server.
     ///
     /// # Panics
     ///
-    /// When no port is free.
+    /// If no port is free.
     #[must_use]
-    pub fn far(server: u16, round_trip: Duration) -> Self {
+    pub fn with_latency(server: u16, round_trip: Duration) -> Self {
         Self::new(server, Duration::ZERO, round_trip / 2)
     }
 
@@ -85,13 +85,13 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// How many connections were made.
+    /// Returns how many connections the proxy has accepted.
     #[must_use]
     pub fn connections(&self) -> u32 {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Changes what the network does. What was lost stays lost.
+    /// Changes what the network does. A connection that has lost bytes delivers nothing from then on.
     pub fn set(&self, network: Network) {
         self.shared.network.store(network as u8, Ordering::SeqCst);
         if network == Network::Cut {
@@ -108,8 +108,8 @@ impl Shared {
         match self.network.load(Ordering::SeqCst) {
             0 => Network::Up,
             1 => Network::Cut,
-            2 => Network::Deaf,
-            _ => Network::Silent,
+            2 => Network::RepliesLost,
+            _ => Network::Blackhole,
         }
     }
 
@@ -125,7 +125,7 @@ impl Shared {
         let back = (clone(&server), clone(&client));
         let shared = Arc::clone(self);
         spawn(move || shared.copy(back.0, &back.1, &[Network::Up]));
-        self.copy(client, &server, &[Network::Up, Network::Deaf]);
+        self.copy(client, &server, &[Network::Up, Network::RepliesLost]);
     }
 
     fn copy(self: &Arc<Self>, mut from: TcpStream, to: &TcpStream, passes: &[Network]) {
@@ -140,12 +140,12 @@ impl Shared {
             }
         });
         let mut bytes = [0; 16_384];
-        // What a connection missed it misses for good: from then on it leads nowhere.
+        // A TCP stream has no gaps: after the first lost bytes, the connection delivers nothing.
         let mut lost = false;
         while let Ok(length @ 1..) = from.read(&mut bytes) {
             lost |= !passes.contains(&self.network());
             if !lost {
-                // The thread that writes ends after this one.
+                // The writing thread ends after this one, so the channel is open.
                 let _ = sender.send((Instant::now() + self.latency, bytes[..length].to_vec()));
             }
         }

@@ -1,4 +1,4 @@
-//! A real primary behind real Sentinels for a test, on free ports, stopped on drop.
+//! A real primary with real Sentinels for a test, on free ports, stopped on drop.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use redis::{Client, Connection};
 use redis_test::sentinel::RedisSentinelCluster;
 use redis_test::server::RedisServer;
 
-use crate::server::has_a_copy;
+use crate::server::is_replicated;
 
 /// A primary, a replica, and three Sentinels.
-pub struct Service {
+pub struct Sentinels {
     cluster: RedisSentinelCluster,
 }
 
-impl Service {
-    /// Starts them, with Sentinels that notice soon.
+impl Sentinels {
+    /// Starts the servers, with Sentinels that detect a failure within half a second.
     pub fn start() -> Self {
-        let service = Self { cluster: RedisSentinelCluster::new(1, 1, 3) };
-        for sentinel in &service.cluster.sentinel_servers {
+        let sentinels = Self { cluster: RedisSentinelCluster::new(1, 1, 3) };
+        for sentinel in &sentinels.cluster.sentinel_servers {
             let client = Client::open(sentinel.connection_info()).expect("an address");
-            // Starting takes some milliseconds; there is no event to wait for but an answer.
+            // A Sentinel starts within some milliseconds, and only a reply shows that it has started.
             let mut connection = loop {
                 match client.get_connection() {
                     Ok(connection) => break connection,
@@ -34,10 +34,10 @@ impl Service {
                 set.exec(&mut connection).expect("SENTINEL SET");
             }
         }
-        service
+        sentinels
     }
 
-    /// The URL of a service.
+    /// Returns the URL of a service. The Sentinels know the service `master0`.
     pub fn url(&self, service: &str) -> String {
         let servers = self.cluster.sentinel_servers.iter();
         let ports = servers.filter_map(|server| server.host_and_port());
@@ -45,32 +45,32 @@ impl Service {
         format!("redis+sentinel://{}/{service}", hosts.join(","))
     }
 
-    /// A connection to a Sentinel.
+    /// Connects to a Sentinel.
     fn sentinel(&self) -> Connection {
         let sentinel = self.cluster.sentinel_servers[0].connection_info();
         Client::open(sentinel).expect("an address").get_connection().expect("a Sentinel")
     }
 
-    /// Where the primary is, as a Sentinel knows it.
+    /// Returns the address of the primary, as a Sentinel reports it.
     pub fn primary(&self) -> (String, u16) {
-        let mut ask = redis::cmd("SENTINEL");
-        ask.arg("GET-MASTER-ADDR-BY-NAME").arg("master0");
-        ask.query(&mut self.sentinel()).expect("the primary")
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg("master0");
+        command.query(&mut self.sentinel()).expect("the primary")
     }
 
-    /// Waits until the replica has all that the primary has.
-    pub fn settle(&self) {
+    /// Waits until the replica has all writes of the primary.
+    pub fn wait_for_replication(&self) {
         let client = Client::open(self.primary()).expect("an address");
-        while !has_a_copy(&mut client.get_connection().expect("the primary")) {}
+        while !is_replicated(&mut client.get_connection().expect("the primary")) {}
     }
 
-    /// Asks for a failover, under which the old primary lives on as a replica.
+    /// Requests a failover. The old primary becomes a replica.
     pub fn fail_over(&self) {
         let failover = || {
             let mut failover = redis::cmd("SENTINEL");
             failover.arg("FAILOVER").arg("master0").exec(&mut self.sentinel())
         };
-        // Refused while a Sentinel has not yet seen the replica.
+        // A Sentinel rejects the command until it knows the replica.
         while failover().is_err() {
             sleep(Duration::from_millis(50));
         }

@@ -1,4 +1,4 @@
-//! A `redis-server` of its own for a test: on a free port, stopped on drop.
+//! A real `redis-server` for one test, on a free port, stopped on drop.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use redis_test::server::RedisServer;
 /// A running server.
 pub struct Server {
     inner: RedisServer,
-    /// Where it listens.
+    /// The URL of the server.
     pub url: String,
 }
 
 impl Server {
-    /// Starts a server and waits until it answers.
+    /// Starts a server on a free port, and waits until it replies.
     ///
     /// # Panics
     ///
-    /// When there is no `redis-server`; `tests/run` installs it.
+    /// If there is no `redis-server`; `tests/run` installs it.
     #[must_use]
     pub fn start() -> Self {
         Self::wait_for(RedisServer::new())
     }
 
-    /// Starts a server on a port that one was on before.
+    /// Starts a server on the port of a server that was stopped, and waits until it replies.
     ///
     /// # Panics
     ///
-    /// As [`start`](Self::start).
+    /// If there is no `redis-server`; `tests/run` installs it.
     #[must_use]
     pub fn start_on(port: u16) -> Self {
         Self::wait_for(RedisServer::new_with_addr_and_modules(
@@ -38,7 +38,7 @@ impl Server {
         ))
     }
 
-    /// The port it listens on.
+    /// Returns the port of the server.
     ///
     /// # Panics
     ///
@@ -55,18 +55,18 @@ impl Server {
         };
         let url = format!("redis://{host}:{port}");
         let server = Self { inner, url };
-        // Starting takes some milliseconds; there is no event to wait for but an answer.
+        // The server starts within some milliseconds, and only a reply shows that it has started.
         for _ in 0..500 {
             if server.client().get_connection().is_ok() {
                 return server;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("redis-server did not answer: {:?}", server.inner.log_file_contents());
+        panic!("redis-server did not reply: {:?}", server.inner.log_file_contents());
     }
 
-    /// A builder for limiters on this server, with a deadline that a busy test machine keeps, and
-    /// errors that are seen.
+    /// Returns a builder for limiters on this server. Its deadline is long enough for a busy test machine, and
+    /// calls are rejected if Redis does not decide.
     pub fn builder(&self) -> Builder {
         RateLimiter::builder()
             .redis(&*self.url)
@@ -74,50 +74,61 @@ impl Server {
             .on_error(OnError::Deny)
     }
 
-    /// A connection for looking behind the limiter's back.
+    /// Connects to the server, for commands of the test itself.
     ///
     /// # Panics
     ///
-    /// When the server is gone.
+    /// If the server was stopped.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        self.client().get_connection().expect("the test server answers")
+        self.client().get_connection().expect("the test server replies")
     }
 
-    /// Every key with its remaining life in milliseconds, -1 for none.
+    /// Returns all keys with their TTLs in milliseconds, or -1 for a key without a TTL.
     ///
     /// # Panics
     ///
-    /// When the server is gone.
+    /// If the server was stopped.
     #[must_use]
-    pub fn lives(&self) -> Vec<(String, i64)> {
+    pub fn ttls(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection();
         let keys: Vec<Vec<u8>> = connection.keys("*").expect("KEYS");
         keys.into_iter()
             .map(|key| {
-                let life = connection.pttl(&key).expect("PTTL");
-                (String::from_utf8_lossy(&key).into_owned(), life)
+                let ttl = connection.pttl(&key).expect("PTTL");
+                (String::from_utf8_lossy(&key).into_owned(), ttl)
             })
-            // A key may expire between the two commands.
-            .filter(|(_, life)| *life != -2)
+            // A key that expired between the two commands has the TTL -2.
+            .filter(|(_, ttl)| *ttl != -2)
             .collect()
     }
 
-    /// How many calls of known scripts it has answered.
+    /// Asserts that all keys have a TTL.
     ///
     /// # Panics
     ///
-    /// When the server is gone.
+    /// If a key has none.
+    pub fn assert_all_keys_expire(&self) {
+        for (key, ttl) in self.ttls() {
+            assert!(ttl > 0, "{key} has no TTL");
+        }
+    }
+
+    /// Returns how many scripts the server has run by their hash (`EVALSHA`).
+    ///
+    /// # Panics
+    ///
+    /// If the server was stopped.
     #[must_use]
     pub fn script_calls(&self) -> u32 {
         self.script_stat("calls=").map_or(0, |count| count.parse().expect("a count"))
     }
 
-    /// How many microseconds it has spent in them.
+    /// Returns the microseconds that these scripts took.
     ///
     /// # Panics
     ///
-    /// When the server is gone.
+    /// If the server was stopped.
     #[must_use]
     pub fn script_micros(&self) -> f64 {
         self.script_stat("usec=").map_or(0.0, |micros| micros.parse().expect("a number"))
@@ -136,12 +147,13 @@ impl Server {
     }
 }
 
-/// Whether a replica has all that this primary has. It waits for what its own connection wrote.
+/// Waits for up to a second until a replica has all writes of the primary, and returns whether it has. `WAIT`
+/// covers the writes of its own connection, so this publishes a message first.
 ///
 /// # Panics
 ///
-/// When the server is gone.
-pub fn has_a_copy(primary: &mut Connection) -> bool {
+/// If the server was stopped.
+pub fn is_replicated(primary: &mut Connection) -> bool {
     redis::cmd("PUBLISH").arg("x").arg("x").exec(primary).expect("PUBLISH");
     let copies = redis::cmd("WAIT").arg(1).arg(1_000).query::<u32>(primary);
     copies.is_ok_and(|copies| copies == 1)

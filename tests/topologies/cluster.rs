@@ -1,4 +1,4 @@
-//! A cluster: keys are spread, moved and survive the loss of a node, and every count stays exact.
+//! Redis Cluster: keys spread over the nodes, move and survive the loss of a node, and each count stays exact.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,18 +8,19 @@ use std::time::Duration;
 use ratelimit_runtime::{Limit, Part, Rejection};
 use redis::Commands;
 use support::ALGORITHMS;
-use support::cluster::Nodes;
-use support::server::has_a_copy;
+use support::cluster::Cluster;
+use support::server::is_replicated;
 use tokio::task::JoinSet;
 
-use crate::{admits, denying, recovered};
+use crate::{admits, denying_builder, first_decision};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_spread_and_counts_exact() {
-    let nodes = Nodes::start(0);
-    let fleet: Vec<_> = (0..3).map(|_| denying(&nodes.url()).build().expect("valid")).collect();
+async fn keys_spread_over_the_nodes_and_counts_are_exact() {
+    let cluster = Cluster::start(0);
+    let fleet: Vec<_> =
+        (0..3).map(|_| denying_builder(&cluster.url()).build().expect("valid")).collect();
     let mut tasks = JoinSet::new();
     for algorithm in ALGORITHMS {
         let mut limit = Limit::new("spread", algorithm, 20, HOUR).expect("valid");
@@ -40,59 +41,59 @@ async fn keys_are_spread_and_counts_exact() {
         }
     }
     let admitted: u32 = tasks.join_all().await.into_iter().sum();
-    // A bucket refills while it is asked: at 20 an hour, not by a whole token.
+    // Buckets refill during the test, at 20 tokens an hour by less than one token.
     assert_eq!(admitted, 20 * 12 * ALGORITHMS.len() as u32);
     for node in 0..3 {
-        let keys = nodes.keys(node);
+        let keys = cluster.keys(node);
         assert!(keys.len() > 5, "{keys:?}");
-        let mut connection = nodes.connection(node);
+        let mut connection = cluster.connection(node);
         for key in keys {
-            let life: i64 = connection.pttl(&key).expect("PTTL");
-            assert!(life > 0, "{key} has no TTL");
+            let ttl: i64 = connection.pttl(&key).expect("PTTL");
+            assert!(ttl > 0, "{key} has no TTL");
         }
     }
 }
 
-/// Limits without a key are spread, too: a tag of their own would put them all on one node.
+/// The keys of such limits have no hash tag, which would put all of them on one node.
 #[tokio::test]
-async fn limits_without_a_key_share_no_slot() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).build().expect("valid");
+async fn limits_without_a_key_spread_over_the_nodes() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let names: Vec<String> = (0..20).map(|index| format!("limit {index}")).collect();
     for name in &names {
         let name: &'static str = Box::leak(name.clone().into_boxed_str());
         limiter.check(&Limit::fixed(name, 1, HOUR), (), 1).await.expect("admitted");
     }
-    let used = (0..3).filter(|node| !nodes.keys(*node).is_empty()).count();
+    let used = (0..3).filter(|node| !cluster.keys(*node).is_empty()).count();
     assert_eq!(used, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_limits_are_all_or_nothing() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).build().expect("valid");
+async fn several_limits_are_charged_all_or_none() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let first = Limit::sliding("several.first", 10, HOUR);
     let second = Limit::token_bucket("several.second", 4, HOUR);
     let remaining = async |limit: &Limit, key: &str| {
         limiter.peek(limit, key, 1).await.expect("a decision").remaining
     };
 
-    // Of one key: one script.
-    let before = calls(&nodes);
+    // Limits of one key share a hash slot, so each call is one script.
+    let before = script_calls(&cluster);
     for _ in 0..4 {
         let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
         limiter.check_all(&parts).await.expect("admitted");
     }
     let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
-    let refused = limiter.check_all(&parts).await;
-    assert_eq!(refused.expect_err("rejected").name(), "several.second");
-    // One that the script was not known to.
-    assert_eq!(calls(&nodes) - before, 6);
+    let rejected = limiter.check_all(&parts).await;
+    assert_eq!(rejected.expect_err("rejected").name(), "several.second");
+    // Five calls, and one that loads the script.
+    assert_eq!(script_calls(&cluster) - before, 6);
     assert_eq!(remaining(&first, "ann").await, 6);
 
-    // Of keys in three slots, by many at once: nothing that was refused stays charged.
+    // Concurrent calls of keys in three hash slots: no rejected call stays charged.
     let keys = ["a", "b", "c"];
-    let slots: HashSet<_> = keys.map(|key| nodes.slot(key)).into();
+    let slots: HashSet<_> = keys.map(|key| cluster.slot(key)).into();
     assert_eq!(slots.len(), 3);
     let mut tasks = JoinSet::new();
     for _ in 0..40 {
@@ -116,40 +117,40 @@ async fn several_limits_are_all_or_nothing() {
     assert!((1..=4).contains(&admitted), "{admitted}");
     assert_eq!(remaining(&first, "a").await, 10 - admitted);
     assert_eq!(remaining(&second, "b").await, 4 - admitted);
-    // One after the other, all of it is used.
+    // Sequential calls take all units that are left.
     for _ in admitted..4 {
         let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
         limiter.check_all(&parts).await.expect("admitted");
     }
     let parts = [Part::new(&first, &"a", 1), Part::new(&second, &"b", 1)];
-    let refused = limiter.check_all(&parts).await;
-    assert_eq!(refused.expect_err("rejected").name(), "several.second");
+    let rejected = limiter.check_all(&parts).await;
+    assert_eq!(rejected.expect_err("rejected").name(), "several.second");
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
-/// Calls of scripts, known and unknown, on all nodes.
-fn calls(nodes: &Nodes) -> u32 {
+/// Returns how many scripts all nodes have run, by their hash (`EVALSHA`) or their text (`EVAL`).
+fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
         let stats: String =
-            info.arg("commandstats").query(&mut nodes.connection(node)).expect("INFO");
+            info.arg("commandstats").query(&mut cluster.connection(node)).expect("INFO");
         let lines = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
         let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
         counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>()
     };
-    (0..nodes.len()).map(of).sum()
+    (0..cluster.len()).map(of).sum()
 }
 
-/// The segments of a long log are in the slot of its key, whether it has one or not.
+/// With a key, an empty key, or no key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_log_stays_in_its_slot() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).build().expect("valid");
+async fn the_segments_of_a_long_log_share_its_hash_slot() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("long", 5_000, HOUR);
-    let all = || (0..3).flat_map(|node| nodes.keys(node)).collect::<Vec<_>>();
+    let all = || (0..3).flat_map(|node| cluster.keys(node)).collect::<Vec<_>>();
     for key in [Some("ann"), Some(""), None] {
         let mut tasks = JoinSet::new();
-        // Few enough that each call is a record.
+        // With so few tasks, each call is one entry of the log.
         for task in 0..3 {
             let (limiter, limit) = (limiter.clone(), limit.clone());
             tasks.spawn(async move {
@@ -170,26 +171,25 @@ async fn a_long_log_stays_in_its_slot() {
         }
         let admitted: u32 = tasks.join_all().await.into_iter().sum();
         assert_eq!(admitted, 5_000, "{key:?}");
-        let there = all();
-        assert_eq!(there.len(), 2, "{there:?}");
-        assert_eq!(nodes.slot(&there[0]), nodes.slot(&there[1]));
+        let keys = all();
+        assert_eq!(keys.len(), 2, "{keys:?}");
+        assert_eq!(cluster.slot(&keys[0]), cluster.slot(&keys[1]));
         match key {
-            Some(key) => limiter.reset(&limit, key).await.expect("answers"),
-            None => limiter.reset(&limit, ()).await.expect("answers"),
+            Some(key) => limiter.reset(&limit, key).await.expect("a reply"),
+            None => limiter.reset(&limit, ()).await.expect("a reply"),
         }
         assert_eq!(all(), [""; 0]);
     }
 }
 
-/// A slot goes from node to node while its keys are asked about, without a call too many or too
-/// few, and without an error.
+/// A hash slot moves from node to node while calls charge its keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resharding_is_not_noticed() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).build().expect("valid");
+async fn counts_are_exact_and_calls_succeed_during_resharding() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("moved", 300, HOUR);
     let bucket = Limit::token_bucket("moved", 300, HOUR);
-    let slot = nodes.slot("ratelimit:sliding:1h:moved{key}");
+    let slot = cluster.slot("ratelimit:sliding:1h:moved{key}");
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for task in 0..8 {
@@ -201,7 +201,7 @@ async fn resharding_is_not_noticed() {
                 if task % 2 == 0 {
                     admitted += u32::from(admits(&limiter, &limit, "key").await);
                 } else {
-                    // Both keys at once, which may be on two nodes for a moment.
+                    // The two keys of one call can be on two nodes for a moment.
                     let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
                     match limiter.check_all(&parts).await {
                         Ok(_) => admitted += 1,
@@ -216,38 +216,38 @@ async fn resharding_is_not_noticed() {
     }
     let moves = tokio::task::spawn_blocking(move || {
         for _ in 0..6 {
-            nodes.move_slot(slot, Duration::from_millis(40));
+            cluster.move_slot(slot, Duration::from_millis(40));
         }
-        nodes
+        cluster
     });
-    let nodes = moves.await.expect("no panic");
+    let cluster = moves.await.expect("no panic");
     tokio::time::sleep(Duration::from_millis(500)).await;
     stop.store(true, Ordering::Relaxed);
     let admitted: u32 = tasks.join_all().await.into_iter().sum();
     assert_eq!(admitted, 300);
-    drop(nodes);
+    drop(cluster);
 }
 
-/// A node is killed, its replica becomes the primary, and what was counted still counts.
+/// When a node is killed, its replica becomes the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_node_is_replaced() {
-    let mut nodes = Nodes::start(1);
-    let limiter = denying(&nodes.url()).build().expect("valid");
+async fn counts_survive_the_loss_of_a_node() {
+    let mut cluster = Cluster::start(1);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("lost", 3, HOUR);
     let keys: Vec<String> = (0..30).map(|index| format!("key {index}")).collect();
     for key in &keys {
-        recovered(&limiter, &limit, key).await;
+        first_decision(&limiter, &limit, key).await;
         while admits(&limiter, &limit, key).await {}
     }
-    let primaries: Vec<_> = (0..6).filter(|node| nodes.is_primary(*node)).collect();
+    let primaries: Vec<_> = (0..6).filter(|node| cluster.is_primary(*node)).collect();
     for node in &primaries {
-        while !has_a_copy(&mut nodes.connection(*node)) {}
+        while !is_replicated(&mut cluster.connection(*node)) {}
     }
-    // The one that the limiter was told of first.
-    nodes.kill(primaries[0]);
+    // This node is in the URL of the limiter.
+    cluster.kill(primaries[0]);
     let mut slowest = Duration::ZERO;
     for key in &keys {
-        let (decision, took) = recovered(&limiter, &limit, key).await;
+        let (decision, took) = first_decision(&limiter, &limit, key).await;
         assert!(!decision.allowed, "the count of {key} was lost");
         slowest = slowest.max(took);
     }
@@ -255,39 +255,40 @@ async fn a_lost_node_is_replaced() {
     assert!(slowest > Duration::from_millis(500), "no key was on the lost node");
 }
 
-/// Keys of a slot that is on its way are on two nodes, and calls on them have nothing to do with each other.
+/// While a hash slot moves, its keys are on two nodes. Calls of single keys are still decided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_both_sides_of_a_half_moved_slot_are_decided() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).build().expect("valid");
-    // Limits of one key: of one slot, and each with a key of its own in Redis.
+async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    // The two limits have the same key, so their keys in Redis share a hash slot.
     let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
     for limit in [&here, &there] {
         assert!(admits(&limiter, limit, "key").await);
     }
-    let slot = nodes.slot("ratelimit:sliding:1h:here{key}");
-    nodes.begin_move(slot, "ratelimit:sliding:1h:there{key}");
+    let slot = cluster.slot("ratelimit:sliding:1h:here{key}");
+    cluster.begin_move(slot, "ratelimit:sliding:1h:there{key}");
     let mut tasks = JoinSet::new();
     for call in 0..300 {
         let limiter = limiter.clone();
         let limit = if call % 2 == 0 { here.clone() } else { there.clone() };
         tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
     }
-    let answers = tasks.join_all().await;
-    let failed = answers.iter().find(|it| matches!(it, Err(Rejection::Unavailable { .. })));
+    let results = tasks.join_all().await;
+    let failed = results.iter().find(|it| matches!(it, Err(Rejection::Unavailable { .. })));
     assert!(failed.is_none(), "{failed:?}");
-    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2 * 149);
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2 * 149);
 }
 
-/// What a call of several keys had charged and gave back is free for the next call at once.
+/// Units that a rejected call of several keys has charged are available again as soon as they are rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_back_is_not_rejected_from_the_cache() {
-    let nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).cache_rejections(true).build().expect("valid");
+async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).cache_rejections(true).build().expect("valid");
     let (first, second) = (Limit::sliding("first", 40, HOUR), Limit::sliding("second", 1, HOUR));
-    let (mut given_back, mut rejected_for_nothing) = (0, 0);
+    let (mut rolled_back, mut wrongly_rejected) = (0, 0);
     for round in 0..100_u64 {
-        // Four calls would take all of `a`, and only one of them gets `b`; others ask for `a` meanwhile.
+        // Four calls together cost the whole capacity of `a`, but `b` admits only one of them. Meanwhile, other
+        // calls charge `a`.
         let (a, b) = (("a", round), ("b", round));
         let mut tasks = JoinSet::new();
         for call in 0..8 {
@@ -307,20 +308,21 @@ async fn what_is_given_back_is_not_rejected_from_the_cache() {
                 0
             });
         }
-        given_back += tasks.join_all().await.into_iter().sum::<u32>();
-        let left = limiter.peek(&first, a, 1).await.expect("answers").remaining;
+        rolled_back += tasks.join_all().await.into_iter().sum::<u32>();
+        let left = limiter.peek(&first, a, 1).await.expect("a reply").remaining;
         let next = limiter.check(&first, a, 1).await;
-        rejected_for_nothing += u32::from(left > 0 && next.is_err());
+        wrongly_rejected += u32::from(left > 0 && next.is_err());
     }
-    assert!(given_back > 100, "{given_back}");
-    assert_eq!(rejected_for_nothing, 0);
+    assert!(rolled_back > 100, "{rolled_back}");
+    assert_eq!(wrongly_rejected, 0);
 }
 
 #[tokio::test]
-async fn a_ping_asks_all_nodes() {
-    let mut nodes = Nodes::start(0);
-    let limiter = denying(&nodes.url()).deadline(Duration::from_secs(1)).build().expect("valid");
+async fn a_ping_fails_if_any_node_is_down() {
+    let mut cluster = Cluster::start(0);
+    let limiter =
+        denying_builder(&cluster.url()).deadline(Duration::from_secs(1)).build().expect("valid");
     while limiter.ping().await.is_err() {}
-    nodes.kill(2);
+    cluster.kill(2);
     assert!(limiter.ping().await.is_err());
 }

@@ -1,22 +1,23 @@
-//! Where Redis may be: a cluster, behind Sentinels, behind TLS, at a socket of this machine.
+//! The topologies of Redis: a cluster, a primary with Sentinels, and a single server with TLS or a Unix socket.
 
 mod cluster;
-mod secured;
 mod sentinel;
+mod single_server;
 
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Builder, Decision, Limit, OnError, RateLimiter, Rejection};
 
-/// A limiter whose errors are seen, with a deadline that a busy test machine keeps.
-fn denying(url: &str) -> Builder {
+/// Returns a builder for limiters that reject calls which Redis does not decide. The deadline is long enough for a
+/// busy test machine.
+fn denying_builder(url: &str) -> Builder {
     let deadline = Duration::from_secs(5);
     let builder = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
-    // Each call is to be asked about.
+    // Each call has to reach Redis.
     builder.cache_rejections(false)
 }
 
-/// Whether the call is admitted; errors are not expected.
+/// Returns whether a call is admitted. Panics if it is not decided.
 async fn admits(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
     match limiter.check(limit, key, 1).await {
         Ok(_) => true,
@@ -25,8 +26,8 @@ async fn admits(limiter: &RateLimiter, limit: &Limit, key: &str) -> bool {
     }
 }
 
-/// The first decision after a failure, and how long it took to come.
-async fn recovered(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision, Duration) {
+/// Returns the first decision after a failure, and how long it took.
+async fn first_decision(limiter: &RateLimiter, limit: &Limit, key: &str) -> (Decision, Duration) {
     let start = Instant::now();
     loop {
         match limiter.check(limit, key, 1).await {

@@ -17,7 +17,7 @@ use ::axum::extract::Request;
 use ::axum::middleware::{Next, from_fn};
 use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
 use sfv::{BareItem, List, ListEntry, Parser};
-use support::http::Answer;
+use support::http::Response;
 use tokio::runtime::Runtime;
 
 /// A server that runs until it is dropped.
@@ -78,7 +78,7 @@ fn items(field: &str) -> Vec<Item> {
 
 /// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, not
 /// earlier than any `t`, and must not be cached.
-fn reported(answer: &Answer) -> (&str, &str) {
+fn reported(answer: &Response) -> (&str, &str) {
     let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
         let field = answer.header(name);
         field.unwrap_or_else(|| panic!("one {name} in {answer:?}"))

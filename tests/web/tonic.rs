@@ -204,7 +204,7 @@ fn responds_over_grpc_beside_http() {
     let router = axum::Router::new().fallback(async || ());
     let server = crate::serve(router.layer(layer.limiter(limiter.clone())), &limiter);
     let ask = |method, kind: &str| {
-        support::http::ask(
+        support::http::request(
             server.address,
             method,
             "/",

@@ -1,5 +1,4 @@
-//! Connections and breakers, whatever the callers and their runtimes do: what has to happen does not wait
-//! for a caller.
+//! Connections and circuit breakers. They recover without the help of callers and their runtimes.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +7,11 @@ use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::runtime::Runtime;
 
-const HOURLY: Limit = Limit::sliding("links", 1_000_000, Duration::from_secs(3600));
+const HOURLY: Limit = Limit::sliding("connections", 1_000_000, Duration::from_secs(3600));
 const DEADLINE: Duration = Duration::from_millis(100);
 
-fn through(proxy: &Proxy) -> Builder {
+/// Returns a builder for limiters that reach the server through a proxy.
+fn builder_through(proxy: &Proxy) -> Builder {
     let url = format!("redis://127.0.0.1:{}", proxy.port);
     RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny)
 }
@@ -20,11 +20,12 @@ fn current_thread() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn is_open(answer: &Result<ratelimit_runtime::Decision, Rejection>) -> bool {
-    matches!(answer, Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. }))
+/// Returns whether the circuit breaker rejected the call.
+fn is_open(result: &Result<ratelimit_runtime::Decision, Rejection>) -> bool {
+    matches!(result, Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. }))
 }
 
-/// Connections that a server has accepted.
+/// Returns how many connections a server has accepted.
 fn accepted(server: &Server) -> u32 {
     let info = redis::cmd("INFO").arg("stats").query(&mut server.connection());
     let stats: String = info.expect("INFO");
@@ -32,11 +33,11 @@ fn accepted(server: &Server) -> u32 {
     line.expect("a figure").parse().expect("a number")
 }
 
-/// Decides again and again until a call is admitted.
-fn admitted_within(time: Duration, mut decide: impl FnMut() -> bool) -> bool {
+/// Repeats a call until a condition holds. Returns false if it does not hold within `time`.
+fn holds_within(time: Duration, mut call: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < time {
-        if decide() {
+        if call() {
             return true;
         }
     }
@@ -44,24 +45,27 @@ fn admitted_within(time: Duration, mut decide: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
-fn the_breaker_closes_for_a_runtime_that_is_driven_by_calls_alone() {
+fn the_breaker_closes_for_a_runtime_that_is_polled_only_during_calls() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtime = current_thread();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(admitted_within(Duration::from_secs(5), || decide().is_ok()));
+    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
     proxy.set(Network::Cut);
-    assert!(admitted_within(Duration::from_secs(5), || is_open(&decide())), "it never opened");
+    assert!(
+        holds_within(Duration::from_secs(5), || is_open(&decide())),
+        "the breaker did not open"
+    );
     proxy.set(Network::Up);
-    assert!(admitted_within(Duration::from_secs(5), || decide().is_ok()), "it never closed");
+    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()), "the breaker did not close");
 }
 
 #[test]
-fn the_breaker_closes_for_a_task_that_awaits_nothing_but_decisions() {
+fn the_breaker_closes_for_a_task_that_awaits_only_decisions() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     current_thread().block_on(async {
         while limiter.check(&HOURLY, (), 1).await.is_err() {}
         proxy.set(Network::Cut);
@@ -69,22 +73,21 @@ fn the_breaker_closes_for_a_task_that_awaits_nothing_but_decisions() {
         proxy.set(Network::Up);
         let start = Instant::now();
         while limiter.check(&HOURLY, (), 1).await.is_err() {
-            assert!(start.elapsed() < Duration::from_secs(5), "it never closed");
+            assert!(start.elapsed() < Duration::from_secs(5), "the breaker did not close");
         }
     });
 }
 
-/// A probe is answered once for all runtimes.
 #[test]
-fn the_breakers_of_all_runtimes_close() {
+fn one_probe_closes_the_breakers_of_all_runtimes() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtimes: Vec<_> = (0..5).map(|_| current_thread()).collect();
-    let all = |wanted: fn(&Result<ratelimit_runtime::Decision, Rejection>) -> bool| {
+    let all = |condition: fn(&Result<ratelimit_runtime::Decision, Rejection>) -> bool| {
         for runtime in &runtimes {
-            let decide = || wanted(&runtime.block_on(limiter.check(&HOURLY, (), 1)));
-            assert!(admitted_within(Duration::from_secs(5), decide));
+            let decide = || condition(&runtime.block_on(limiter.check(&HOURLY, (), 1)));
+            assert!(holds_within(Duration::from_secs(5), decide));
         }
     };
     all(Result::is_ok);
@@ -97,73 +100,75 @@ fn the_breakers_of_all_runtimes_close() {
     assert!(made <= 6, "{made} connections for 5 runtimes and the probe");
 }
 
-/// Callers with less patience than the deadline see nothing of a dead connection; the link itself does.
+/// Callers that drop their calls before the deadline do not observe a timeout. The connection itself does.
 #[tokio::test]
-async fn a_silent_connection_is_replaced_though_callers_give_up_early() {
+async fn a_dead_connection_is_replaced_though_callers_drop_their_calls_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
-    proxy.set(Network::Silent);
+    proxy.set(Network::Blackhole);
     let patience = Duration::from_millis(80);
     assert!(tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await.is_err());
-    // What is lost on a connection stays lost; a new one would be answered.
+    // A connection that has lost bytes stays dead. A new one works.
     proxy.set(Network::Up);
     let start = Instant::now();
     loop {
-        let answer = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;
-        if answer.is_ok_and(|answer| answer.is_ok()) {
+        let result = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;
+        if result.is_ok_and(|result| result.is_ok()) {
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(5), "never decided again");
+        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A reply that this runtime has not read yet is no silence.
+/// A reply that has arrived but was not read is not a timeout.
 #[test]
-fn a_runtime_that_stood_still_keeps_its_connection() {
+fn an_idle_runtime_keeps_its_connection() {
     let server = Server::start();
-    let proxy = Proxy::far(server.port(), Duration::from_millis(50));
-    let limiter = through(&proxy).build().expect("valid");
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(50));
+    let limiter = builder_through(&proxy).build().expect("valid");
     let runtime = current_thread();
     let decide = || runtime.block_on(limiter.check(&HOURLY, (), 1));
-    assert!(admitted_within(Duration::from_secs(5), || decide().is_ok()));
+    assert!(holds_within(Duration::from_secs(5), || decide().is_ok()));
     for _ in 0..3 {
         let patience = Duration::from_millis(20);
         let early = runtime.block_on(async {
             tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await
         });
-        assert!(early.is_err(), "a round trip in less than it takes: {early:?}");
+        assert!(early.is_err(), "a reply before the end of the round trip: {early:?}");
         std::thread::sleep(5 * DEADLINE);
         let decided = decide();
         assert!(decided.is_ok(), "{decided:?}");
     }
 }
 
-/// A server that answers, but too late for its callers, is not taken for a silent one.
+/// The server replies after the callers have dropped their calls, but within the deadline.
 #[tokio::test]
-async fn a_slow_server_keeps_its_connection() {
+async fn a_connection_to_a_slow_server_is_kept() {
     let server = Server::start();
-    let proxy = Proxy::far(server.port(), Duration::from_millis(200));
-    let limiter = through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(200));
+    let limiter =
+        builder_through(&proxy).deadline(Duration::from_millis(400)).build().expect("valid");
     while limiter.check(&HOURLY, (), 1).await.is_err() {}
     let before = proxy.connections();
     for _ in 0..30 {
         let patience = Duration::from_millis(50);
         let early = tokio::time::timeout(patience, limiter.check(&HOURLY, (), 1)).await;
-        assert!(early.is_err(), "a round trip in less than it takes: {early:?}");
+        assert!(early.is_err(), "a reply before the end of the round trip: {early:?}");
     }
     limiter.check(&HOURLY, (), 1).await.expect("admitted");
     assert_eq!(proxy.connections(), before);
 }
 
-/// Calls that find scripts under way do not wait for these to come back first.
+/// Calls do not wait for the replies of batches that are in flight.
 #[tokio::test]
-async fn calls_keep_their_deadline_when_the_server_is_far_away() {
+async fn calls_with_a_distant_server_end_within_their_deadline() {
     let server = Server::start();
-    let proxy = Proxy::far(server.port(), Duration::from_millis(800));
-    let limiter = through(&proxy).deadline(Duration::from_millis(1_500)).build().expect("valid");
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(800));
+    let limiter =
+        builder_through(&proxy).deadline(Duration::from_millis(1_500)).build().expect("valid");
     let decided = async |calls: u64, pause| {
         let mut tasks = tokio::task::JoinSet::new();
         for call in 0..calls {
@@ -173,12 +178,12 @@ async fn calls_keep_their_deadline_when_the_server_is_far_away() {
         }
         tasks.join_all().await.into_iter().filter(|decided| *decided).count()
     };
-    // The server learns the scripts, which takes a second round trip.
+    // The first calls load the scripts, which takes a second round trip.
     while decided(20, Duration::ZERO).await < 20 {}
     assert_eq!(decided(300, Duration::from_millis(2)).await, 300);
 }
 
-/// `timeout` of a server closes idle connections; so does `CLIENT KILL`.
+/// Closes all connections, as the server does with idle ones if `timeout` is set.
 fn close_all(server: &Server) {
     let mut connection = server.connection();
     let mut kill = redis::cmd("CLIENT");
@@ -187,7 +192,7 @@ fn close_all(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_connection_that_the_server_closed_is_replaced_before_a_call() {
+async fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for _ in 0..5 {
@@ -200,7 +205,7 @@ async fn a_connection_that_the_server_closed_is_replaced_before_a_call() {
 }
 
 #[test]
-fn a_closed_connection_is_seen_by_a_runtime_that_stood_still() {
+fn an_idle_runtime_detects_a_closed_connection() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let runtime = current_thread();
@@ -214,7 +219,7 @@ fn a_closed_connection_is_seen_by_a_runtime_that_stood_still() {
 }
 
 #[tokio::test]
-async fn a_replica_is_not_connected_to_again_and_again() {
+async fn connections_to_a_replica_are_limited() {
     let (server, primary) = (Server::start(), Server::start());
     let mut connection = server.connection();
     let limiter = server.builder().build().expect("valid");
@@ -224,8 +229,8 @@ async fn a_replica_is_not_connected_to_again_and_again() {
     let before = accepted(&server);
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(1) {
-        let refused = limiter.check(&HOURLY, (), 1).await;
-        assert!(matches!(refused, Err(Rejection::Unavailable { .. })), "{refused:?}");
+        let rejected = limiter.check(&HOURLY, (), 1).await;
+        assert!(matches!(rejected, Err(Rejection::Unavailable { .. })), "{rejected:?}");
         calls += 1;
         tokio::task::yield_now().await;
     }
@@ -234,40 +239,40 @@ async fn a_replica_is_not_connected_to_again_and_again() {
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut connection).expect("REPLICAOF");
     let start = Instant::now();
     while limiter.check(&HOURLY, (), 1).await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "never decided again");
+        assert!(start.elapsed() < Duration::from_secs(5), "no decision within 5 seconds");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_ping_says_whether_a_decision_would_be_made() {
+async fn a_ping_reports_whether_the_store_can_decide() {
     assert_eq!(RateLimiter::embedded().ping().await, Ok(()));
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let limiter = through(&proxy).build().expect("valid");
+    let limiter = builder_through(&proxy).build().expect("valid");
     while limiter.ping().await.is_err() {}
-    assert!(server.lives().is_empty(), "it has written something");
+    assert!(server.ttls().is_empty(), "a ping writes nothing");
     proxy.set(Network::Cut);
     assert!(limiter.ping().await.is_err());
     proxy.set(Network::Up);
     let start = Instant::now();
     while limiter.ping().await.is_err() {
-        assert!(start.elapsed() < Duration::from_secs(5), "never again");
+        assert!(start.elapsed() < Duration::from_secs(5), "no reply within 5 seconds");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let mut connection = server.connection();
     redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut connection).expect("REPLICAOF");
-    let error = limiter.ping().await.expect_err("a replica decides nothing");
+    let error = limiter.ping().await.expect_err("a replica cannot decide");
     assert!(error.to_string().contains("this is a replica"), "{error}");
     let wrong = server.url.replace("redis://", "redis://nobody:wrong@");
     let wrong = RateLimiter::builder().redis(wrong).build().expect("valid");
-    let error = wrong.ping().await.expect_err("no such user");
+    let error = wrong.ping().await.expect_err("the password is wrong");
     assert!(error.to_string().contains("check the user and password"), "{error}");
 }
 
-/// A connection ends with the runtime that made it, though the limiter goes on.
+/// The limiter outlives the runtime.
 #[test]
-fn a_runtime_that_ends_takes_its_connection_along() {
+fn a_connection_closes_with_the_runtime_that_opened_it() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     for _ in 0..20 {
@@ -275,7 +280,7 @@ fn a_runtime_that_ends_takes_its_connection_along() {
         runtime.block_on(limiter.check(&HOURLY, (), 1)).expect("admitted");
         drop(runtime);
         let start = Instant::now();
-        // That of this test remains.
+        // The connection of this test remains.
         while clients(&server) > 1 {
             assert!(start.elapsed() < Duration::from_secs(5), "a connection outlives its runtime");
             std::thread::sleep(Duration::from_millis(1));
@@ -283,7 +288,7 @@ fn a_runtime_that_ends_takes_its_connection_along() {
     }
 }
 
-/// Connections that a server has now.
+/// Returns how many connections a server has.
 fn clients(server: &Server) -> usize {
     let list = redis::cmd("CLIENT").arg("LIST").query::<String>(&mut server.connection());
     list.expect("CLIENT LIST").lines().count()

@@ -1,4 +1,4 @@
-//! One server: by TLS, with a user and a database, at a socket of this machine.
+//! A single server: with TLS, with a user and a database, and at a Unix socket.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
 use redis_test::utils::get_random_available_port;
 
-use crate::{denying, recovered};
+use crate::{denying_builder, first_decision};
 
 const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
 
-fn tls_server(shows: bool) -> (RedisServer, String) {
+/// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.
+fn tls_server(checks_clients: bool) -> (RedisServer, String) {
     let port = get_random_available_port();
     let address = ConnectionAddr::TcpTls {
         host: "127.0.0.1".to_owned(),
@@ -19,53 +20,59 @@ fn tls_server(shows: bool) -> (RedisServer, String) {
         insecure: false,
         tls_params: None,
     };
-    let server = RedisServer::new_with_addr_and_modules(address, &[], shows);
+    let server = RedisServer::new_with_addr_and_modules(address, &[], checks_clients);
     (server, format!("rediss://127.0.0.1:{port}"))
 }
 
 #[tokio::test]
-async fn tls_with_a_root_certificate() {
+async fn tls_works_with_a_root_certificate() {
     let (server, url) = tls_server(false);
-    let files = server.tls_paths.as_ref().expect("it was started with TLS");
+    let files = server.tls_paths.as_ref().expect("the server has TLS");
     let root = std::fs::read(&files.ca_crt).expect("a certificate");
-    let limiter = denying(&url).root_certificates(root).build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
     assert_eq!(limiter.check(&LIMIT, "key", 1).await.expect("admitted").remaining, 8);
 
-    // Signed by nobody that this machine knows.
-    let limiter = denying(&url).build().expect("valid");
-    let refused = limiter.check(&LIMIT, "key", 1).await;
-    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) = refused
+    // Without the root certificate, the certificate of the server is not trusted.
+    let limiter = denying_builder(&url).build().expect("valid");
+    let rejected = limiter.check(&LIMIT, "key", 1).await;
+    let Err(Rejection::Unavailable { error: StoreError::Connection { message, .. }, .. }) =
+        rejected
     else {
-        panic!("{refused:?}")
+        panic!("{rejected:?}")
     };
     assert!(message.to_lowercase().contains("certificate"), "{message}");
 }
 
 #[tokio::test]
-async fn tls_with_a_client_certificate() {
+async fn tls_works_with_a_client_certificate() {
     let (server, url) = tls_server(true);
-    let files = server.tls_paths.as_ref().expect("it was started with TLS");
+    let files = server.tls_paths.as_ref().expect("the server has TLS");
     let read = |path| std::fs::read(path).expect("a certificate");
     let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
-    let limiter = denying(&url).root_certificates(root.clone()).client_certificate(own, key);
+    let limiter =
+        denying_builder(&url).root_certificates(root.clone()).client_certificate(own, key);
     let limiter = limiter.build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
 
-    let limiter = denying(&url).root_certificates(root).build().expect("valid");
-    assert!(limiter.check(&LIMIT, "key", 1).await.is_err(), "it has shown no certificate");
+    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
+    assert!(
+        limiter.check(&LIMIT, "key", 1).await.is_err(),
+        "the limiter has no client certificate"
+    );
 }
 
 #[test]
-fn certificates_that_are_none_are_named() {
-    let build = denying("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
+fn invalid_certificates_are_an_error() {
+    let build =
+        denying_builder("rediss://localhost").root_certificates("-----BEGIN CERTIFICATE-----\nx");
     let error = build.build().err();
     assert!(matches!(error, Some(BuildError::InvalidCertificate { .. })), "{error:?}");
     assert!(error.is_some_and(|error| error.to_string().contains("PEM")));
 }
 
 #[tokio::test]
-async fn a_user_with_a_database() {
+async fn the_url_selects_a_user_and_a_database() {
     let server = support::server::Server::start();
     let mut connection = server.connection();
     redis::cmd("ACL")
@@ -73,20 +80,20 @@ async fn a_user_with_a_database() {
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = format!("redis://ann:p%40ss%3Aw%2Frd@127.0.0.1:{}/7", server.port());
-    let limiter = denying(&url).build().expect("valid");
+    let limiter = denying_builder(&url).build().expect("valid");
     assert!(limiter.check(&LIMIT, "key", 1).await.is_ok());
-    assert!(server.lives().is_empty());
+    assert!(server.ttls().is_empty());
     redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
     assert_eq!(keys, ["ratelimit:sliding:1h:secured{key}"]);
 }
 
 #[tokio::test]
-async fn a_socket_of_this_machine() {
+async fn the_url_can_name_a_unix_socket() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("redis.sock");
     let address = ConnectionAddr::Unix(path.clone());
     let _server = RedisServer::new_with_addr_and_modules(address, &[], false);
-    let limiter = denying(&format!("unix://{}", path.display())).build().expect("valid");
-    assert_eq!(recovered(&limiter, &LIMIT, "key").await.0.remaining, 9);
+    let limiter = denying_builder(&format!("unix://{}", path.display())).build().expect("valid");
+    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.0.remaining, 9);
 }

@@ -1,5 +1,5 @@
-//! Several limits in one decision: all or nothing, whatever their algorithms, periods, keys and
-//! costs, and the same from the model, the embedded store and Redis.
+//! Several limits in one decision: all are charged or none, for any algorithms, periods, keys and costs. The
+//! model, the embedded store and Redis make the same decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use ratelimit_runtime::{
     StoreError, VirtualClock,
 };
 use support::ALGORITHMS;
-use support::model::{Expected, Model};
+use support::model::{ExpectedDecision, Model};
 use support::server::Server;
 
-use crate::Timed;
+use crate::TestLimiter;
 
-const NAMES: [&str; 5] = ["together.a", "together.b", "together.c", "together.d", "together.e"];
+const NAMES: [&str; 5] = ["several.a", "several.b", "several.c", "several.d", "several.e"];
 
 #[derive(Clone, Debug)]
 struct Call {
-    /// Which limits, each with a cost; one may come twice.
+    /// Indices of limits, each with a cost. An index can occur twice.
     parts: Vec<(usize, u32)>,
-    /// Microseconds before the call.
+    /// The microseconds between the previous call and this one.
     wait: u64,
 }
 
 impl Call {
-    /// What the call takes of each limit.
+    /// Returns the sum of the costs for each limit.
     fn merged(&self) -> Vec<(usize, u32)> {
         let mut merged: Vec<(usize, u32)> = Vec::new();
         for (index, cost) in &self.parts {
@@ -61,58 +61,64 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
         .collect::<Vec<_>>()
 }
 
-/// Who spoke for a call, and what was said.
-type Said = (String, Expected);
+/// The name of the limit that determines the decision of a call, and the decision.
+type NamedDecision = (String, ExpectedDecision);
 
-fn said(call: &Call, limits: &[Limit], answer: Result<Decision, Rejection>) -> Said {
-    let (name, decision) = match answer {
+/// Returns the decision of a store.
+fn named_decision(
+    call: &Call,
+    limits: &[Limit],
+    result: Result<Decision, Rejection>,
+) -> NamedDecision {
+    let (name, decision) = match result {
         Err(Rejection::Limited { name, decision, .. }) => (name.to_string(), decision),
-        // An admission does not say which limit is the tightest, but shows its capacity.
+        // The decision of an admitted call does not name the limit, but contains its capacity.
         Ok(decision) => {
             let mut names = call.parts.iter().map(|(index, _)| &limits[*index]);
             let limit = names.find(|limit| limit.capacity() == decision.limit);
             (limit.expect("one of the limits").name().to_owned(), decision)
         }
-        Err(other) => panic!("the store did not decide: {other:?}"),
+        Err(other) => panic!("the store makes no decision: {other:?}"),
     };
-    let Decision { allowed, remaining, retry_after, reset_after, .. } = decision;
-    (name, Expected { allowed, remaining, retry_after, reset_after })
+    (name, decision.into())
 }
 
-/// The rule, as plainly as can be.
-fn expected(models: &mut [Model], call: &Call, limits: &[Limit], clock: u64) -> Said {
-    let hardest = |said: &[Said]| {
-        let refused = said.iter().filter(|(_, it)| !it.allowed);
-        let longest = refused.clone().map(|(_, it)| it.retry_after).max();
-        let least = said.iter().map(|(_, it)| it.remaining).min();
+/// Returns the decision of the models. If a limit rejects, nothing is charged, and the longest `retry_after`
+/// determines the decision. Otherwise, the least `remaining` does.
+fn expected(models: &mut [Model], call: &Call, limits: &[Limit], clock: u64) -> NamedDecision {
+    let strictest = |decisions: &[NamedDecision]| {
+        let rejected = decisions.iter().filter(|(_, it)| !it.allowed);
+        let longest = rejected.clone().map(|(_, it)| it.retry_after).max();
+        let least = decisions.iter().map(|(_, it)| it.remaining).min();
         match longest {
-            Some(longest) => refused.clone().find(|(_, it)| it.retry_after == longest),
-            None => said.iter().find(|(_, it)| Some(it.remaining) == least),
+            Some(longest) => rejected.clone().find(|(_, it)| it.retry_after == longest),
+            None => decisions.iter().find(|(_, it)| Some(it.remaining) == least),
         }
         .cloned()
         .expect("at least one limit")
     };
-    let mut ask = |check: bool| -> Vec<Said> {
-        let said = |(index, cost): &(usize, u32)| {
+    let mut decide = |charges: bool| -> Vec<NamedDecision> {
+        let decide = |(index, cost): &(usize, u32)| {
             let (limit, model) = (&limits[*index], &mut models[*index]);
-            let answer = if check {
+            let decision = if charges {
                 model.check(limit, clock, *cost)
             } else {
                 model.peek(limit, clock, *cost)
             };
-            (limit.name().to_owned(), answer)
+            (limit.name().to_owned(), decision)
         };
-        call.merged().iter().map(said).collect()
+        call.merged().iter().map(decide).collect()
     };
-    let peeks = ask(false);
-    if peeks.iter().any(|(_, it)| !it.allowed) { hardest(&peeks) } else { hardest(&ask(true)) }
+    let peeks = decide(false);
+    let is_rejected = peeks.iter().any(|(_, it)| !it.allowed);
+    strictest(&if is_rejected { peeks } else { decide(true) })
 }
 
 #[test]
-fn traces_agree() {
+fn random_traces_get_the_decisions_of_the_model() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let (traces, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (traces, rejected) = (AtomicU64::new(0), AtomicU64::new(0));
     let config = Config {
         cases: 120,
         max_shrink_iters: 5_000,
@@ -136,20 +142,22 @@ fn traces_agree() {
                 .collect();
             let exceeds = |(index, cost): &(usize, u32)| *cost > limits[*index].capacity();
             if call.merged().iter().any(exceeds) {
-                let never = runtime.block_on(redis.check_all(&parts));
-                let never = matches!(never, Err(Rejection::CostExceedsCapacity { .. }));
-                prop_assert!(never, "call {}", index);
+                let rejected = runtime.block_on(redis.check_all(&parts));
+                let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
+                prop_assert!(exceeds, "call {}: {:?}", index, rejected);
                 continue;
             }
             let now = clock.now().as_micros() as u64;
             let (_, model) = expected(&mut models, call, &limits, now);
-            let (_, store) = said(call, &limits, runtime.block_on(embedded.check_all(&parts)));
-            let (_, script) = said(call, &limits, runtime.block_on(redis.check_all(&parts)));
+            let decide = |limiter: &RateLimiter| {
+                named_decision(call, &limits, runtime.block_on(limiter.check_all(&parts))).1
+            };
+            let (store, script) = (decide(&embedded), decide(&redis));
             prop_assert_eq!(model, store, "embedded, call {}", index);
             prop_assert_eq!(model, script, "Redis, call {}", index);
-            refused.fetch_add(u64::from(!model.allowed), Ordering::Relaxed);
+            rejected.fetch_add(u64::from(!model.allowed), Ordering::Relaxed);
         }
-        // Nothing is left of what was refused: one by one, the limits agree as well.
+        // A rejected call charges no limit: each count is that of the model.
         for (limit, model) in limits.iter().zip(&mut models) {
             let now = clock.now().as_micros() as u64;
             let model = model.peek(limit, now, 1).remaining;
@@ -163,20 +171,18 @@ fn traces_agree() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let refused = refused.into_inner();
-    assert!(refused > 1_000, "only {refused} calls were refused");
-    for (key, life) in server.lives() {
-        assert!(life > 0, "{key} has no TTL");
-    }
+    let rejected = rejected.into_inner();
+    assert!(rejected > 1_000, "only {rejected} calls were rejected");
+    server.assert_all_keys_expire();
 }
 
 const BURST: Limit = Limit::token_bucket("burst", 10, Duration::from_secs(1));
 const DAILY: Limit = Limit::fixed("daily", 25, Duration::from_secs(86_400));
 
 #[tokio::test]
-async fn the_longest_wait_speaks() {
+async fn the_limit_with_the_longest_wait_determines_the_rejection() {
     let server = Server::start();
-    for Timed { limiter, clock } in [Timed::embedded(), Timed::redis(&server)] {
+    for TestLimiter { limiter, clock } in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let check = |cost: u32| {
             let parts = [Part::new(&BURST, &"key", cost), Part::new(&DAILY, &"key", cost)];
             limiter.check_all(&parts)
@@ -189,13 +195,13 @@ async fn the_longest_wait_speaks() {
         assert_eq!((name.as_str(), decision.retry_after), ("burst", Duration::from_millis(500)));
         clock.advance(Duration::from_secs(1));
         assert!(check(10).await.is_ok());
-        // Now both refuse.
-        let refused = check(6).await.expect_err("the day is used up");
+        // Both limits reject.
+        let rejected = check(6).await.expect_err("the day is used up");
         assert_eq!(
-            (refused.name(), refused.retry_after()),
+            (rejected.name(), rejected.retry_after()),
             ("daily", Some(Duration::from_secs(86_399)))
         );
-        // And neither was charged for that.
+        // Neither limit was charged.
         clock.advance(Duration::from_secs(1));
         let last = check(5).await.expect("admitted");
         assert_eq!((last.limit, last.remaining), (25, 0));
@@ -203,10 +209,10 @@ async fn the_longest_wait_speaks() {
 }
 
 #[tokio::test]
-async fn what_the_limits_say_goes_for_the_call() {
+async fn the_policies_of_the_limits_apply_to_the_call() {
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
-    let both = |say: fn(Limit) -> Limit, cost: u32| {
-        let (burst, daily) = (say(BURST), say(DAILY));
+    let both = |with_policy: fn(Limit) -> Limit, cost: u32| {
+        let (burst, daily) = (with_policy(BURST), with_policy(DAILY));
         limiter.check_all(&[Part::new(&burst, &1, cost), Part::new(&daily, &1, cost)])
     };
     let as_built = |limit| limit;
@@ -219,15 +225,15 @@ async fn what_the_limits_say_goes_for_the_call() {
     assert_eq!(process.expect_err("counted").name(), "burst");
     let denied = both(|limit| limit.on_error(OnError::Deny), 10).await;
     assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
-    let never = both(as_built, 11).await.expect_err("never");
+    let exceeds = both(as_built, 11).await.expect_err("the cost exceeds the capacity");
     assert!(
-        matches!(&never, Rejection::CostExceedsCapacity { name, .. } if *name == "burst"),
-        "{never:?}"
+        matches!(&exceeds, Rejection::CostExceedsCapacity { name, .. } if *name == "burst"),
+        "{exceeds:?}"
     );
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_together_is_said() {
+async fn limits_that_cannot_be_decided_together_are_an_error() {
     let limiter = RateLimiter::embedded();
     let error = async |parts: &[Part<'_>]| match limiter.check_all(parts).await {
         Err(Rejection::Unavailable { error, .. }) => error,
@@ -244,24 +250,24 @@ async fn what_cannot_be_decided_together_is_said() {
         matches!(&one_count, StoreError::SharedCount { name, .. } if *name == "daily"),
         "{one_count:?}"
     );
-    // Other keys, other counts.
+    // With different keys, they have different counts.
     let apart = [Part::new(&more, &1, 1), Part::new(&DAILY, &2, 1)];
     assert!(limiter.check_all(&apart).await.is_ok());
-    // The same limit twice is charged once, with both costs.
+    // A limit that occurs twice is charged once, with the sum of the costs.
     let twice = [Part::new(&DAILY, &3, 10), Part::new(&DAILY, &3, 15)];
     assert_eq!(limiter.check_all(&twice).await.expect("admitted").remaining, 0);
-    let never = [Part::new(&DAILY, &4, 10), Part::new(&DAILY, &4, 16)];
-    let never = limiter.check_all(&never).await;
-    assert!(matches!(never, Err(Rejection::CostExceedsCapacity { cost: 26, .. })), "{never:?}");
+    let exceeds = [Part::new(&DAILY, &4, 10), Part::new(&DAILY, &4, 16)];
+    let exceeds = limiter.check_all(&exceeds).await;
+    assert!(matches!(exceeds, Err(Rejection::CostExceedsCapacity { cost: 26, .. })), "{exceeds:?}");
 }
 
-/// Two periods under one name are two counts: what the shorter forgets, the longer still needs.
+/// Each period has its own count: entries that leave the shorter window still count in the longer one.
 #[tokio::test]
-async fn one_name_may_have_two_periods() {
+async fn limits_of_one_name_with_different_periods_count_separately() {
     let second = Limit::sliding("api", 10, Duration::from_secs(1));
     let hour = Limit::sliding("api", 25, Duration::from_secs(3600));
     let server = Server::start();
-    for Timed { limiter, clock } in [Timed::embedded(), Timed::redis(&server)] {
+    for TestLimiter { limiter, clock } in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let mut admitted = 0;
         for _ in 0..100 {
             let parts = [Part::new(&second, &"key", 1), Part::new(&hour, &"key", 1)];
@@ -272,10 +278,10 @@ async fn one_name_may_have_two_periods() {
     }
 }
 
-/// Threads that lock the same shards in different orders do not wait for each other in turn, and
-/// the counts of two limits stay equal.
+/// Threads name the same keys, and so the same shards, in different orders: they do not deadlock, and the counts
+/// of all keys stay equal.
 #[test]
-fn threads_admit_all_or_nothing() {
+fn concurrent_threads_charge_all_limits_or_none() {
     const LIMIT: Limit = Limit::fixed("threads", 1_000, Duration::from_secs(86_400));
     let limiter = RateLimiter::embedded();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -1,4 +1,4 @@
-//! What a process logs from its start to its first decision: only what it knows.
+//! The events of a process from its start to its first decision.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use support::server::Server;
 
 const LIMIT: Limit = Limit::sliding("start", 5, Duration::from_secs(60)).on_error(OnError::Deny);
 
-/// The limiter of a process is built once, from its environment. The other tests run this one, too, each in a
-/// process of its own, and with an environment in which it may fail.
+/// The process-wide limiter is built once, from the environment. So the other tests run this test in a process of
+/// its own, with an environment in which it can fail.
 #[tokio::test]
-async fn a_process_decides_by_its_environment() {
+async fn a_process_decides_according_to_its_environment() {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
     let _guard = tracing::subscriber::set_default(log.without_time().finish());
     let decided = current().expect("valid settings").check(&LIMIT, "key", 1).await;
     assert!(decided.is_ok(), "{decided:?}");
 }
 
-/// Runs the process with this URL of Redis. Returns its events, without their modules.
+/// Runs a process with this Redis URL, and returns its events without their modules.
 fn events_of_a_process(url: &str) -> Vec<String> {
     let mut process = Command::new(std::env::current_exe().expect("this program has a path"));
-    let test = "start::a_process_decides_by_its_environment";
+    let test = "startup::a_process_decides_according_to_its_environment";
     process.args([test, "--exact", "--nocapture"]);
     let output = process.env("RATELIMIT_REDIS_URL", url).output().expect("a process");
     let log = String::from_utf8(output.stdout).expect("UTF-8");
@@ -36,7 +36,7 @@ const WILL_COUNT: &str = "INFO rate limits will be counted in the Redis at RATEL
                           decision connects to it store=Redis";
 
 #[test]
-fn a_process_says_when_it_has_connected() {
+fn a_process_reports_that_it_has_connected() {
     let server = Server::start();
     let node = format!("127.0.0.1:{}", server.port());
     assert_eq!(
@@ -46,7 +46,7 @@ fn a_process_says_when_it_has_connected() {
 }
 
 #[test]
-fn a_process_claims_nothing_of_a_redis_that_it_cannot_use() {
+fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
     let server = Server::start();
     let wrong_password = server.url.replace("redis://", "redis://ann:wrong@");
     for url in ["redis://127.0.0.1:1", &wrong_password] {
@@ -65,7 +65,7 @@ fn a_process_claims_nothing_of_a_redis_that_it_cannot_use() {
 }
 
 #[test]
-fn a_process_without_a_redis_says_where_it_counts() {
+fn a_process_without_redis_reports_that_it_counts_locally() {
     let here = "INFO rate limits are counted in this process: RATELIMIT_REDIS_URL is not set store=Embedded";
     assert_eq!(events_of_a_process(""), [here]);
 }

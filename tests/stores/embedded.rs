@@ -1,4 +1,4 @@
-//! The embedded store: exact under threads, bounded under floods.
+//! The embedded store: exact with concurrent threads, bounded under a flood of keys.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn eight_threads_admit_exactly_the_threshold() {
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(10_000);
         }
-        // In the middle of a window of the counter, and standing still.
+        // The clock stands still, in the middle of a window of the counter.
         let clock = VirtualClock::at(Duration::from_secs(86_400 * 365 * 60 + 43_200));
         let limiter = RateLimiter::builder().clock(Clock::Virtual(clock)).build().expect("valid");
         let admitted = AtomicU32::new(0);
@@ -38,7 +38,7 @@ fn eight_threads_admit_exactly_the_threshold() {
 }
 
 #[tokio::test]
-async fn a_full_store_forgets_what_is_soonest_to_be_reset() {
+async fn a_full_store_evicts_the_keys_that_reset_first() {
     const SHORT: Limit = Limit::fixed("short", 1, Duration::from_secs(10));
     const LONG: Limit = Limit::fixed("long", 1, Duration::from_secs(1_000_000));
     let clock = VirtualClock::new();
@@ -54,11 +54,11 @@ async fn a_full_store_forgets_what_is_soonest_to_be_reset() {
     for key in 0..640 {
         kept += u32::from(limiter.check(&LONG, key, 1).await.is_err());
     }
-    assert!(kept >= 600, "only {kept} of 640 long windows outlived a flood of short ones");
+    assert!(kept >= 600, "a flood of short windows left only {kept} of 640 long windows");
 }
 
 #[tokio::test]
-async fn keys_that_were_reset_make_room() {
+async fn keys_whose_windows_have_ended_make_room() {
     const LIMIT: Limit = Limit::fixed("room", 1, Duration::from_secs(10));
     let clock = VirtualClock::new();
     let limiter = RateLimiter::builder()
@@ -66,22 +66,22 @@ async fn keys_that_were_reset_make_room() {
         .clock(Clock::Virtual(clock.clone()))
         .build()
         .expect("valid");
-    // Each round leaves 3,000 useless keys behind. Were they not reclaimed, the store would be full
-    // in the fifth round, and evict keys in use.
+    // Each round leaves 3,000 keys whose windows have ended. If the store kept them, it would be full in the
+    // fifth round, and would evict keys in use.
     for round in 0..20_u32 {
         for key in 0..3_000_u32 {
             limiter.check(&LIMIT, (round, key), 1).await.expect("a new key");
         }
         for key in 0..3_000_u32 {
             let again = limiter.check(&LIMIT, (round, key), 1).await;
-            assert!(again.is_err(), "round {round}: key {key} was forgotten while in use");
+            assert!(again.is_err(), "round {round}: key {key} was evicted while in use");
         }
         clock.advance(Duration::from_secs(10));
     }
 }
 
 #[tokio::test]
-async fn keys_in_use_do_not_make_room() {
+async fn keys_in_use_are_not_evicted_while_there_is_room() {
     const LIMIT: Limit = Limit::fixed("use", 1, Duration::from_secs(10));
     let clock = VirtualClock::new();
     let limiter = RateLimiter::builder()
@@ -93,20 +93,20 @@ async fn keys_in_use_do_not_make_room() {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
     }
     clock.advance(Duration::from_micros(9_999_999));
-    // Newcomers look around for room, and find none.
+    // New keys look for keys whose windows have ended, and find none.
     for key in 1_000..20_000_u32 {
         limiter.check(&LIMIT, key, 1).await.expect("a new key");
     }
     for key in 0..1_000_u32 {
-        assert!(limiter.check(&LIMIT, key, 1).await.is_err(), "key {key} was forgotten in use");
+        assert!(limiter.check(&LIMIT, key, 1).await.is_err(), "key {key} was evicted while in use");
     }
 }
 
-/// Keys of any bytes and any length, each by itself.
+/// Keys of any bytes and any length are different keys.
 #[tokio::test]
-async fn keys_may_be_anything() {
+async fn keys_can_be_any_bytes() {
     let server = support::server::Server::start();
-    let limit = Limit::sliding("anything", 1, Duration::from_secs(3600));
+    let limit = Limit::sliding("bytes", 1, Duration::from_secs(3600));
     let all: Vec<u8> = (0..=255).collect();
     let mut keys: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     keys.extend([all.clone(), all.repeat(4096), [&all.repeat(4096)[..], b"x"].concat(), vec![]]);
@@ -117,5 +117,5 @@ async fn keys_may_be_anything() {
             assert!(limiter.check(&limit, key, 1).await.is_err(), "{length} bytes");
         }
     }
-    assert_eq!(server.lives().len(), keys.len());
+    assert_eq!(server.ttls().len(), keys.len());
 }

@@ -1,5 +1,5 @@
-//! `wait` on a bucket: calls of all processes in the order in which they came, one question each,
-//! never more than the bucket admits, and nothing lost by those who leave.
+//! `wait` on a bucket: each waiting call reserves its moment with one request. Calls are admitted in the order
+//! of their arrival across processes and never above the rate, and a dropped call cancels its reservation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,35 +16,38 @@ use crate::decision;
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// A token each 100 ms.
+/// A bucket that refills a token each 100 ms.
 fn limit(burst: u32) -> Limit {
-    Limit::token_bucket("slots", 10, Duration::from_secs(1)).burst(burst)
+    Limit::token_bucket("reservations", 10, Duration::from_secs(1)).burst(burst)
 }
 
-fn long(burst: u32) -> Limit {
+/// The same bucket, with a wait that is long enough for all calls of a test.
+fn patient_limit(burst: u32) -> Limit {
     limit(burst).wait(Duration::from_secs(60))
 }
 
-type Waiting = JoinHandle<(Duration, Result<Decision, Rejection>)>;
+/// A waiting call: the time at which it ended, and its result.
+type WaitingCall = JoinHandle<(Duration, Result<Decision, Rejection>)>;
 
-/// Processes with one store and one clock, and the calls that wait in them.
+/// Processes that share a store and a clock, and their calls.
 struct Fleet {
     processes: Vec<RateLimiter>,
     clock: VirtualClock,
-    waiting: BTreeMap<usize, (u32, Waiting)>,
-    /// Who was admitted, in order: number, time and cost.
+    /// The cost and the task of each waiting call, by its number.
+    waiting: BTreeMap<usize, (u32, WaitingCall)>,
+    /// The number, the time and the cost of each admitted call, in the order of admission.
     admitted: Vec<(usize, u64, u32)>,
-    refused: Vec<(usize, Decision)>,
+    rejected: Vec<(usize, Decision)>,
 }
 
 impl Fleet {
     async fn new(processes: Vec<RateLimiter>, clock: VirtualClock) -> Self {
         for process in &processes {
-            // There is a connection.
+            // Connects.
             process.peek(&limit(1), "connect", 1).await.expect("a decision");
         }
-        let (waiting, admitted, refused) = Default::default();
-        Self { processes, clock, waiting, admitted, refused }
+        let (waiting, admitted, rejected) = Default::default();
+        Self { processes, clock, waiting, admitted, rejected }
     }
 
     async fn embedded() -> Self {
@@ -62,20 +65,27 @@ impl Fleet {
         Self::new((0..processes).map(process).collect(), clock.clone()).await
     }
 
-    /// A call comes to a process and is asked about.
-    async fn come(&mut self, process: usize, number: usize, limit: &Limit, key: &str, cost: u32) {
+    /// Starts a call in a process, and lets it reserve its moment.
+    async fn start_call(
+        &mut self,
+        process: usize,
+        number: usize,
+        limit: &Limit,
+        key: &str,
+        cost: u32,
+    ) {
         let check = self.processes[process].check(limit, key, cost);
         let clock = self.clock.clone();
         let task = tokio::spawn(async move {
-            let answer = check.await;
-            (clock.now(), answer)
+            let result = check.await;
+            (clock.now(), result)
         });
         self.waiting.insert(number, (cost, task));
         self.settle().await;
     }
 
-    /// A call gives up.
-    async fn leave(&mut self, number: usize) {
+    /// Drops a call.
+    async fn drop_call(&mut self, number: usize) {
         if let Some((_, task)) = self.waiting.remove(&number) {
             task.abort();
             let _ = task.await;
@@ -83,30 +93,31 @@ impl Fleet {
         }
     }
 
-    /// Lets everything go on that does not wait for the clock, and notes who is done.
+    /// Runs all tasks until they wait for the clock, and records the calls that have ended.
     async fn settle(&mut self) {
         for process in &self.processes {
             for _ in 0..if process.source() == Source::Redis { 4 } else { 1 } {
                 yield_often().await;
-                // What was sent before this is answered before it.
+                // Redis replies in order, so the requests before this one have their replies.
                 process.peek(&limit(1), "settle", 1).await.expect("a decision");
             }
         }
         yield_often().await;
-        self.note().await;
+        self.record().await;
     }
 
-    async fn note(&mut self) {
+    /// Records the calls that have ended.
+    async fn record(&mut self) {
         let done: Vec<_> =
             self.waiting.iter().filter(|(_, (_, task))| task.is_finished()).collect();
         let done: Vec<_> = done.into_iter().map(|(number, _)| *number).collect();
         let mut admitted = Vec::new();
         for number in done {
-            let (cost, task) = self.waiting.remove(&number).expect("it was there");
-            let (at, answer) = task.await.expect("no panic");
-            match answer {
+            let (cost, task) = self.waiting.remove(&number).expect("the call was waiting");
+            let (at, result) = task.await.expect("no panic");
+            match result {
                 Ok(_) => admitted.push((number, at.as_micros() as u64, cost)),
-                Err(Rejection::Limited { decision, .. }) => self.refused.push((number, decision)),
+                Err(Rejection::Limited { decision, .. }) => self.rejected.push((number, decision)),
                 Err(other) => panic!("{other}"),
             }
         }
@@ -118,7 +129,7 @@ impl Fleet {
         for _ in 0..ticks {
             self.clock.advance(TICK);
             yield_often().await;
-            self.note().await;
+            self.record().await;
         }
     }
 
@@ -134,18 +145,18 @@ async fn yield_often() {
 }
 
 #[tokio::test]
-async fn processes_take_turns_in_the_order_of_their_calls() {
+async fn calls_of_several_processes_are_admitted_in_the_order_of_arrival() {
     let server = Server::start();
     let mut fleet = Fleet::redis(&server, 3).await;
-    let limit = long(1);
+    let limit = patient_limit(1);
     assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
-    // Not round and round: a process may have several in a row.
+    // Some calls that arrive one after the other belong to the same process.
     for (number, process) in [0, 0, 1, 2, 2, 2, 1, 0, 1, 1].into_iter().enumerate() {
-        fleet.come(process, number, &limit, "key", 1).await;
+        fleet.start_call(process, number, &limit, "key", 1).await;
     }
-    // Who does not wait does not get in between, and is told when it would be its turn.
-    let hasty = decision(fleet.processes[1].check(&self::limit(1), "key", 1).await);
-    assert_eq!((hasty.allowed, hasty.retry_after), (false, Duration::from_millis(1_100)));
+    // A call without `wait` does not overtake. Its `retry_after` is the moment after all reservations.
+    let unqueued = decision(fleet.processes[1].check(&self::limit(1), "key", 1).await);
+    assert_eq!((unqueued.allowed, unqueued.retry_after), (false, Duration::from_millis(1_100)));
     fleet.advance(120).await;
     let order: Vec<_> = fleet.admitted.iter().map(|(number, ..)| *number).collect();
     assert_eq!(order, (0..10).collect::<Vec<_>>());
@@ -156,11 +167,11 @@ async fn processes_take_turns_in_the_order_of_their_calls() {
 }
 
 #[tokio::test]
-async fn each_waiter_asks_once() {
+async fn each_waiting_call_sends_one_request() {
     let server = Server::start();
     let mut fleet = Fleet::redis(&server, 1).await;
     let before = server.script_calls();
-    let limit = Limit::leaky_bucket("slots", 100, Duration::from_secs(1));
+    let limit = Limit::leaky_bucket("reservations", 100, Duration::from_secs(1));
     let limit = limit.wait(Duration::from_secs(60));
     for number in 0..1_000 {
         let check = fleet.processes[0].check(&limit, "key", 1);
@@ -170,25 +181,25 @@ async fn each_waiter_asks_once() {
     fleet.settle().await;
     fleet.advance(1_000).await;
     assert_eq!(fleet.admitted.len(), 1_000);
-    // A thousand, and those of `settle`.
+    // One of each call, and four of `settle`.
     assert_eq!(server.script_calls() - before, 1_004);
 }
 
 #[tokio::test]
-async fn those_behind_move_up() {
+async fn calls_behind_a_dropped_call_move_up() {
     let server = Server::start();
     for mut fleet in [Fleet::embedded().await, Fleet::redis(&server, 1).await] {
-        let limit = long(1);
+        let limit = patient_limit(1);
         assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
         for number in 0..6 {
-            fleet.come(0, number, &limit, "key", 1).await;
+            fleet.start_call(0, number, &limit, "key", 1).await;
         }
         for number in [1, 4, 0] {
-            fleet.leave(number).await;
+            fleet.drop_call(number).await;
         }
-        // Three are left, and the next to come is the fourth.
+        // Three calls wait, and the next call will be the fourth.
         assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
-        fleet.come(0, 6, &limit, "key", 1).await;
+        fleet.start_call(0, 6, &limit, "key", 1).await;
         fleet.advance(40).await;
         let order: Vec<_> = fleet.admitted.iter().map(|(number, ..)| *number).collect();
         assert_eq!(order, [2, 3, 5, 6]);
@@ -197,22 +208,22 @@ async fn those_behind_move_up() {
     }
 }
 
-/// A call of another process has been told its time, so that a slot in front of it passes unused:
-/// less is admitted than could be, never more.
+/// A call of another process already knows its moment. So a cancelled reservation in front of it passes unused:
+/// fewer calls are admitted than the rate allows, never more.
 #[tokio::test]
-async fn a_slot_in_front_of_another_process_passes() {
+async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     let server = Server::start();
     let mut fleet = Fleet::redis(&server, 2).await;
-    let limit = long(1);
+    let limit = patient_limit(1);
     assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
-    fleet.come(0, 0, &limit, "key", 1).await;
-    fleet.come(1, 1, &limit, "key", 1).await;
-    fleet.leave(0).await;
-    fleet.come(0, 2, &limit, "key", 1).await;
+    fleet.start_call(0, 0, &limit, "key", 1).await;
+    fleet.start_call(1, 1, &limit, "key", 1).await;
+    fleet.drop_call(0).await;
+    fleet.start_call(0, 2, &limit, "key", 1).await;
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
-    fleet.leave(2).await;
+    fleet.drop_call(2).await;
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(300));
-    // Nor is there anything to give back while somebody waits.
+    // A refund changes nothing while a reservation exists.
     fleet.processes[0].refund(&limit, "key", 1).await.expect("Redis");
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(300));
     fleet.advance(20).await;
@@ -221,55 +232,56 @@ async fn a_slot_in_front_of_another_process_passes() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Come { process: usize, cost: u32, wait: u64 },
-    Leave(prop::sample::Index),
+    Start { process: usize, cost: u32, wait: u64 },
+    Drop(prop::sample::Index),
     Advance(u32),
     Refund(u32),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
-    let come = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u32..=3], wait);
+    let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u32..=3], wait);
     prop_oneof![
-        6 => come.prop_map(|(process, cost, wait)| Step::Come { process, cost, wait }),
-        2 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        6 => call.prop_map(|(process, cost, wait)| Step::Start { process, cost, wait }),
+        2 => any::<prop::sample::Index>().prop_map(Step::Drop),
         3 => (1_u32..40).prop_map(Step::Advance),
         1 => (1_u32..3).prop_map(Step::Refund),
     ]
 }
 
-/// Runs a trace, and gives what can be seen of it from outside, step by step.
+/// Runs a trace, and returns the decision of a peek after each step.
 async fn run(mut fleet: Fleet, burst: u32, steps: &[Step], key: &str) -> (Vec<Decision>, Fleet) {
-    let mut seen = Vec::new();
+    let mut peeks = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         match step {
-            Step::Come { process, cost, wait } => {
+            Step::Start { process, cost, wait } => {
                 let process = process % fleet.processes.len();
                 let limit = limit(burst).wait(Duration::from_millis(*wait));
-                fleet.come(process, number, &limit, key, (*cost).min(burst)).await;
+                fleet.start_call(process, number, &limit, key, (*cost).min(burst)).await;
             }
-            Step::Leave(index) if !fleet.waiting.is_empty() => {
+            Step::Drop(index) if !fleet.waiting.is_empty() => {
                 let number = *index.get(&fleet.waiting.keys().collect::<Vec<_>>());
-                fleet.leave(*number).await;
+                fleet.drop_call(*number).await;
             }
-            Step::Leave(_) => {}
+            Step::Drop(_) => {}
             Step::Advance(ticks) => fleet.advance(*ticks).await,
             Step::Refund(cost) => {
                 let refund = fleet.processes[0].refund(&limit(burst), key, *cost).await;
                 refund.expect("a decision");
-                // The model of what was admitted ends here.
+                // The model does not know refunds: it starts again with the calls after this one.
                 fleet.admitted.clear();
             }
         }
-        seen.push(fleet.peek(&limit(burst), key).await);
+        peeks.push(fleet.peek(&limit(burst), key).await);
     }
-    (seen, fleet)
+    (peeks, fleet)
 }
 
-/// Whatever comes and goes, in one process or two: the stores agree, nobody is admitted that the
-/// bucket would not have admitted at that moment, and who leaves last leaves an untouched bucket.
+/// With calls that start and are dropped at random, in one process or in two: both stores make the same
+/// decisions, each call is admitted only when the bucket admits it, and the last dropped call leaves no
+/// reservation.
 #[test]
-fn traces_keep_the_rate() {
+fn random_traces_keep_the_rate() {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -288,22 +300,23 @@ fn traces_keep_the_rate() {
                 prop_assert_eq!(embedded, &same, "step {}: {:?}", step, &steps[step]);
             }
             prop_assert_eq!(&fleet.admitted, &other.admitted);
-            prop_assert_eq!(fleet.refused.len(), other.refused.len());
+            prop_assert_eq!(fleet.rejected.len(), other.rejected.len());
 
-            let two = format!("{key}, by two");
-            let (_, both) = run(Fleet::redis(&server, 2).await, burst, &steps, &two).await;
-            for fleet in [&fleet, &both] {
+            let key_of_two = format!("{key}, two processes");
+            let pair = Fleet::redis(&server, 2).await;
+            let (_, pair) = run(pair, burst, &steps, &key_of_two).await;
+            for fleet in [&fleet, &pair] {
                 let mut model = Model::new(&limit(burst), None);
                 for (number, at, cost) in &fleet.admitted {
                     let model = model.check(&limit(burst), *at, *cost);
-                    prop_assert!(model.allowed, "{} at {} is one too many", number, at);
+                    prop_assert!(model.allowed, "call {} at {} is above the rate", number, at);
                 }
             }
             for number in fleet.waiting.keys().copied().collect::<Vec<_>>() {
-                fleet.leave(number).await;
+                fleet.drop_call(number).await;
             }
             let left = fleet.peek(&limit(burst), &key).await.retry_after;
-            prop_assert!(left <= Duration::from_millis(100), "{left:?} for nobody");
+            prop_assert!(left <= Duration::from_millis(100), "{left:?} is reserved for no call");
             Ok(())
         })
     });

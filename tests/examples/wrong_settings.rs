@@ -1,19 +1,19 @@
-//! Settings that are wrong end the servers among the examples before they serve, and are named.
+//! Wrong settings: the servers among the examples end before they serve, with an error that names the setting.
 
 use std::net::TcpListener;
 
-use crate::{complaint, example};
+use crate::{error_output, example};
 
 const SERVERS: [&str; 5] = ["axum", "actix", "tonic", "tower_layer", "login"];
 
 #[test]
-fn wrong_settings_are_named() {
+fn the_error_of_a_wrong_setting_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port().to_string();
     for name in SERVERS {
         let wrong = |variable, value: &str| {
             let mut command = example(name);
-            complaint({
+            error_output({
                 command.env(variable, value);
                 command
             })
@@ -28,9 +28,9 @@ fn wrong_settings_are_named() {
 }
 
 #[test]
-fn what_is_no_proxy_is_named() {
+fn the_error_of_an_invalid_proxy_names_it() {
     let mut command = example("tower_layer");
     command.env("TRUSTED_PROXIES", "10.0.0.0/8,everybody");
-    let text = complaint(command);
+    let text = error_output(command);
     assert!(text.contains("TRUSTED_PROXIES") && text.contains("`everybody`"), "{text}");
 }
