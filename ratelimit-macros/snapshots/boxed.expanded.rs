@@ -31,7 +31,7 @@ where
                 1_u32,
             );
             if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::refuse(rejection);
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {

@@ -21,7 +21,7 @@ async fn plain() -> Result<(), Rejection> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }
@@ -53,7 +53,7 @@ where
             rows / 100,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Some(tenant.as_ref()) }

@@ -31,7 +31,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
@@ -59,7 +59,7 @@ async fn method(&self) -> Option<()> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
@@ -90,7 +90,7 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Some(id) }

@@ -23,7 +23,7 @@ impl<T: AsRef<str>> Pool<T> {
                 Self::SIZE,
             );
             if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::refuse(rejection);
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         { Ok((&self.of, with)) }
@@ -52,7 +52,7 @@ impl<T: AsRef<str>> Pool<T> {
                 1_u32,
             );
             if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::refuse(rejection);
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {
@@ -92,7 +92,7 @@ trait Greeter {
                 1_u32,
             );
             if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::refuse(rejection);
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         { Ok(format!("hi {name}")) }

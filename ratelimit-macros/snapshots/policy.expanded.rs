@@ -27,7 +27,7 @@ async fn patient() -> Option<()> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
@@ -61,7 +61,7 @@ async fn shadow() -> Option<()> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return crate::limits::__private::refuse(rejection);
+            return crate::limits::__private::reject(rejection);
         }
     }
     { None }
@@ -83,7 +83,7 @@ async fn leased() -> Option<()> {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }

@@ -54,7 +54,7 @@ async fn text() -> String {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse_with(
+            return ::ratelimit_runtime::__private::reject_with(
                 rejection,
                 |rejection| rejection.to_string(),
             );
@@ -85,7 +85,7 @@ async fn hidden_text() -> impl IntoResponse {
             1_u32,
         );
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse_with(rejection, busy);
+            return ::ratelimit_runtime::__private::reject_with(rejection, busy);
         }
     }
     { String::new() }

@@ -53,7 +53,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
             }
         };
         if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::refuse(rejection);
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }

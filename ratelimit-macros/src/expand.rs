@@ -223,7 +223,7 @@ impl Expansion<'_> {
         let rt = &self.rt;
         if let Some(on_limited) = &self.guard.on_limited {
             let call = quote_spanned! {hygienic()=>
-                #rt::__private::refuse_with(rejection, #on_limited)
+                #rt::__private::reject_with(rejection, #on_limited)
             };
             return spanned_at(on_limited, call);
         }
@@ -231,7 +231,7 @@ impl Expansion<'_> {
             return quote_spanned!(hygienic()=> ::core::result::Result::Err(rejection));
         }
         // A return type that cannot carry a rejection is an error, which points at that type.
-        let call = quote_spanned!(hygienic()=> #rt::__private::refuse(rejection));
+        let call = quote_spanned!(hygienic()=> #rt::__private::reject(rejection));
         match self.function.output() {
             Some(output) => spanned_at(output, call),
             None => spanned_at(&self.function.sig.ident, call),

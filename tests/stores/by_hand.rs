@@ -56,9 +56,7 @@ fn a_script_of_one_call_decides_what_is_typed() {
         let left = if name == "leased_bucket" { 9 } else { 10 };
         assert_eq!(number(&refund, "remaining"), left, "{name}: {refund}");
     }
-    for (key, life) in server.lives() {
-        assert!(life > 0, "{key} has no TTL");
-    }
+    server.assert_all_keys_expire();
 }
 
 #[test]
@@ -74,7 +72,7 @@ fn a_mistake_in_what_is_typed_is_named() {
         let reply = eval(&server, "fixed", arguments);
         assert!(reply.contains(named) && reply.contains("ERR"), "{arguments}: {reply}");
     }
-    assert!(server.lives().is_empty());
+    assert!(server.ttls().is_empty());
 }
 
 #[test]

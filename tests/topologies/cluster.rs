@@ -87,8 +87,7 @@ async fn several_limits_are_charged_all_or_none() {
     let parts = [Part::new(&first, &"ann", 1), Part::new(&second, &"ann", 1)];
     let rejected = limiter.check_all(&parts).await;
     assert_eq!(rejected.expect_err("rejected").name(), "several.second");
-    // Five calls, and one that loads the script.
-    assert_eq!(script_calls(&cluster) - before, 6);
+    assert_eq!(script_calls(&cluster) - before, 5);
     assert_eq!(remaining(&first, "ann").await, 6);
 
     // Concurrent calls of keys in three hash slots: no rejected call stays charged.
@@ -128,17 +127,48 @@ async fn several_limits_are_charged_all_or_none() {
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
-/// Returns how many scripts all nodes have run, by their hash (`EVALSHA`) or their text (`EVAL`).
+/// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
         let stats: String =
             info.arg("commandstats").query(&mut cluster.connection(node)).expect("INFO");
-        let lines = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let lines = stats.lines().filter(|line| line.starts_with("cmdstat_evalsha:"));
         let counts = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next());
         counts.map(|count| count.parse::<u32>().expect("a count")).sum::<u32>()
     };
     (0..cluster.len()).map(of).sum()
+}
+
+/// Limits whose keys are in two hash slots: a call that the calls ahead leave no time is rejected, and takes nothing.
+#[tokio::test]
+async fn a_call_rejected_by_its_line_charges_no_hash_slot() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let wait = |limit: Limit| limit.wait(Duration::from_secs(60));
+    let first = wait(Limit::sliding("line.first", 5, HOUR));
+    let second = wait(Limit::sliding("line.second", 5, HOUR));
+    let (a, b) = ("a", "b");
+    assert_ne!(cluster.slot(a), cluster.slot(b));
+    let remaining = async |limit: &Limit, key: &str| {
+        limiter.peek(limit, key, 1).await.expect("a reply").remaining
+    };
+    let filled = [Part::new(&first, &a, 2), Part::new(&second, &b, 2)];
+    limiter.check_all(&filled).await.expect("admitted");
+
+    // Waits in line: 5 units are too many for the window, which is longer than the wait of a call behind it.
+    let minute = |limit: &Limit| limit.clone().wait(2 * HOUR);
+    let (patient_first, patient_second) = (minute(&first), minute(&second));
+    let ahead = [Part::new(&patient_first, &a, 5), Part::new(&patient_second, &b, 5)];
+    let ahead = tokio::spawn(limiter.check_all(&ahead));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for _ in 0..3 {
+        let behind = [Part::new(&first, &a, 1), Part::new(&second, &b, 1)];
+        let rejection = limiter.check_all(&behind).await.expect_err("no time");
+        assert!(rejection.retry_after() > Some(Duration::from_secs(60)), "{rejection:?}");
+    }
+    assert_eq!((remaining(&first, a).await, remaining(&second, b).await), (3, 3));
+    ahead.abort();
 }
 
 /// With a key, an empty key, or no key.

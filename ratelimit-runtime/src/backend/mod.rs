@@ -122,17 +122,39 @@ impl Backend {
         policy: Policy,
         request: Request,
     ) -> Result<Reply, StoreError> {
-        let result = self.request(policy, &request).await;
+        let result = self.try_execute(policy, &request).await;
         result.or_else(|error| self.fall_back(policy, &request, error))
     }
 
-    /// Executes a request. If the shared store fails, the caller may [fall back](Self::fall_back).
+    /// Executes a request, and observes what the shared store replies. If it fails, the caller may
+    /// [fall back](Self::fall_back).
     pub(crate) async fn try_execute(
         &self,
         policy: Policy,
-        request: Request,
+        request: &Request,
     ) -> Result<Reply, StoreError> {
-        self.request(policy, &request).await
+        let Some(shared) = self.shared_for(policy) else {
+            return self.local.execute(request.clone()).await;
+        };
+        let stamp = self.rejections.stamp(self.clock().local());
+        let result = shared.execute(request.clone()).await;
+        match (request, &result) {
+            (Request::Apply(Op::Decide, charges), Ok(reply)) => {
+                let now = self.clock().local();
+                // A rejection of several limits may hold for one of them only.
+                if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
+                    self.rejections.record(charge, stamp, now, outcome, reply.source);
+                }
+            }
+            (request, _) if request.gives_back() => {
+                let charges = request.charges().iter();
+                charges.for_each(|charge| self.rejections.forget(charge.key_id));
+            }
+            (Request::Apply(..) | Request::ApplyAhead(..), _) => {}
+        }
+        let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
+        self.outages.observe(self.clock(), name, self.on_error(policy), &result);
+        result
     }
 
     /// Applies the `on_error` of the policy to a request that failed.
@@ -192,37 +214,17 @@ impl Backend {
     }
 
     /// Succeeds if the store would decide now.
-    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        match &self.shared {
-            Some(shared) => shared.ping().await,
-            None => self.local.ping().await,
+    pub(crate) fn ping(self: &Arc<Self>) -> Answer<()> {
+        if self.shared.is_none() {
+            return Answer::ready(Ok(()));
         }
-    }
-
-    /// Sends a request to its store, and observes what the shared store replies.
-    async fn request(&self, policy: Policy, request: &Request) -> Result<Reply, StoreError> {
-        let Some(shared) = self.shared_for(policy) else {
-            return self.local.execute(request.clone()).await;
-        };
-        let stamp = self.rejections.stamp(self.clock().local());
-        let result = shared.execute(request.clone()).await;
-        match (request, &result) {
-            (Request::Apply(Op::Decide, charges), Ok(reply)) => {
-                let now = self.clock().local();
-                // A rejection of several limits may hold for one of them only.
-                if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
-                    self.rejections.record(charge, stamp, now, outcome, reply.source);
-                }
+        let backend = Arc::clone(self);
+        Answer::pending(async move {
+            match &backend.shared {
+                Some(shared) => shared.ping().await,
+                None => backend.local.ping().await,
             }
-            (request, _) if request.gives_back() => {
-                let charges = request.charges().iter();
-                charges.for_each(|charge| self.rejections.forget(charge.key_id));
-            }
-            (Request::Apply(..) | Request::ApplyAhead(..), _) => {}
-        }
-        let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
-        self.outages.observe(self.clock(), name, self.on_error(policy), &result);
-        result
+        })
     }
 
     /// Executes a request on the share of this process.

@@ -201,6 +201,26 @@ impl Checker {
         Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
     }
 
+    /// Gives back units that were charged under `limit` itself at the moment `at`, for tests. Does not fall
+    /// back if Redis fails.
+    pub(crate) fn return_units(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+        at: u64,
+    ) -> Answer<Decision> {
+        let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
+        let charge = self.backend.charge(limit.terms().clone(), key, cost);
+        let (capacity, source) = (charge.terms.capacity(), self.backend.source());
+        let charge = self.backend.address(policy, charge, key);
+        let request = Request::give_back(Op::Return { at }, charge);
+        Answer::pending(async move {
+            let reply = backend.give_back(policy, source, request).await?;
+            Ok(Decision::new(capacity, &reply.first(), reply.source))
+        })
+    }
+
     /// Removes the count of a key, and the leased units of this process.
     pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
         let policy = limit.policy();

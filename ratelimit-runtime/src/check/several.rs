@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Check, Checker, Part};
 use crate::algorithm::Op;
-use crate::key::Key;
+use crate::key::{Key, KeyId};
 use crate::limit::LimitLabel;
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
@@ -61,14 +61,21 @@ impl Checker {
     }
 
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,
-    /// returns the label of one of them.
+    /// also without their leases, returns the label of one of them.
     fn merge<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Result<MergedParts, LimitLabel> {
         let mut merged = MergedParts { charges: Vec::new(), labels: Vec::new() };
         let mut limits = Vec::with_capacity(parts.len());
+        let mut unleased_ids = Vec::with_capacity(parts.len());
         for Part { limit, key, cost } in parts {
             let charge = self.backend.charge(self.counted(limit), *key, *cost);
-            match merged.charges.iter().position(|other| other.key_id == charge.key_id) {
+            let unleased_id = self.backend.key_id(limit.terms(), *key);
+            let mut known = merged.charges.iter().zip(&unleased_ids);
+            let known = known.position(|(other, id): (&Arc<Charge>, &KeyId)| {
+                other.key_id == charge.key_id || *id == unleased_id
+            });
+            match known {
                 None => {
+                    unleased_ids.push(unleased_id);
                     merged.labels.push(limit.label_for(&charge.terms));
                     merged.charges.push(self.backend.address(limit.policy(), charge, key));
                     limits.push(*limit);

@@ -6,7 +6,6 @@ mod site;
 use std::time::Duration;
 
 pub use self::site::Site;
-use crate::algorithm::Op;
 use crate::check::{Check, Part, Pass};
 pub use crate::key::{Format, Key, Piece};
 use crate::limit::{Limit, LimitLabel};
@@ -50,7 +49,7 @@ pub fn return_units(
     cost: u32,
     at: u64,
 ) -> Answer<Decision> {
-    limiter.checker().give_back(Op::Return { at }, limit, &key, cost)
+    limiter.checker().return_units(limit, &key, cost, at)
 }
 
 /// Returns the limit under which leases of `limit` are charged, and for how many microseconds they last.
@@ -61,12 +60,12 @@ pub fn leased(limit: &Limit) -> (Limit, u64) {
 
 /// Returns the return value of a rejected call.
 #[must_use]
-pub fn refuse<R: FromRejection>(rejection: Rejection) -> R {
+pub fn reject<R: FromRejection>(rejection: Rejection) -> R {
     R::from_rejection(rejection)
 }
 
 /// Returns the return value of a rejected call, made by `on_limited`.
-pub fn refuse_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
+pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
     on_limited(rejection)
 }
 

@@ -41,7 +41,7 @@ impl LeaseFetch {
             }
             let requested = self.now();
             let request = Request::decide(target.charge_of(units));
-            let result = self.leases.backend.try_execute(target.policy, request).await;
+            let result = self.leases.backend.try_execute(target.policy, &request).await;
             self.ended = result.as_ref().is_ok_and(|reply| !reply.is_allowed());
             self.settle(units, requested, result);
             if self.ended {

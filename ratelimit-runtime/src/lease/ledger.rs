@@ -95,7 +95,7 @@ impl LeaseLedger {
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         let runtime = Handle::current().id();
-        if now < entry.paused || entry.fetching.is_some_and(|flying| flying != runtime) {
+        if now < entry.paused || entry.fetching.is_some_and(|fetching| fetching != runtime) {
             return LedgerEntry::NotLeased;
         }
         if !entry.target.is_same(target) {
@@ -278,7 +278,7 @@ impl LeaseLedger {
     }
 
     /// Takes back units that a waiter did not take. Returns false if they are of another charge than the units
-    /// held now, and must be deliveries back to the store.
+    /// held now, and must be given back to the store.
     pub(super) fn put_back(&self, key_id: KeyId, unspent: &UnspentUnits) -> bool {
         let UnspentUnits { units, at, .. } = *unspent;
         let mut shard = self.shard(key_id);

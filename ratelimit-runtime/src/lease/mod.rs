@@ -255,7 +255,7 @@ impl LeasedCall {
             }
         }
         let request = Request::decide(Arc::clone(&target.charge));
-        let result = timeout_at(by, leases.backend.try_execute(target.policy, request)).await;
+        let result = timeout_at(by, leases.backend.try_execute(target.policy, &request)).await;
         result.unwrap_or_else(|_| Err(late()))
     }
 }

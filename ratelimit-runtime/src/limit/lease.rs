@@ -86,7 +86,7 @@ impl Limit {
         }
     }
 
-    /// Returns this limit under the terms of its leases, for tests.
+    /// Returns this limit under the terms of its leases, for tests. Its quota has the longer period.
     pub(crate) fn counted_as_lease(&self) -> Self {
         Self { terms: self.terms.leased(), policy: Policy { lease: 0, ..self.policy } }
     }

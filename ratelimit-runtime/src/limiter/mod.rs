@@ -190,11 +190,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when no decision would be made now, within the
     /// [deadline](crate::Builder::deadline).
     pub fn ping(&self) -> Answer<()> {
-        if self.source() == Source::Embedded {
-            return Answer::ready(Ok(()));
-        }
-        let backend = Arc::clone(&self.checker.backend);
-        Answer::pending(async move { backend.ping().await })
+        self.checker.backend.ping()
     }
 
     /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after

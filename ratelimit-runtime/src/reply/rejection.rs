@@ -1,4 +1,4 @@
-//! What a refused call returns, and how it becomes the return value of the function.
+//! The rejection of a call, and how it becomes the return value of a function.
 
 use std::fmt;
 use std::time::Duration;

@@ -263,19 +263,25 @@ impl Servers {
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
         match op {
-            Op::Decide | Op::Peek => {
+            Op::Decide => {
                 let groups = self.groups(charges);
                 match &groups[..] {
                     [group] => self.apply_group(op, group, by).await,
                     _ => self.decide_by_slots(groups, by).await,
                 }
             }
+            Op::Peek => self.peek_by_slots(&self.groups(charges), by).await,
+            // Each give-back stands by itself: one that fails stops no other.
             Op::Refund | Op::Return { .. } => {
-                let mut outcomes = Vec::with_capacity(charges.len());
+                let mut outcomes = Ok(Vec::with_capacity(charges.len()));
                 for charge in charges {
-                    outcomes.push(self.apply_one(op, &charge, by).await?);
+                    let outcome = self.apply_one(op, &charge, by).await;
+                    outcomes = outcomes.and_then(|mut outcomes| {
+                        outcomes.push(outcome?);
+                        Ok(outcomes)
+                    });
                 }
-                Ok(outcomes)
+                outcomes
             }
         }
     }

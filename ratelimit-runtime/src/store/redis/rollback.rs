@@ -20,6 +20,19 @@ pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
 pub(super) type SlotGroup = Vec<(usize, Arc<Charge>)>;
 
 impl Servers {
+    /// Peeks at charges of several slots.
+    pub(super) async fn peek_by_slots(
+        &self,
+        groups: &[SlotGroup],
+        by: Instant,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
+        for group in groups {
+            keep(&mut outcomes, group, &self.apply_group(Op::Peek, group, by).await?);
+        }
+        Ok(outcomes)
+    }
+
     /// Decides charges that no single script can: first peeks at every group, then charges group by group.
     /// If a concurrent call takes the units in between, gives back what was charged; until then, other
     /// calls can be rejected because of it.
@@ -28,29 +41,21 @@ impl Servers {
         groups: Vec<SlotGroup>,
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
-        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
-        let mut keep = |group: &SlotGroup, replied: &[Outcome]| {
-            for ((index, _), outcome) in group.iter().zip(replied) {
-                outcomes[*index] = *outcome;
-            }
-            replied.iter().all(|outcome| outcome.allowed)
-        };
-        let mut fits = true;
-        for group in &groups {
-            fits &= keep(group, &self.apply_group(Op::Peek, group, by).await?);
-        }
+        let mut outcomes = self.peek_by_slots(&groups, by).await?;
+        let mut fits = is_allowed(&outcomes);
         let mut rollback = Rollback { servers: Arc::clone(self), charged: Vec::new() };
         for group in groups {
             if !fits {
                 break;
             }
             let result = self.apply_group(Op::Decide, &group, by).await;
-            fits = result.as_ref().is_ok_and(|replied| keep(&group, replied));
+            fits = result.as_ref().is_ok_and(|replied| is_allowed(replied));
             if !fits && !rollback.charged.is_empty() {
                 // The caller receives the reply when nothing is charged any more, if there is time.
                 let _ = timeout_at(by, rollback.start()).await;
             }
             let replied = result?;
+            keep(&mut outcomes, &group, &replied);
             if fits {
                 let charges = group.into_iter().zip(replied);
                 let charges = charges.map(|((_, charge), outcome)| (charge, outcome.clock));
@@ -60,6 +65,17 @@ impl Servers {
         rollback.charged.clear();
         Ok(outcomes)
     }
+}
+
+/// Copies the outcomes of a group to their places in the request.
+fn keep(outcomes: &mut [Outcome], group: &SlotGroup, replied: &[Outcome]) {
+    for ((index, _), outcome) in group.iter().zip(replied) {
+        outcomes[*index] = *outcome;
+    }
+}
+
+fn is_allowed(outcomes: &[Outcome]) -> bool {
+    outcomes.iter().all(|outcome| outcome.allowed)
 }
 
 /// What a call that may still fail has charged. Gives it back on drop.
