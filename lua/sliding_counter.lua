@@ -46,7 +46,7 @@ local function sliding_counter(
     -- The call fits once the previous window has faded far enough, or this window has, in the next one.
     local fading, base = previous, -elapsed
     if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
-    local fits = room * span / fading
+    local fits = room > 0 and room * span / fading or 0
     fits = fits < span and fits - fits % 1 or span
     local wait = grain * (span - fits)
     if wait > period then wait = period end
