@@ -9,20 +9,22 @@
 -- Reply        the replies of the limits, one behind the other, see `answer.lua`; or, if a limit failed, its
 --              index and its error
 
-local op, from = unpack('>s', ARGV[1])
-local costs = { unpack('>' .. string.rep('I4', #KEYS), ARGV[1], from) }
-local replies, admitted, index = {}, true, 0
+local op, costs = unpack('>s', ARGV[1])
+local replies, admitted = {}, true
 
-local function ask_each(as)
-  for limit = 1, #KEYS do
-    index = limit
-    replies[limit] = ask(limit, KEYS[limit], as, costs[limit])
-  end
+for limit = 1, #KEYS do
+  local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
+  -- A command that fails raises an error, which does not name the key.
+  local done, reply = pcall(ask, limit, KEYS[limit], 'peek', cost)
+  if not done then return { limit, type(reply) == 'table' and reply.err or reply } end
+  admitted = admitted and string.byte(reply, 8) == 1
+  replies[limit] = reply
 end
 
--- A command that fails raises an error, which does not name the key.
-local done, failed = pcall(ask_each, 'peek')
-if not done then return { index, type(failed) == 'table' and failed.err or failed } end
-for limit = 1, #KEYS do admitted = admitted and string.byte(replies[limit], 8) == 1 end
-if admitted and op == 'decide' then ask_each('decide') end
+if admitted and op == 'decide' then
+  for limit = 1, #KEYS do
+    local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
+    replies[limit] = ask(limit, KEYS[limit], 'decide', cost)
+  end
+end
 return table.concat(replies)

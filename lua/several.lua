@@ -6,17 +6,19 @@
 --
 -- ARGV[limit + 2]  a limit: its index in these lists (1), and its terms
 
-local decides, terms, unpack_list = {}, {}, _G.unpack
+-- Of each limit the function and its last arguments.
+local limits, unpack_list = {}, _G.unpack
 for limit = 1, #ARGV - 2 do
   local packed = ARGV[limit + 2]
   local index = string.byte(packed)
-  decides[limit], terms[limit] = algorithms[index], { unpack(layouts[index], packed, 2) }
+  limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
 -- Asks about a call of `cost` units of `key`. Returns the reply; raises the error of a call that fails.
 local function ask(limit, key, op, cost)
+  local decide_and_terms = limits[limit]
   local reply = answer(call, pack, key, clock, given,
-    decides[limit](call, pack, unpack, key, clock, given, op, cost, 0, unpack_list(terms[limit])))
+    decide_and_terms[1](call, pack, unpack, key, clock, given, op, cost, 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
   return reply
 end
