@@ -138,7 +138,8 @@ async fn shared_by_mistake_is_said_once() {
     assert!(warnings[0].contains("name=\"names::feed\""), "{log}");
     assert!(warnings[0].contains("tests/names.rs:"), "{log}");
     assert!(warnings[1].contains("name=\"names::walk#1\""), "{log}");
-    let apart: Vec<_> = log.lines().filter(|line| line.contains("count apart")).collect();
+    let apart: Vec<_> =
+        log.lines().filter(|line| line.contains("so they count separately")).collect();
     assert_eq!(apart.len(), 2, "{log}");
     assert!(apart[0].contains("name=\"names::groom\""), "{log}");
     assert!(apart[1].contains("name=\"wash\""), "{log}");
