@@ -80,7 +80,8 @@ mod words;
 /// ## `period`
 ///
 /// A number without quotes is in seconds. A string has units: `us`, `ms`, `s`, `m` (minutes), `h`
-/// and `d`. Write the longest unit first. The shortest period is one microsecond, the longest is 100 years.
+/// and `d`. Write the longest unit first. The shortest period is one microsecond, the longest is
+/// 100 years.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -180,7 +181,7 @@ mod words;
 ///
 /// A format string names arguments of the function, or fields of them, of any type that can be
 /// formatted. Each value is delimited in the key: with `"{a}:{b}"`, the values `"x:y"` and `"z"`
-/// are another key than `"x"` and `"y:z"`.
+/// make another key than `"x"` and `"y:z"`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -367,9 +368,10 @@ mod words;
 /// ```
 ///
 /// The price: up to `lease` units per process can sit unused while another process rejects calls,
-/// for a hundredth of the period and at most a second. The limit is up to 1 % stricter. With
-/// `"sliding"` and `"sliding_counter"`, adding or removing `lease` starts new counts.
-/// `Limit::try_lease` documents the details. The period must be at least 100 milliseconds, and
+/// for a hundredth of the period and at most a second. The limit is stricter: with `"sliding"` and
+/// `"sliding_counter"`, the period is longer by that time; a bucket is smaller by the tokens that
+/// refill in that time. With `"sliding"` and `"sliding_counter"`, adding or removing `lease` starts
+/// new counts. `Limit::try_lease` documents the details. The period must be at least 100 milliseconds, and
 /// `lease` cannot be more than the units that can be admitted at once. `lease` changes nothing on
 /// the embedded store.
 ///

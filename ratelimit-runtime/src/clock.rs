@@ -20,8 +20,8 @@ pub enum Clock {
     #[default]
     Store,
     /// The wall clock of this process. The limiter sends its time with every decision; for hosted Redis
-    /// services that reject `TIME` in scripts. The clocks of all clients must differ by much less than a
-    /// period.
+    /// services that reject `TIME` in scripts. The difference between the clocks of any two clients must
+    /// be much smaller than a period.
     Client,
     /// A clock that moves only when the program moves it; for tests.
     Virtual(VirtualClock),

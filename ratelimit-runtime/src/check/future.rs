@@ -27,8 +27,8 @@ enum CheckStage {
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
 }
 
-/// A call that was admitted at once, as the store counts. Saves the conversion to durations for callers that
-/// do not look at them (`cargo bench --bench all -- embedded`).
+/// A call that was admitted at once, with times in microseconds. Saves the conversion to durations for callers
+/// that do not read them (`cargo bench --bench all -- embedded`).
 #[derive(Clone, Copy)]
 struct AdmittedCall {
     source: Source,

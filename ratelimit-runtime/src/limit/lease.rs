@@ -3,13 +3,13 @@
 
 use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale};
 
-/// Below this period a lease would end too soon to be of use.
+/// The shortest period of a limit with a lease: with a shorter one, a lease would end too soon to be of use.
 const SHORTEST_US: u64 = 100_000;
 
-/// A lease lasts for this fraction of the period,
+/// A lease lasts for the period divided by this number, and at most for `LONGEST_US`.
 const FRACTION: u64 = 100;
 
-/// and at most this long.
+/// The longest term of a lease.
 const LONGEST_US: u64 = 1_000_000;
 
 impl Limit {

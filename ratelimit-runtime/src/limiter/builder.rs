@@ -59,12 +59,12 @@ impl Builder {
     /// | `redis://host[:port][/database]` | one server |
     /// | `unix:///path/to/socket` | one server, on this machine |
     /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, found through its Sentinels; the limiter follows failovers |
-    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable at first |
+    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable when the limiter first connects |
     ///
     /// A user and a password precede the hosts: `user:password@` or `:password@`, with `@ / : # % ?` in them
     /// percent-encoded. For the user and the password of the Sentinels, append
-    /// `?sentinel_user=…&sentinel_password=…`. With `rediss`
-    /// instead of `redis`, rustls encrypts the connections (feature `tls`).
+    /// `?sentinel_user=…&sentinel_password=…`. With `rediss` instead of `redis`, rustls encrypts the connections
+    /// (feature `tls`).
     ///
     /// Await the decisions of such a limiter in a tokio runtime with I/O and time enabled; `#[tokio::main]` makes
     /// one. If time is disabled, tokio panics.

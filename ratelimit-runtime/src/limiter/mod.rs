@@ -202,8 +202,8 @@ impl RateLimiter {
 
     /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after
     /// its last call: other processes can then use the units at once, and need not wait until the units
-    /// leave the window. Dropping the last clone of a limiter does the same in the background, if the process
-    /// lives long enough.
+    /// leave the window. When the last clone of a limiter is dropped, its background thread gives the units
+    /// back, if the process lives long enough.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;
@@ -219,8 +219,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when the store does not reply; the units then leave the window by
-    /// themselves.
+    /// [`StoreError`](crate::StoreError) when the store does not reply; units that were not given back then
+    /// count as used.
     pub fn return_leases(&self) -> Answer<()> {
         let leases = Arc::clone(&self.checker.leases);
         Answer::pending(async move { leases.return_all().await })

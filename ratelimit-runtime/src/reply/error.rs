@@ -167,10 +167,10 @@ pub enum BuildError {
     /// The Redis URL is invalid. The error does not repeat the URL, because it may contain a password.
     #[non_exhaustive]
     InvalidUrl {
-        /// What is wrong with the URL.
+        /// The mistake in the URL.
         message: Arc<str>,
     },
-    /// `RATELIMIT_REDIS_URL` is set, but this build has no Redis.
+    /// `RATELIMIT_REDIS_URL` is set, but this build lacks the feature `redis`.
     RedisDisabled,
     /// The deadline is zero, so every decision would fail.
     ZeroDeadline,
@@ -187,12 +187,12 @@ pub enum BuildError {
         /// The algorithm and the period, such as `sliding:1m`.
         part: Arc<str>,
     },
-    /// The URL requires TLS, but this build has no TLS.
+    /// The URL requires TLS, but this build lacks the feature `tls`.
     TlsDisabled,
     /// A certificate or key for TLS is invalid.
     #[non_exhaustive]
     InvalidCertificate {
-        /// What is wrong with the certificate or key.
+        /// The mistake in the certificate or key.
         message: Arc<str>,
     },
 }

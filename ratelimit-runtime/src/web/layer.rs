@@ -1,5 +1,4 @@
-//! [`RateLimitLayer`]: the middleware for tower. Twin of the first half of `actix`; both are ends of
-//! `middleware`.
+//! [`RateLimitLayer`]: the middleware for tower. Twin of the first half of `actix`; both call `middleware`.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -17,7 +17,7 @@ pub struct RejectedRequest<'a> {
     namesakes: usize,
 }
 
-/// What a middleware keeps of a request, in case it is rejected.
+/// The facts of a request that the response of its rejection needs.
 #[derive(Clone, Default)]
 pub(crate) struct RequestFacts {
     pub(crate) prefers_json: bool,
