@@ -10,7 +10,7 @@
 //! ```sh
 //! # One client may greet one user twice in 30 seconds. The third call gets 429 with Retry-After.
 //! for i in 1 2 3; do curl -i http://127.0.0.1:3000/hi/7; echo; done
-//! # A client that asks for JSON gets a problem document.
+//! # A client that prefers JSON gets a problem document.
 //! curl -i -H 'accept: application/json' http://127.0.0.1:3000/hi/7
 //! # Ten kilobytes a minute. Of two notes of six kilobytes, the second gets 429. A note of eleven always gets 413.
 //! for i in 1 2; do head -c 6000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes; done

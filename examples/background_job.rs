@@ -6,7 +6,7 @@
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6380 cargo run --example background_job
 //! ```
 //!
-//! The workers together send twelve mails at five a second, which takes about two seconds. They share nothing but
+//! The workers together send twelve mails at five a second, which takes about two seconds. They share only
 //! Redis: they could run on different machines.
 
 use std::process::Stdio;

@@ -86,23 +86,23 @@ async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
     println!("  seconds    {seconds}");
     println!("  calls      {}", CALLS.replace('x', "▪").replace('.', " "));
     for (limit, comment) in ALGORITHMS {
-        let mut answers = String::new();
+        let mut decisions = String::new();
         let mut remaining = String::new();
         let mut admitted = 0;
         for (column, call) in CALLS.chars().enumerate() {
             clock.set(start + COLUMN * column as u32);
             if call == '.' {
-                answers.push('·');
+                decisions.push('·');
                 remaining.push(' ');
                 continue;
             }
             let decision = decide(&limiter, &limit, key).await?;
             admitted += u32::from(decision.allowed);
-            answers.push_str(&if decision.allowed { paint("●", 32) } else { paint("✕", 31) });
+            decisions.push_str(&if decision.allowed { paint("●", 32) } else { paint("✕", 31) });
             remaining.push_str(&decision.remaining.to_string());
         }
         println!("\n{}: {comment}", limit.algorithm());
-        println!("  answers    {answers}  {admitted} admitted");
+        println!("  decisions  {decisions}  {admitted} admitted");
         println!("  remaining  {}", paint(&remaining, 2));
     }
     println!("\n{} admitted   {} rejected   · no call\n", paint("●", 32), paint("✕", 31));

@@ -62,7 +62,7 @@ mod words;
 /// | [`name`](#name) | a string literal | the name of the limit | `crate::module::function` |
 /// | [`limit`](#limit) | a group of arguments, `limit(…)` | one of several limits that are decided together | one limit |
 /// | [`scope`](#scope) | `"global"`, `"process"` | which processes share the count | `"global"` |
-/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | as the limiter is built, which is `"local"` unless set |
+/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | the setting of the limiter, which is `"local"` unless set |
 /// | [`shadow`](#shadow) | `true` | count and report, but never reject | `false` |
 /// | [`wait`](#wait) | like `period` | how long a call waits before it is rejected | calls do not wait |
 /// | [`lease`](#lease) | like `threshold` | how many units a process charges in advance | 0 |
@@ -288,9 +288,9 @@ mod words;
 ///
 /// ## `on_error`
 ///
-/// What happens to a call when Redis is unreachable, too slow, or returns an error:
+/// Sets what happens to a call when Redis is unreachable, too slow, or replies with an error:
 ///
-/// - `"local"`: this process decides, by the same limit and with counts of its own. A fleet of `n`
+/// - `"local"`: this process decides, by the same limit, on separate counts. A fleet of `n`
 ///   processes can then admit `n` times the limit, unless `Builder::instances` is set.
 /// - `"allow"`: the call is admitted.
 /// - `"deny"`: the call is rejected with `Rejection::Unavailable`.

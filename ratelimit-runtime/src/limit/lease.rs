@@ -104,7 +104,7 @@ impl Terms {
         if fraction < LONGEST_US { fraction } else { LONGEST_US }
     }
 
-    /// Returns the terms under which leases of a limit with these terms are charged. What they admit may be
+    /// Returns the terms under which leases of a limit with these terms are charged. Units that they admit may be
     /// spent up to [`lease_us`](Self::lease_us) later, and is then still within these terms.
     pub(crate) fn leased(&self) -> Self {
         let stretch_us = match self.algorithm() {

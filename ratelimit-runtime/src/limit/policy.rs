@@ -44,8 +44,7 @@ pub enum Scope {
     Process,
 }
 
-/// What happens to a call when Redis cannot decide, because it is unreachable, too slow, or replies with an
-/// error.
+/// The policy for calls that Redis cannot decide, because it is unreachable, too slow, or replies with an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {

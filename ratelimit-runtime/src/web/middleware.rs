@@ -25,7 +25,7 @@ tokio::task_local! {
 /// A handler that runs with the log and the facts of its request. `take_value` returns the log.
 pub(crate) type HandlerFuture<F> = LoggedFuture<TaskLocalFuture<RequestFacts, F>>;
 
-/// The part of a request that a middleware sees, in the type of a framework.
+/// The part of a request that a middleware reads, in the type of a framework.
 pub(crate) trait MiddlewareRequest {
     /// The headers of the responses.
     type Headers: ResponseHeaders;
