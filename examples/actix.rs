@@ -10,9 +10,9 @@
 //! ```sh
 //! # One client may greet one user twice in 30 seconds. The third call gets 429 with Retry-After.
 //! for i in 1 2 3; do curl -i http://127.0.0.1:3000/hi/7; echo; done
-//! # A client that asks for JSON gets a problem document.
+//! # A client that prefers JSON gets a problem document.
 //! curl -i -H 'accept: application/json' http://127.0.0.1:3000/hi/7
-//! # Ten kilobytes a minute. Two notes of six kilobytes: the second gets 429. One note of eleven: always 413.
+//! # Ten kilobytes a minute. Of two notes of six kilobytes, the second gets 429. A note of eleven always gets 413.
 //! for i in 1 2; do head -c 6000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes; done
 //! head -c 11000 /dev/zero | curl -i --data-binary @- http://127.0.0.1:3000/notes
 //! # The health check is exempt.
@@ -47,7 +47,7 @@ async fn notes(client: Client, note: web::Bytes) -> Result<String, Rejection> {
     Ok(format!("{} bytes kept for {client}\n", note.len()))
 }
 
-/// The size in kilobytes, rounded up, and at least 1: also an empty note costs a unit.
+/// Returns the size in kilobytes, rounded up, and at least 1: an empty note also costs a unit.
 fn kilobytes(note: &[u8]) -> u32 {
     u32::try_from(note.len().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
 }

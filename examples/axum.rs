@@ -78,13 +78,13 @@ impl<S: Sync> FromRequestParts<S> for ApiKey {
 }
 
 /// The body of a rejection, from the layer or from a handler.
-fn rejection_body(refusal: &RejectedRequest<'_>) -> (&'static str, String) {
-    let rejection = refusal.rejection();
-    let body = json!({"error": rejection.to_string(), "retry_after": refusal.retry_after()});
+fn rejection_body(request: &RejectedRequest<'_>) -> (&'static str, String) {
+    let rejection = request.rejection();
+    let body = json!({"error": rejection.to_string(), "retry_after": request.retry_after()});
     ("application/json", format!("{body}\n"))
 }
 
-/// A page for Prometheus. Limiters that are built after this call report to it.
+/// Returns a page for Prometheus. Call it before a limiter is built: the limiter then describes its metrics there.
 fn metrics() -> anyhow::Result<Router> {
     let buckets = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1];
     let recorder = PrometheusBuilder::new().set_buckets(&buckets)?.install_recorder()?;

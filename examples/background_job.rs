@@ -6,8 +6,8 @@
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6380 cargo run --example background_job
 //! ```
 //!
-//! The workers together send twelve mails at five a second, which takes about two seconds. The workers do not
-//! know each other: they could run on different machines.
+//! The workers together send twelve mails at five a second, which takes about two seconds. They share only
+//! Redis: they could run on different machines.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -24,7 +24,8 @@ use tracing_subscriber::prelude::*;
 const WORKERS: usize = 3;
 const MAILS: usize = 12;
 
-/// A job waits for its permit. While Redis is down it fails, because a limit per process would send too fast.
+/// A call waits up to a minute. While Redis is down, it fails: with a limit per process, the workers would send too
+/// fast.
 #[rate_limit(
     period = "1s",
     threshold = 5,

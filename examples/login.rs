@@ -11,9 +11,9 @@
 //! ```sh
 //! # A user with the right password can log in any number of times.
 //! for i in 1 2 3 4 5 6 7; do curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login; done
-//! # A client that guesses has five guesses. The sixth gets 429 with Retry-After.
+//! # A client can try five wrong passwords. The sixth gets 429 with Retry-After.
 //! for i in 1 2 3 4 5 6; do curl -i -d "user=ann&password=$i" http://127.0.0.1:3000/login; done
-//! # Now the right password gets 429, too: otherwise guessing could continue. Other users are not affected.
+//! # Now the right password gets 429, too: otherwise a client could continue to guess. Other users are not affected.
 //! curl -i -d 'user=ann&password=opensesame' http://127.0.0.1:3000/login
 //! curl -i -d 'user=bob&password=letmein' http://127.0.0.1:3000/login
 //! ```
@@ -67,7 +67,7 @@ async fn login(
     ];
     for error in given_back.into_iter().filter_map(Result::err) {
         // This login stays counted as a failure. That is no reason to reject it.
-        tracing::warn!(%error, "cannot give back what a login took");
+        tracing::warn!(%error, "cannot give back the units of a login");
     }
     Ok((StatusCode::OK, format!("hi {}\n", login.user)))
 }
@@ -86,7 +86,7 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     let limiter = ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies, use `Clients::behind([..])`.
+    // Behind proxies, use `Clients::behind_proxies([..])`.
     let server = Server { clients: Clients::direct(), limiter };
     let router = Router::new().route("/login", post(login)).with_state(server);
     let address = address()?;

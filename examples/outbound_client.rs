@@ -1,14 +1,14 @@
-//! A client of an external API that stays within the limit of the API: calls wait for their permits, first
-//! come, first served, so that the API never rejects them.
+//! A client of an external API that stays within the limit of the API: its calls wait, first come, first served,
+//! so that the API never rejects them.
 //!
 //! ```sh
 //! cargo run --example outbound_client
 //! ```
 //!
 //! The program starts an API that admits ten calls a second, and sends it twelve calls at once. The API
-//! rejects none of them. It takes about two seconds. If `RATELIMIT_REDIS_URL` is set, all clients that use that
-//! Redis share the permits: start the program twice. If `API_URL=http://..` is set, the program calls that API
-//! instead of starting one.
+//! rejects none of them. The program takes about two seconds. If `RATELIMIT_REDIS_URL` is set, all clients that
+//! use that Redis share the limit: to see it, start the program twice. If `API_URL=http://..` is set, the program
+//! calls that API instead of starting one.
 
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,8 @@
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart   # the same on Redis
 //! ```
 //!
-//! First, the program draws a picture on virtual time: which calls each algorithm admits, and what remains
-//! after each call. Then it calls `say_hi` in real time. A call is rejected, waits for `retry_after`, and is
+//! First, the program draws a picture on virtual time: which calls each algorithm admits, and how many units
+//! remain after each call. Then it calls `say_hi` in real time. A call is rejected, waits for `retry_after`, and is
 //! admitted. The program takes about five seconds.
 
 use std::error::Error;
@@ -71,7 +71,7 @@ async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
     let clock = VirtualClock::at(start);
     let mut builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
     if let Some(url) = std::env::var("RATELIMIT_REDIS_URL").ok().filter(|url| !url.is_empty()) {
-        // Deny: the picture must show decisions of Redis only.
+        // With `Deny`, the picture shows decisions of Redis only.
         builder = builder.redis(url).deadline(Duration::from_secs(2)).on_error(OnError::Deny);
     }
     let limiter = builder.build()?;
@@ -86,23 +86,23 @@ async fn draw_algorithms() -> Result<(), Box<dyn Error>> {
     println!("  seconds    {seconds}");
     println!("  calls      {}", CALLS.replace('x', "▪").replace('.', " "));
     for (limit, comment) in ALGORITHMS {
-        let mut answers = String::new();
+        let mut decisions = String::new();
         let mut remaining = String::new();
         let mut admitted = 0;
         for (column, call) in CALLS.chars().enumerate() {
             clock.set(start + COLUMN * column as u32);
             if call == '.' {
-                answers.push('·');
+                decisions.push('·');
                 remaining.push(' ');
                 continue;
             }
             let decision = decide(&limiter, &limit, key).await?;
             admitted += u32::from(decision.allowed);
-            answers.push_str(&if decision.allowed { paint("●", 32) } else { paint("✕", 31) });
+            decisions.push_str(&if decision.allowed { paint("●", 32) } else { paint("✕", 31) });
             remaining.push_str(&decision.remaining.to_string());
         }
         println!("\n{}: {comment}", limit.algorithm());
-        println!("  answers    {answers}  {admitted} admitted");
+        println!("  decisions  {decisions}  {admitted} admitted");
         println!("  remaining  {}", paint(&remaining, 2));
     }
     println!("\n{} admitted   {} rejected   · no call\n", paint("●", 32), paint("✕", 31));

@@ -4,14 +4,15 @@
 //! cargo run --example spring_style
 //! ```
 //!
-//! In Spring, it takes an annotation on a method, an aspect around it, and a Lua script or a sorted set in Redis:
+//! In Spring, this takes an annotation on a method, an aspect around the method, and a Lua script or a sorted set in
+//! Redis:
 //!
 //! ```java
 //! @RateLimit(period = 30, count = 2, key = "#userId")
 //! public String sayHi(Long userId) { ... }
 //! ```
 //!
-//! Here, it takes the attribute alone. A misspelled argument, a period of zero, or a key that does not exist is a
+//! Here, this takes the attribute alone. A misspelled argument, a period of zero, or a key that does not exist is a
 //! compile error. The program prints two greetings for each user and a rejection of the third call, then three
 //! broadcasts and a rejection of the fourth.
 

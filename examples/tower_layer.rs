@@ -12,7 +12,7 @@
 //! for i in 1 2 3 4; do curl -i -H 'x-forwarded-for: 203.0.113.7' http://127.0.0.1:3000; echo; done
 //! # The client forges an address in front of the one that the proxy adds. It is still the same client.
 //! curl -i -H 'x-forwarded-for: 1.1.1.1, 203.0.113.7' http://127.0.0.1:3000
-//! # Another client.
+//! # Another client has its own bucket.
 //! curl -i -H 'x-forwarded-for: 203.0.113.8' http://127.0.0.1:3000
 //! ```
 //!
@@ -74,7 +74,7 @@ async fn main() -> anyhow::Result<()> {
         };
         let service = ServiceBuilder::new()
             .map_request(move |mut request: Request<Incoming>| {
-                // Tells `Clients` the peer of the connection.
+                // `Clients` reads the address of the peer from this extension.
                 request.extensions_mut().insert::<SocketAddr>(peer);
                 request
             })
@@ -90,7 +90,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Trusts the networks in `TRUSTED_PROXIES`, a list with commas.
+/// Trusts the networks in `TRUSTED_PROXIES`, separated by commas.
 fn clients() -> anyhow::Result<Clients> {
     let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default();
     let proxies = proxies.split(',').map(str::trim).filter(|proxy| !proxy.is_empty());

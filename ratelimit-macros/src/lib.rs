@@ -54,15 +54,15 @@ mod words;
 /// | --- | --- | --- | --- |
 /// | [`period`](#period) | `30`, `0.5`, `"250ms"`, `"1h30m"`, or a constant of type `Duration` | the length of a period | required |
 /// | [`threshold`](#threshold) | an integer, or a constant of type `u32` | how many units a period admits | required |
-/// | [`algo`](#algo) | one of five words | how calls are counted | `"sliding"` |
+/// | [`algo`](#algo) | one of five words | the algorithm: how calls are counted | `"sliding"` |
 /// | [`burst`](#burst) | like `threshold` | the capacity of a bucket | `threshold` for a token bucket, 1 for a leaky bucket |
 /// | [`align`](#align) | `"utc"`, or an offset such as `"+08:00"` | windows start at calendar boundaries | a window starts with the first admitted call |
-/// | [`key`](#key) | an expression, or a format string | what is counted separately | all calls share one count |
+/// | [`key`](#key) | an expression, or a format string | calls with different keys are counted separately | all calls share one count |
 /// | [`cost`](#cost) | an expression of type `u32` | how many units a call takes | 1 |
 /// | [`name`](#name) | a string literal | the name of the limit | `crate::module::function` |
 /// | [`limit`](#limit) | a group of arguments, `limit(…)` | one of several limits that are decided together | one limit |
 /// | [`scope`](#scope) | `"global"`, `"process"` | which processes share the count | `"global"` |
-/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | as the limiter is built, which is `"local"` unless set |
+/// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | the setting of the limiter, which is `"local"` unless set |
 /// | [`shadow`](#shadow) | `true` | count and report, but never reject | `false` |
 /// | [`wait`](#wait) | like `period` | how long a call waits before it is rejected | calls do not wait |
 /// | [`lease`](#lease) | like `threshold` | how many units a process charges in advance | 0 |
@@ -72,15 +72,16 @@ mod words;
 /// A wrong argument is a compile error at that argument. All errors of one attribute are reported
 /// at once.
 ///
-/// A constant is written by its path: `LIMIT`, `Self::LIMIT`, `T::LIMIT`. The attribute checks
+/// To use a constant, write its path: `LIMIT`, `Self::LIMIT`, `T::LIMIT`. The attribute checks
 /// literals itself; the compiler checks constants when it generates code for the function, in
 /// `cargo build` and not in `cargo check`. For values that are known only at run time, use a
 /// `Limit` and `RateLimiter::check` instead of the attribute.
 ///
 /// ## `period`
 ///
-/// A number without quotes is in seconds. In a string, the units are `us`, `ms`, `s`, `m`, `h` and
-/// `d`, the longest first. The shortest period is one microsecond, the longest is 100 years.
+/// A number without quotes is in seconds. A string has units: `us`, `ms`, `s`, `m` (minutes), `h`
+/// and `d`. Write the longest unit first. The shortest period is one microsecond, the longest is
+/// 100 years.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -119,9 +120,9 @@ mod words;
 ///
 /// ## `algo`
 ///
-/// | algorithm | what it admits |
+/// | algorithm | admits |
 /// | --- | --- |
-/// | `"sliding"` | at most `threshold` units in any period: exact, with a log of the admitted calls |
+/// | `"sliding"` | at most `threshold` units in any trailing period: exact, with a log of the admitted calls |
 /// | `"fixed"` | at most `threshold` units in each window |
 /// | `"sliding_counter"` | close to `"sliding"`, by an estimate from two windows, in little memory |
 /// | `"token_bucket"` | up to `burst` units at once, refilled by `threshold` units per period |
@@ -157,8 +158,8 @@ mod words;
 /// `-14:00` to `+14:00`. The period must divide a day or be whole days. A period of seven days
 /// starts on Monday.
 ///
-/// Each align has its own count. While a deployment changes the align, a key can use the limit
-/// once under each.
+/// Each align has its own count. While a deployment changes the align, a key can use the whole
+/// threshold under the old align, and again under the new one.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -180,7 +181,7 @@ mod words;
 ///
 /// A format string names arguments of the function, or fields of them, of any type that can be
 /// formatted. Each value is delimited in the key: with `"{a}:{b}"`, the values `"x:y"` and `"z"`
-/// are another key than `"x"` and `"y:z"`.
+/// make another key than `"x"` and `"y:z"`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -199,9 +200,10 @@ mod words;
 /// ## `cost`
 ///
 /// How many units a call takes. The expression can use the arguments of the function and is
-/// evaluated after the key. A cost of 0 is admitted and takes nothing. A cost above the capacity
-/// is rejected with `Rejection::CostExceedsCapacity`, since no wait helps. As a literal, both are
-/// compile errors.
+/// evaluated after the key. A call of cost 0 is admitted and takes no units. A call whose cost is
+/// above the capacity is rejected with `Rejection::CostExceedsCapacity`: waiting does not help. The
+/// capacity is the `burst` of a bucket, or the `threshold`. A literal cost of 0 is a compile error,
+/// and so is a literal cost above a literal capacity.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -218,8 +220,8 @@ mod words;
 ///
 /// - to keep the counts when the function is moved or renamed;
 /// - when two limited functions have the same default name, `crate::module::function`. The default
-///   name has no type, so this happens to methods of one name on two types of a module, and to
-///   functions of one name that are nested in other functions. A `tracing` warning reports the two
+///   name has no type: two types of a module can have methods of the same name, and two functions
+///   of a module can contain functions of the same name. A `tracing` warning reports the two
 ///   functions.
 ///
 /// All instances of a generic function share one name and one count. To count each instance
@@ -247,7 +249,8 @@ mod words;
 ///
 /// Each `limit(…)` is one of several limits that are decided together. A call is admitted if all
 /// limits admit it; otherwise, none of them is charged. The decision is one atomic request to
-/// Redis. The rejection is that of the limit with the longest wait.
+/// Redis; `RateLimiter::check_all` documents the exception, a cluster. The rejection is that of the
+/// limit with the longest wait.
 ///
 /// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A
 /// `key` and a `cost` beside the groups apply to the groups without their own and are evaluated
@@ -285,9 +288,9 @@ mod words;
 ///
 /// ## `on_error`
 ///
-/// What happens to a call when Redis is unreachable, too slow, or returns an error:
+/// Sets what happens to a call when Redis is unreachable, too slow, or replies with an error:
 ///
-/// - `"local"`: this process decides, by the same limit and with counts of its own. A fleet of `n`
+/// - `"local"`: this process decides, by the same limit, on separate counts. A fleet of `n`
 ///   processes can then admit `n` times the limit, unless `Builder::instances` is set.
 /// - `"allow"`: the call is admitted.
 /// - `"deny"`: the call is rejected with `Rejection::Unavailable`.
@@ -317,8 +320,8 @@ mod words;
 ///
 /// ## `wait`
 ///
-/// A call that cannot be admitted now waits up to that long. It needs a tokio runtime with time
-/// enabled.
+/// A call that cannot be admitted now waits up to that long. Waiting needs a tokio runtime with
+/// time enabled.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -342,13 +345,13 @@ mod words;
 /// - With a bucket, this holds across all processes: a waiting call reserves its moment in the
 ///   store. A call that would have to wait longer than `wait` is rejected at once.
 /// - With the other algorithms, and with several limits, it holds within a process, among calls
-///   with the same keys. A call is rejected as soon as it is known that it cannot be admitted in
-///   time.
+///   with the same keys. A call is rejected as soon as the process knows that it cannot be admitted
+///   in time.
 ///
-/// A call that is dropped while it waits cancels its reservation. Calls of the same cost that wait
-/// behind it in this process move up. If a call of another process, or of another cost, has
-/// reserved a moment behind it, the canceled moment goes to the next waiting call of its cost in
-/// this process, or passes unused. The limit holds exactly.
+/// A call that is dropped while it waits cancels its reservation. Later calls of the same cost that
+/// wait in this process then use earlier moments. If a call of another process, or of another cost,
+/// has reserved a later moment, the next waiting call of the same cost in this process uses the
+/// cancelled moment; if there is none, the moment passes unused. The limit holds exactly.
 ///
 /// ## `lease`
 ///
@@ -365,10 +368,12 @@ mod words;
 /// ```
 ///
 /// The price: up to `lease` units per process can sit unused while another process rejects calls,
-/// for a hundredth of the period and at most a second. The limit is stricter by that much, and it
-/// is counted under its own key. `Limit::lease` documents the details. The period must be at least
-/// 100 milliseconds, and `lease` cannot be more than the units that can be admitted at once. It
-/// changes nothing on the embedded store.
+/// for a hundredth of the period and at most a second. The limit is stricter: with `"sliding"` and
+/// `"sliding_counter"`, the period is longer by that time; a bucket is smaller by the tokens that
+/// refill in that time. With `"sliding"` and `"sliding_counter"`, adding or removing `lease` starts
+/// new counts. `Limit::try_lease` documents the details. The period must be at least 100 milliseconds, and
+/// `lease` cannot be more than the units that can be admitted at once. `lease` changes nothing on
+/// the embedded store.
 ///
 /// ## `on_limited`
 ///
@@ -390,8 +395,8 @@ mod words;
 ///
 /// ## `crate`
 ///
-/// The path of the runtime in a crate that does not depend on it but on a crate that re-exports
-/// it.
+/// The path of the runtime. Set it in a crate that does not depend on the runtime itself, but on a
+/// crate that re-exports it.
 ///
 /// ```
 /// mod my_crate {
@@ -413,7 +418,7 @@ mod words;
 /// | `Result<_, E>` where `E: From<Rejection>` | `Err`, with the rejection converted to `E` |
 /// | `Option<_>` | `None` |
 /// | a type of yours that implements `FromRejection` | as implemented |
-/// | `impl Trait` | `Err(Rejection)`; see below |
+/// | `impl Trait` | `Err`, with the rejection; see below |
 /// | any other type | compile error: set [`on_limited`](#on_limited) |
 ///
 /// ```
@@ -435,9 +440,9 @@ mod words;
 /// }
 /// ```
 ///
-/// A function that returns `impl Trait` returns a `Result<_, Rejection>` instead, with the value
+/// If the return type is `impl Trait`, the function returns a `Result<_, Rejection>`, with the value
 /// of the body in its `Ok`. This `Result` has to implement the trait, as it does for the response
-/// traits of web frameworks. With `on_limited`, the value is not wrapped.
+/// traits of web frameworks. With `on_limited`, the function returns the value of the body itself.
 ///
 /// # How the function changes
 ///
@@ -449,13 +454,14 @@ mod words;
 /// The key is evaluated first, then the cost. Their temporaries are dropped before the decision is
 /// awaited.
 ///
-/// A future that is dropped before its first poll is not counted. A future that is dropped while
-/// Redis decides is counted at most once. A recursive function is checked in each call.
+/// A call whose future is dropped before its first poll is not counted. A call whose future is
+/// dropped while Redis decides is counted at most once. Each call of a recursive function is
+/// checked.
 ///
 /// # Other attributes
 ///
-/// Any order works, except with attributes that turn an async function into a plain one:
-/// `#[tokio::main]` and `#[tokio::test]` go below `#[rate_limit]`.
+/// Other attributes can stand above or below `#[rate_limit]`, except those that turn an async
+/// function into a plain one: put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
 /// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above

@@ -1,4 +1,4 @@
-//! What time it is: microseconds since the epoch.
+//! The clocks of a limiter. Times are in microseconds since the epoch.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,12 +15,13 @@ use tokio::sync::Notify;
 #[non_exhaustive]
 pub enum Clock {
     /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not
-    /// matter. The embedded store takes the wall clock at the start of the process and advances it by the
-    /// monotonic clock, so a step of the wall clock does not matter.
+    /// matter. The embedded store reads the wall clock once, before its first decision, and advances that time by
+    /// the monotonic clock, so a step of the wall clock does not matter.
     #[default]
     Store,
-    /// The wall clock of this process, sent with every decision; for hosted Redis services that reject
-    /// `TIME` in scripts. The clocks of all clients must then agree to well within a period.
+    /// The wall clock of this process. The limiter sends its time with every decision; for hosted Redis
+    /// services that reject `TIME` in scripts. The difference between the clocks of any two clients must
+    /// be much smaller than a period.
     Client,
     /// A clock that moves only when the program moves it; for tests.
     Virtual(VirtualClock),

@@ -22,8 +22,8 @@
 //! - [`RateLimiter`] makes the decisions, for the attribute or for your own calls. [`set_global`] sets the
 //!   limiter that annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the
 //!   embedded store if that is unset.
-//! - [`Limit`] describes what is admitted, a [`Key`] what is counted separately. [`Decision`] is the answer of
-//!   the store. [`Rejection`] is the reason why a call was not admitted.
+//! - A [`Limit`] describes how much is admitted. Calls with different [`Key`]s are counted separately. A
+//!   [`Decision`] is the result of a check. A [`Rejection`] is the reason why a call was not admitted.
 #![cfg_attr(
     feature = "redis",
     doc = "- The [guides](guide) cover [choosing an algorithm](guide::algorithms), limits\n  \
@@ -48,10 +48,10 @@
 //!
 //! # Events and metrics
 //!
-//! Each checked call is reported once, when it gets its decision. The requests that a call sends while it
-//! waits are not reported, nor are dropped calls, `peek`, `refund` and `reset`. Neither events nor metrics
-//! contain keys, because keys can be personal and can have any number of values. The field `key` of an event is a hash
-//! under a secret of the process: within one process, it shows which rejections are of the same key.
+//! Each checked call is reported once, when it receives its decision. Not reported are the requests that a
+//! call sends while it waits, calls whose future is dropped, `peek`, `refund` and `reset`. Neither events nor
+//! metrics contain keys, because keys can be personal and can have any number of values. The field `key` of an
+//! event is a hash under a secret of the process: within one process, events of one key have the same hash.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
@@ -64,18 +64,19 @@
 //! `metrics` facade. Install it before you build the limiter, because the limiter then describes the metrics (help
 //! texts and units).
 //!
-//! | metric | kind | labels | |
+//! | metric | kind | labels | value |
 //! | --- | --- | --- | --- |
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
-//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | from the call of `check` to the decision, waiting included |
+//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | seconds from the call of `check` to the decision, waiting included |
 //! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
 //!
-//! - `limit` is the name of the limit; of several limits, the name of the limit that the decision is about.
+//! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
+//!   made the decision: see [`RateLimiter::check_all`].
 //! - `outcome` is `allowed`, `limited`, `cost_exceeds_capacity` or `unavailable`; for a shadow
 //!   `shadow_allowed`, `shadow_limited` (also for a cost above the capacity) or `unavailable`.
-//! - `source` is where the decision was made: `embedded`, `redis`, `cache` for a rejection by Redis that still
-//!   holds, `lease` for a unit that was charged in advance, `fallback` for [`OnError`], `none`.
+//! - `source` is where the decision was made: `embedded`, `redis`, `cache` (a cached rejection by Redis),
+//!   `lease` (leased units), `fallback` ([`OnError`]), or `none` (no decision, or a cost above the capacity).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -85,7 +86,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Guides: topics that concern more than one item.
+/// Guides: how to use the items of this crate together.
 ///
 /// The links between the guides, and their pictures, are link definitions. In the files, the definitions name
 /// files. The definitions here come first and win: they name pages of this documentation, and inline pictures.

@@ -54,7 +54,7 @@ fn a_process_that_cannot_use_its_redis_does_not_report_a_connection() {
         let [first, warnings @ ..] = &events[..] else { panic!("no events") };
         assert_eq!(first, WILL_COUNT);
         let expected = [
-            "WARN Redis receives no requests until it answers a probe",
+            "WARN Redis receives no requests until it replies to a probe",
             "WARN Redis does not decide",
         ];
         assert_eq!(warnings.len(), expected.len(), "{warnings:#?}");

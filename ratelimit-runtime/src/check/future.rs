@@ -13,7 +13,7 @@ use crate::reply::{Decision, Rejection, Source, StoreError};
 use crate::report::Report;
 use crate::store::{OneOrMany, Reply};
 
-/// A call that is being checked: `Result<Decision, Rejection>`.
+/// The future of a check. Resolves to `Result<Decision, Rejection>`.
 #[must_use = "futures do nothing unless polled"]
 pub struct Check(CheckStage);
 
@@ -27,8 +27,8 @@ enum CheckStage {
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
 }
 
-/// A call that was admitted at once, as the store counts. Saves the conversion to durations for callers that
-/// do not look at them (`cargo bench --bench all -- embedded`).
+/// A call that was admitted at once, with times in microseconds. Saves the conversion to durations for callers
+/// that do not read them (`cargo bench --bench all -- embedded`).
 #[derive(Clone, Copy)]
 struct AdmittedCall {
     source: Source,
@@ -51,7 +51,7 @@ struct DecidedCall {
 }
 
 impl Check {
-    /// A call that was admitted and that nothing observes.
+    /// A call that was admitted, and that neither metrics nor logs observe.
     #[inline]
     pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64, source: Source) -> Self {
         Self(CheckStage::Admitted(AdmittedCall { source, capacity, remaining, reset_us }))
@@ -86,7 +86,7 @@ impl Check {
         Self::decided(report, &labels[index], &reply.outcomes[index], reply.source)
     }
 
-    /// A call that was decided and that nothing observes.
+    /// A call that was decided, and that neither metrics nor logs observe.
     #[inline]
     pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let mut call = DecidedCall::new(label, outcome, source);
@@ -94,7 +94,7 @@ impl Check {
         Self(CheckStage::Decided(call))
     }
 
-    /// A peek that was answered.
+    /// A peek that this process decided.
     pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let call = DecidedCall { is_rejected: false, ..DecidedCall::new(label, outcome, source) };
         Self(CheckStage::Decided(call))
@@ -114,7 +114,7 @@ impl Check {
         })))
     }
 
-    /// A peek that `peek` answers.
+    /// A peek that `peek` decides.
     pub(super) fn peeking<F: Future<Output = Result<Reply, StoreError>> + Send>(
         label: LimitLabel,
         peek: impl FnOnce() -> F + Send + 'static,
@@ -125,7 +125,7 @@ impl Check {
         })))
     }
 
-    /// A call that is rejected without a decision, or a peek (without a report) that is.
+    /// A call, or a peek (without a report), that is rejected without a decision.
     pub(super) fn rejected(
         report: Option<Report>,
         label: LimitLabel,

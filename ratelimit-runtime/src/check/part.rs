@@ -8,8 +8,7 @@ use crate::limit::Limit;
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
-/// The key is `Sync`, so that a future which holds parts across an `await` is `Send`. The attribute holds
-/// none and uses keys of any type.
+/// The key is `Sync`, so that a future that holds parts across an `await` is `Send`.
 pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a K,
@@ -17,7 +16,7 @@ pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Creates the part of a call that takes `cost` of `limit` for `key`.
+    /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
     pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
         Self { limit, key, cost }
@@ -25,7 +24,7 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> Part<'a, dyn Key + 'a> {
-    /// The same for a key that need not be `Sync`.
+    /// Creates the part of a call whose key need not be `Sync`: the attribute holds no part across an `await`.
     #[doc(hidden)]
     #[must_use]
     pub fn unsync(limit: &'a Limit, key: &'a (dyn Key + 'a), cost: u32) -> Self {

@@ -1,5 +1,5 @@
-//! What the expansion of the attribute calls, and what the tests of the workspace need. It is not public:
-//! it changes together with `ratelimit-macros`, so the two crates require each other's exact version.
+//! The functions that the expansion of the attribute calls, and those that the tests of the workspace need. They are
+//! not public: they change together with `ratelimit-macros`, so the two crates require each other's exact version.
 
 mod site;
 

@@ -1,8 +1,9 @@
 //! The positions of annotated functions, to find limits that share a name by mistake.
 //!
-//! The default name of a limit is `crate::module::function`. It has no type, because a macro on a method
-//! cannot see the type, so two methods of one name would silently share their counts. A name that the user
-//! chose may be shared on purpose; then two aligns under it are a mistake, because they count separately.
+//! The default name of a limit is `crate::module::function`. It contains no type, because a macro on a method
+//! cannot see the type: without a warning, two methods of one name would silently share their counts. Functions
+//! can share a name that the user chose on purpose; two aligns under it are a mistake, because they count
+//! separately.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,16 +70,16 @@ impl Site {
                 name = limit.name(),
                 first,
                 second = self.position,
-                "two functions use the same rate limit name with different `align`, so they count \
-                 separately: give both the same `align`, or each its own `name`"
+                "two functions use one rate limit name with different `align`, so they count \
+                 separately: set the same `align` on both, or a different `name` on each"
             );
         } else if !self.is_named {
             tracing::warn!(
                 name = limit.name(),
                 first,
                 second = self.position,
-                "two functions share the counts of one rate limit: give each its own `name`, or both the \
-                 same"
+                "two functions share the counts of one rate limit: set a different `name` on each, or, \
+                 to share the counts, the same `name` on both"
             );
         }
     }

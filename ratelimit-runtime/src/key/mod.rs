@@ -1,4 +1,5 @@
-//! Keys: what a limit counts separately. The [`Key`] trait and its implementations for standard types.
+//! Keys: calls with different keys are counted separately. The [`Key`] trait and its implementations for
+//! standard types.
 
 #![allow(
     clippy::inline_always,
@@ -20,12 +21,12 @@ pub use self::format::{Format, Piece};
 pub(crate) use self::id::KeyId;
 pub use self::writer::KeyWriter;
 
-/// What a limit counts separately: a user, an address, a tenant, or a tuple of these.
+/// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///
 /// Two keys are equal if their texts are equal: `42` and `"42"` are one key, so a count continues when the
-/// type of the key changes. Apart from that, two different keys never share a count, whatever bytes they
-/// contain: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are `("a", ("b", "c"))` and
-/// `("a", "b", "c")`.
+/// type of the key changes. Keys with different texts never share a count, whatever bytes they contain.
+/// Nested tuples stay different, too: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are
+/// `("a", ("b", "c"))` and `("a", "b", "c")`.
 ///
 /// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///
@@ -44,7 +45,7 @@ pub use self::writer::KeyWriter;
     message = "`{Self}` is not a rate limit key",
     label = "not a key",
     note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`) and tuples of these",
-    note = "anything that is `Display` is a key in a format string: `key = \"{{value}}\"`",
+    note = "a format string takes any type that is `Display`: `key = \"{{value}}\"`",
     note = "for a type of your own, implement `ratelimit_runtime::Key`"
 )]
 pub trait Key {

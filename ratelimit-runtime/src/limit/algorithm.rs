@@ -1,12 +1,12 @@
-//! The algorithms by which a limit can count. What each of them consists of elsewhere is listed in
-//! CONTRIBUTING.md, "Adding an algorithm".
+//! The algorithms by which a limit can count. "Adding an algorithm" in CONTRIBUTING.md lists the other places
+//! that know them.
 
 use std::fmt;
 
 /// Defines the algorithms from one list: the variants, all of them in a row, and their words.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $algorithm:ident = $word:literal,)*) => {
-        /// How a limit counts.
+        /// The algorithm by which a limit counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Algorithm {
@@ -30,15 +30,16 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// The exact log of the calls admitted in the last period.
+    /// A log of the calls that were admitted in the last period: exact.
     Sliding = "sliding",
-    /// A count that starts anew with each window.
+    /// A count that starts at zero in each window.
     Fixed = "fixed",
-    /// Two counts and an estimate: the sliding window at the memory of a fixed one.
+    /// The counts of two windows, and an estimate from them: close to `Sliding`, with as little memory as
+    /// `Fixed`.
     SlidingCounter = "sliding_counter",
-    /// Tokens that refill continuously, up to a burst.
+    /// A bucket whose tokens refill continuously, up to its burst.
     TokenBucket = "token_bucket",
-    /// Calls spaced evenly; a token bucket whose burst is 1 unless set.
+    /// A token bucket whose burst is 1 unless set: evenly spaced calls.
     LeakyBucket = "leaky_bucket",
 }
 

@@ -1,8 +1,8 @@
-//! Why a limit cannot exist.
+//! The error of a limit with a wrong value.
 
 use std::fmt;
 
-/// Why a [`Limit`](crate::Limit) cannot exist: what was wrong, and what to write instead.
+/// The error of a [`Limit`](crate::Limit) with a wrong value. Its text says what is wrong, and what to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidLimit(pub(super) &'static str);
 

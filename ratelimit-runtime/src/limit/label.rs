@@ -1,4 +1,4 @@
-//! What replies and reports say about a limit.
+//! The label of a limit: its part that replies and reports contain.
 
 use super::{Limit, Name, Quota, Terms};
 

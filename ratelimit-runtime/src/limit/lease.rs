@@ -3,13 +3,13 @@
 
 use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale};
 
-/// Below this period a lease would end too soon to be of use.
+/// The shortest period of a limit with a lease: with a shorter one, a lease would end too soon to be of use.
 const SHORTEST_US: u64 = 100_000;
 
-/// A lease lasts for this fraction of the period,
+/// A lease lasts for the period divided by this number, and at most for `LONGEST_US`.
 const FRACTION: u64 = 100;
 
-/// and at most this long.
+/// The longest term of a lease.
 const LONGEST_US: u64 = 1_000_000;
 
 impl Limit {
@@ -18,26 +18,25 @@ impl Limit {
     ///
     /// The limit still holds exactly, for any number of processes. The price:
     ///
-    /// - Up to `units` units of each process can sit unused while another process rejects calls, for a
-    ///   hundredth of the period, at most for a second. Then the process returns them; so do
-    ///   [`return_leases`](crate::RateLimiter::return_leases) and dropping the limiter. The units of a
-    ///   process that was killed leave the window by themselves. The size of a lease follows demand: for a
-    ///   key that is rarely used, nothing is leased.
-    /// - A unit can be spent a little later than it was charged, so the limit is counted a little more
-    ///   strictly: over a `period` that is longer by a hundredth, at most by a second, or with a `burst`
-    ///   that is smaller by what refills in that time. This holds as well for processes that share the
-    ///   bucket and do not lease, as long as leased units can be spent. The windows of
-    ///   [`fixed`](Self::fixed) do not change, because a lease never outlives its window.
-    /// - For `sliding` and `sliding_counter`, the longer period is another period: counts start anew when a
-    ///   limit starts or stops leasing.
+    /// - A process can hold up to `units` unspent units while another process rejects calls. It holds them for
+    ///   one term: a hundredth of the period, at most a second. Then it gives them back. It gives them back
+    ///   earlier with [`return_leases`](crate::RateLimiter::return_leases), or when the limiter is dropped. If
+    ///   the process is killed, the units count as used. For a key that is rarely used, a process leases
+    ///   nothing, because the size of a lease follows demand.
+    /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is
+    ///   longer by one term, or the `burst` of a bucket is smaller by the tokens that refill in one term. While
+    ///   leased units can be spent, the smaller burst also applies to processes that share the bucket and do
+    ///   not lease. The windows of [`fixed`](Self::fixed) do not change, because a lease ends with its window.
+    /// - For `sliding` and `sliding_counter`, the longer period is another period: counts start at zero when
+    ///   you add or remove the lease of a limit.
     ///
     /// Leasing changes nothing on the embedded store, with [`Scope::Process`](crate::Scope::Process), for
     /// calls that [`wait`](Self::wait), and for several limits in one decision.
     ///
     /// # Errors
     ///
-    /// On 0 units; on more than the limit admits at once, less what a bucket refills in the meantime; on a
-    /// period below 100 milliseconds.
+    /// On 0 units; on more units than the limit admits at once, which for a bucket is the burst minus the
+    /// tokens that refill in one term; on a period below 100 milliseconds.
     pub const fn try_lease(mut self, units: u32) -> Result<Self, InvalidLimit> {
         if units == 0 {
             return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));
@@ -50,14 +49,14 @@ impl Limit {
         }
         if self.capacity() as u64 <= self.terms.lease_reserve() {
             return Err(InvalidLimit(
-                "with `lease`, `burst` must be more than refills in a hundredth of the period, a \
-                 second at most, and that is at least 1: raise `burst`",
+                "with `lease`, `burst` must be larger than the number of tokens that refill in a \
+                 hundredth of the period (at most a second), rounded up: raise `burst`",
             ));
         }
         if units > self.terms.lease_capacity() {
             return Err(InvalidLimit(
                 "`lease` must be at most what can be admitted at once: the threshold, or the burst of \
-                 a bucket less what refills in a hundredth of the period, a second at most",
+                 a bucket minus the tokens that refill in a hundredth of the period (at most a second)",
             ));
         }
         self.policy.lease = units;
@@ -105,7 +104,7 @@ impl Terms {
         if fraction < LONGEST_US { fraction } else { LONGEST_US }
     }
 
-    /// Returns the terms under which leases of a limit with these terms are charged. What they admit may be
+    /// Returns the terms under which leases of a limit with these terms are charged. Units that they admit may be
     /// spent up to [`lease_us`](Self::lease_us) later, and is then still within these terms.
     pub(crate) fn leased(&self) -> Self {
         let stretch_us = match self.algorithm() {

@@ -1,11 +1,11 @@
-//! Limits: how much is admitted, by which algorithm, under which name. Everything that can be wrong with a
-//! limit is found here, at compile time when the limit is a `const`.
+//! Limits: how much is admitted, by which algorithm, under which name. The constructors find every wrong value of a
+//! limit, at compile time if the limit is a `const`.
 //!
-//! A limit has three parts. Stores know the first two, which together are its [`Terms`].
+//! A limit has three parts. Stores receive the first two, which together are its [`Terms`].
 //!
 //! - its identity: what makes two calls share a count
 //! - its amounts: what may differ from call to call on one count
-//! - its policy: what is not counted
+//! - its policy: how calls are treated around the decision
 
 mod algorithm;
 mod amounts;
@@ -38,9 +38,9 @@ pub(crate) use self::rate::Rate;
 pub(crate) use self::scale::WindowScale;
 pub(crate) use self::terms::Terms;
 
-/// A limit: what is counted under which name, and how much of it is admitted.
+/// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
 ///
-/// Constructors are `const`, so a bad value in a `const` is a compile error; at run time
+/// Constructors are `const`, so a wrong value in a `const` is a compile error; at run time
 /// [`Limit::new`] returns the same message as an [`InvalidLimit`].
 ///
 /// ```
@@ -63,7 +63,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Admits at most `threshold` in any trailing `period`, exactly: the store keeps the log of admitted calls.
+    /// Admits at most `threshold` units in any trailing `period`, exactly: the store keeps a log of the admitted
+    /// calls.
     ///
     /// # Panics
     ///
@@ -74,8 +75,8 @@ impl Limit {
         Self::expect(name, Algorithm::Sliding, threshold, period)
     }
 
-    /// Admits at most `threshold` in each window of `period`. A window starts with its first admitted call,
-    /// or at the calendar boundary with [`align`](Self::align).
+    /// Admits at most `threshold` units in each window of length `period`. A window starts with its first
+    /// admitted call, or at a calendar boundary with [`align`](Self::align).
     ///
     /// # Panics
     ///
@@ -86,9 +87,9 @@ impl Limit {
         Self::expect(name, Algorithm::Fixed, threshold, period)
     }
 
-    /// Admits at most `threshold` by an estimate: the count of the previous window, weighted by the part of
+    /// Admits at most `threshold` units by an estimate: the count of the previous window, times the part of
     /// it that the trailing `period` still overlaps, plus the count of the current window. Windows start at
-    /// multiples of `period`.
+    /// multiples of `period` since 1970-01-01 00:00 UTC.
     ///
     /// # Panics
     ///
@@ -99,15 +100,15 @@ impl Limit {
         Self::expect(name, Algorithm::SlidingCounter, threshold, period)
     }
 
-    /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens and refills at
-    /// `threshold` per `period`; [`burst`](Self::burst) sets another capacity.
+    /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
+    /// `threshold` tokens per `period`; [`burst`](Self::burst) sets another capacity.
     ///
     /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where
-    /// `gcd` is the greatest common divisor of the threshold and the period in microseconds. That holds for
-    /// every bucket of up to 52,000 tokens a day, and for round numbers far beyond: a million a day. Any
-    /// other bucket refills slower by less than `burst` parts in 2⁵¹, and never faster. With 1,000,003
-    /// tokens a day, an empty bucket is full again less than a nanosecond late; with 4,000,000,007, less
-    /// than 0.2 ms late.
+    /// `gcd` is the greatest common divisor of the threshold and the period in microseconds. That holds if
+    /// the burst is at most 52,000 and the period at most a day, and for larger round numbers such as a
+    /// million tokens a day. Any other bucket refills slower by less than `burst` parts in 2⁵¹, and never
+    /// faster. With 1,000,003 tokens a day, an empty bucket is full again less than a nanosecond late; with
+    /// 4,000,000,007 tokens a day, less than 0.2 ms late.
     ///
     /// # Panics
     ///
@@ -118,7 +119,8 @@ impl Limit {
         Self::expect(name, Algorithm::TokenBucket, threshold, period)
     }
 
-    /// Spaces calls by `period / threshold`; [`burst`](Self::burst) lets that many pass at once.
+    /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits that many calls at
+    /// once, and then one every `period / threshold`.
     ///
     /// # Panics
     ///
@@ -129,13 +131,13 @@ impl Limit {
         Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
 
-    /// Creates a limit from values that are known only at run time: a plan, a configuration file. The name
-    /// is a literal, or a string that the program makes once and keeps with `String::leak`.
+    /// Creates a limit from values that are known only at run time, such as those of a configuration file. The
+    /// name is a literal, or a string that the program makes once and leaks with `String::leak`.
     ///
     /// # Errors
     ///
-    /// On an empty name; a threshold of 0; a period below a microsecond, not of whole microseconds or
-    /// above 100 years; a bucket that takes more than 100 years to fill.
+    /// On an empty name; on a threshold of 0; on a period that is below a microsecond, above 100 years, or not a
+    /// whole number of microseconds; on a bucket that takes more than 100 years to fill.
     pub const fn new(
         name: &'static str,
         algorithm: Algorithm,
@@ -143,7 +145,9 @@ impl Limit {
         period: Duration,
     ) -> Result<Self, InvalidLimit> {
         if name.is_empty() {
-            return Err(InvalidLimit("the name of a limit must not be empty: it is its identity"));
+            return Err(InvalidLimit(
+                "the name of a limit must not be empty: write a name such as `login`",
+            ));
         }
         if threshold == 0 {
             return Err(InvalidLimit("`threshold` must be at least 1: 0 would reject every call"));
@@ -172,8 +176,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit that is not a bucket; a burst of 0; a bucket that takes more than 100 years to fill, or
-    /// is too small for its [`lease`](Self::lease).
+    /// On a limit that is not a bucket; on a burst of 0; on a bucket that takes more than 100 years to fill, or
+    /// that is too small for its [`lease`](Self::lease).
     pub const fn try_burst(mut self, burst: u32) -> Result<Self, InvalidLimit> {
         if !self.algorithm().is_bucket() {
             return Err(InvalidLimit(
@@ -195,15 +199,15 @@ impl Limit {
         }
     }
 
-    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries. A period of seven days
-    /// starts on Monday. Another align is another count, as another period is.
+    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries. A window of seven days
+    /// starts on Monday. Another align is another count.
     ///
     /// # Errors
     ///
-    /// On a limit that is not fixed; on a period that neither divides a day nor is whole days.
+    /// On a limit that is not fixed; on a period that neither divides a day nor is a whole number of days.
     pub const fn try_align(mut self, align: Align) -> Result<Self, InvalidLimit> {
         if !matches!(self.algorithm(), Algorithm::Fixed) {
-            return Err(InvalidLimit("`align` places fixed windows: use it with fixed"));
+            return Err(InvalidLimit("`align` sets where fixed windows start: use it with fixed"));
         }
         if !self.terms.identity.period.fits_calendar() {
             return Err(InvalidLimit(
@@ -214,8 +218,8 @@ impl Limit {
         Ok(self)
     }
 
-    /// Sets the capacity of a bucket. Above 52,000 tokens a day, the rate can become a little slower:
-    /// see [`token_bucket`](Self::token_bucket).
+    /// Sets the capacity of a bucket. A burst above 52,000 can make the rate a little slower: see
+    /// [`token_bucket`](Self::token_bucket).
     ///
     /// # Panics
     ///
@@ -243,7 +247,7 @@ impl Limit {
         }
     }
 
-    /// Sets which processes count together; [`Scope::Global`] unless set.
+    /// Sets which processes share the count; [`Scope::Global`] unless set.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.policy.scope = scope;
@@ -258,9 +262,9 @@ impl Limit {
         self
     }
 
-    /// Admits every call, to try a limit out. The limiter decides, counts and reports calls as usual, but
-    /// [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
-    /// `allowed`.
+    /// With `true`, admits every call, to try a limit out. The limiter decides, counts and reports calls as
+    /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the
+    /// [`Decision`](crate::Decision) is not `allowed`.
     #[must_use]
     pub const fn shadow(mut self, shadow: bool) -> Self {
         self.policy.shadow = shadow;
@@ -269,16 +273,16 @@ impl Limit {
 
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
     ///
-    /// Calls for the same key are admitted first come, first served. With a bucket, that holds across all
-    /// processes: a call reserves its moment ahead with one request to the store. With the other algorithms,
-    /// and with several limits in one decision, it holds within a process.
+    /// Calls of one key are admitted first come, first served. With one limit that is a bucket, this holds
+    /// across all processes: a call reserves the moment when it will be admitted, with one request to the
+    /// store. With the other algorithms, and with several limits in one decision, it holds within a process.
     ///
-    /// With a bucket alone, a call that cannot be admitted in time is rejected at once; with the others, as
-    /// soon as that is known. A call that is dropped cancels its reservation, and the calls of its cost
-    /// behind it in its process move up. If a call of another process or of another cost has reserved a
-    /// later moment of the bucket, the cancelled moment is used by the next call of the same cost in this
-    /// process, or passes unused. While calls wait for a bucket, a
-    /// [`refund`](crate::RateLimiter::refund) to it has no effect.
+    /// With one bucket, a call that cannot be admitted in time is rejected at once; otherwise, it is rejected
+    /// as soon as the process knows that. A call that is dropped cancels its reservation, and later calls of
+    /// the same cost that wait in this process then use earlier moments. If a call of another process or of
+    /// another cost has reserved a later moment of the bucket, the next waiting call of the same cost in this
+    /// process uses the cancelled moment; if there is none, the moment passes unused. While calls wait for a
+    /// bucket, a [`refund`](crate::RateLimiter::refund) to it has no effect.
     ///
     /// Waiting needs a tokio runtime with time enabled.
     #[must_use]
@@ -287,20 +291,21 @@ impl Limit {
         self
     }
 
-    /// Returns the name of this limit. Limits of one name, algorithm, period and align share their counts.
+    /// Returns the name of this limit. Limits with the same name, algorithm, period and align share their
+    /// counts.
     #[must_use]
     pub const fn name(&self) -> &str {
         self.terms.identity.name.as_str()
     }
 
-    /// Returns how this limit counts.
+    /// Returns the algorithm.
     #[must_use]
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {
         self.terms.identity.algorithm
     }
 
-    /// Returns the cost admitted per period.
+    /// Returns the units that are admitted per period.
     #[must_use]
     pub const fn threshold(&self) -> u32 {
         self.terms.amounts.threshold

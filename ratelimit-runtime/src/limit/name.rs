@@ -1,9 +1,9 @@
-//! What a limit is called.
+//! The name of a limit.
 
 use std::borrow::Borrow;
 use std::fmt;
 
-/// The name of a limit: in its counts, in keys, rules, logs and metrics.
+/// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The policy of a limit: what is not counted.
+//! The policy of a limit: how calls are treated around the decision. It is no part of a count.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Policy {
     }
 }
 
-/// Which processes count together.
+/// Which processes share a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scope {
@@ -44,13 +44,13 @@ pub enum Scope {
     Process,
 }
 
-/// What happens to a call when Redis cannot decide: because it is unreachable, too slow, or in error.
+/// The policy for calls that Redis cannot decide, because it is unreachable, too slow, or replies with an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
-    /// This process decides by the same limit, on counts of its own. A fleet of `n` processes may
-    /// then admit up to `n` times the limit, unless each process applies its share of it:
-    /// [`Builder::instances`](crate::Builder::instances).
+    /// This process decides by the same limit, on separate counts. A fleet of `n` processes can then admit up
+    /// to `n` times the limit, unless [`Builder::instances`](crate::Builder::instances) gives each process its
+    /// share.
     #[default]
     Local,
     /// The call is admitted.

@@ -1,10 +1,10 @@
-//! What a limit admits in which time: the part of it that clients receive.
+//! The quota of a limit: the part of it that clients receive.
 
 use std::time::Duration;
 
 use super::{Limit, Period};
 
-/// A threshold per period: what a client is told about a limit, whatever its algorithm.
+/// The threshold and the period of a limit: the facts that responses report to clients, for every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     threshold: u32,
@@ -14,13 +14,13 @@ pub struct Quota {
 impl Quota {
     pub(super) const NONE: Self = Self { threshold: 0, period: Period::ZERO };
 
-    /// Returns the cost admitted per period.
+    /// Returns the units that are admitted per period.
     #[must_use]
     pub const fn threshold(self) -> u32 {
         self.threshold
     }
 
-    /// Returns the length of the window, or the time in which a bucket gains `threshold` tokens.
+    /// Returns the length of the window, or the time in which `threshold` tokens refill.
     #[must_use]
     pub const fn period(self) -> Duration {
         self.period.duration()
@@ -28,7 +28,7 @@ impl Quota {
 }
 
 impl Limit {
-    /// Returns what this limit admits in which time.
+    /// Returns the threshold and the period.
     #[must_use]
     #[inline]
     pub const fn quota(&self) -> Quota {

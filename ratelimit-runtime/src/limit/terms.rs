@@ -1,4 +1,4 @@
-//! What a store knows of a limit: its identity and its amounts.
+//! The part of a limit that a store receives: its identity and its amounts.
 
 use super::{Algorithm, Align, Amounts, Identity, Name, Period, Rate, WindowScale};
 
@@ -58,7 +58,7 @@ impl Terms {
     }
 
     /// Returns the tokens that a bucket keeps while leased units can be spent; 0 unless these are the terms
-    /// of a [lease](super::Limit::lease_terms).
+    /// of a [lease](Self::leased).
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
     pub(crate) const fn reserved(&self) -> u32 {
         self.amounts.reserved
@@ -79,7 +79,7 @@ impl Terms {
         }
     }
 
-    /// Returns these terms with what one of `instances` processes may admit by itself.
+    /// Returns these terms with the share that one of `instances` processes may admit by itself.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let amounts = self.amounts.share(instances, self.identity.period);
         Self { identity: self.identity.clone(), amounts }

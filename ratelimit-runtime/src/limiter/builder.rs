@@ -19,7 +19,8 @@ use crate::store::redis::{Certificates, Redis, RedisSettings};
 #[cfg(feature = "redis")]
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 
-/// Builds a [`RateLimiter`]. Without [`redis`](Self::redis), counts live in this process.
+/// Builds a [`RateLimiter`]. Without [`redis`](Self::redis), the limiter uses the embedded store: it counts in
+/// this process.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,14 +59,15 @@ impl Builder {
     /// | `redis://host[:port][/database]` | one server |
     /// | `unix:///path/to/socket` | one server, on this machine |
     /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, found through its Sentinels; the limiter follows failovers |
-    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable at first |
+    /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable when the limiter first connects |
     ///
     /// A user and a password precede the hosts: `user:password@` or `:password@`, with `@ / : # % ?` in them
-    /// percent-encoded. Sentinels have their own: `?sentinel_user=…&sentinel_password=…`. With `rediss`
-    /// instead of `redis`, rustls encrypts the connections (feature `tls`).
+    /// percent-encoded. For the user and the password of the Sentinels, append
+    /// `?sentinel_user=…&sentinel_password=…`. With `rediss` instead of `redis`, rustls encrypts the connections
+    /// (feature `tls`).
     ///
-    /// Decisions must then be awaited in a tokio runtime with I/O and time enabled, such as the one of
-    /// `#[tokio::main]`; tokio panics if time is disabled.
+    /// Await the decisions of such a limiter in a tokio runtime with I/O and time enabled; `#[tokio::main]` makes
+    /// one. If time is disabled, tokio panics.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>) -> Self {
         self.redis = Some(url.into());
@@ -91,8 +93,8 @@ impl Builder {
     }
 
     /// Sets the prefix of every key in Redis; `ratelimit` unless set. Applications that share a server, but
-    /// not their counts, need different prefixes. A prefix contains neither `{` nor `}`, nor an algorithm and
-    /// a period between colons (`sliding:1m`), so that keys under two prefixes never collide.
+    /// not their counts, need different prefixes. A prefix must not contain `{` or `}`, or an algorithm and a
+    /// period between colons (`sliding:1m`): two limits under different prefixes could then have the same key.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
@@ -105,16 +107,16 @@ impl Builder {
         self
     }
 
-    /// Sets how many decisions of this limiter may be in flight to Redis at a time; 10,000 unless set. Further
-    /// calls are not sent, and [`OnError`] applies to them.
+    /// Sets how many decisions of this limiter may be in flight to Redis at a time; 10,000 unless set. Above
+    /// that, the limiter sends no request, and [`OnError`] applies to the call.
     pub fn max_in_flight(mut self, decisions: usize) -> Self {
         self.max_in_flight = decisions;
         self
     }
 
     /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless
-    /// set. A full store evicts a key that would soon be reset to make room for a new one; the count of the
-    /// evicted key starts anew.
+    /// set. To make room for a new key, a full store evicts a key that would soon be reset; the count of the
+    /// evicted key starts at zero.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
@@ -128,19 +130,19 @@ impl Builder {
     }
 
     /// Sets how many processes share the limits; 1 unless set, and 0 counts as 1. While Redis cannot decide,
-    /// [`OnError::Local`] lets this process admit its share: the threshold and the burst, divided by this
-    /// number, at least 1. Unless set, each process admits the whole limit.
+    /// [`OnError::Local`] lets this process admit its share: the threshold and the burst, each divided by this
+    /// number and rounded down, but at least 1.
     pub fn instances(mut self, instances: u32) -> Self {
         self.instances = instances;
         self
     }
 
-    /// Sets whether this process caches rejections by Redis; `true` unless set. A cached rejection rejects
-    /// calls of cost 1 without a request until its `retry_after` has passed, for at most a second. A client
-    /// that retries too early then costs Redis almost nothing.
+    /// Sets whether this process caches rejections by Redis; `true` unless set. While a rejection is cached,
+    /// calls of cost 1 on its key are rejected without a request. It is cached until its `retry_after` has
+    /// passed, for at most a second. A client that retries too early then costs Redis almost nothing.
     ///
-    /// When this limiter gives units back or resets a key, the cache observes it at once; when another process
-    /// does, within that second.
+    /// When this limiter gives units back or resets a key, the next call observes it. When another process
+    /// does, this process observes it within that second.
     pub fn cache_rejections(mut self, enabled: bool) -> Self {
         self.cache_rejections = enabled;
         self
@@ -156,8 +158,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] on an invalid URL or certificate, on a key prefix with braces or with an algorithm and a
-    /// period, and on a deadline, `max_keys` or `max_in_flight` of 0.
+    /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
+    /// period; on a deadline, a `max_keys` or a `max_in_flight` of 0.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         if self.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);

@@ -23,9 +23,9 @@ static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 
 /// Sets the limiter that annotated functions of this process use.
 ///
-/// An application sets it once, at its start; a library does not. If no limiter is set before the first call,
-/// one is built from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or embedded if the variable is
-/// unset.
+/// Call it once, when the application starts, and never in a library. If no limiter is set before the first
+/// call, that call builds one from the environment: on the Redis at `RATELIMIT_REDIS_URL`, or on the embedded
+/// store if the variable is unset or empty.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, set_global};
@@ -45,7 +45,8 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 ///
 /// # Errors
 ///
-/// [`BuildError`] when `RATELIMIT_REDIS_URL` cannot be used. The next call tries again.
+/// [`BuildError`] when the URL in `RATELIMIT_REDIS_URL` is invalid, or needs a feature that this build lacks.
+/// The next call tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
     with_current(|limiter| Ok(limiter.clone()), Err)
 }
@@ -74,7 +75,7 @@ fn scoped() -> Option<RateLimiter> {
 impl RateLimiter {
     /// Runs `future` with this limiter instead of the process-wide one, for tests.
     ///
-    /// It applies to what `future` awaits, not to tasks that it spawns.
+    /// The limiter applies to everything that `future` awaits, but not to tasks that it spawns.
     ///
     /// ```
     /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
@@ -97,12 +98,12 @@ impl RateLimiter {
         SCOPED.scope(self.clone(), future)
     }
 
-    /// Builds the limiter that is used when none is set: on the Redis at `RATELIMIT_REDIS_URL`, or embedded if
-    /// the variable is unset or empty.
+    /// Builds the limiter that is used when none is set: on the Redis at `RATELIMIT_REDIS_URL`, or on the
+    /// embedded store if the variable is unset or empty.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] when the variable cannot be used.
+    /// [`BuildError`] when the URL in the variable is invalid, or needs a feature that this build lacks.
     pub fn from_environment() -> Result<Self, BuildError> {
         let url = match std::env::var(URL_VARIABLE) {
             Ok(url) if !url.is_empty() => url,
@@ -136,14 +137,14 @@ fn from_environment() -> Result<RateLimiter, BuildError> {
         Err(error) => {
             static LOGGED: Once = Once::new();
             LOGGED.call_once(|| {
-                tracing::error!(%error, "RATELIMIT_REDIS_URL: no rate limit can be decided");
+                tracing::error!(%error, "RATELIMIT_REDIS_URL cannot be used: no rate limit can be decided");
             });
         }
     }
     built
 }
 
-/// A process-wide limiter is already set. Contains the limiter that was not set.
+/// The error of [`set_global`] if a process-wide limiter is already set. Contains the limiter that was not set.
 #[derive(Clone)]
 pub struct SetGlobalError(pub RateLimiter);
 

@@ -23,7 +23,7 @@ use crate::reply::{Answer, Decision, Source};
 use crate::report;
 use crate::waiting::Waiting;
 
-/// Checks calls against limits. A cheap handle: clones share one store.
+/// Checks calls against limits. A clone is cheap, and shares the store, the leases and the waiting calls.
 ///
 /// The attribute uses the process-wide limiter (see [`set_global`](crate::set_global)). Code can also use a
 /// limiter directly:
@@ -57,7 +57,7 @@ impl RateLimiter {
         Builder::default().build_embedded()
     }
 
-    /// Returns a builder, which sets where counts live and how a limiter reaches them.
+    /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -70,7 +70,8 @@ impl RateLimiter {
         Self { checker: Checker { backend, leases, waiting } }
     }
 
-    /// Returns where this limiter decides, unless a limit or a failure requires otherwise.
+    /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
+    /// A single decision can have another source: see [`Decision::source`].
     #[must_use]
     pub fn source(&self) -> Source {
         self.checker.backend.source()
@@ -78,23 +79,23 @@ impl RateLimiter {
 
     /// Admits and charges the call, or rejects it and changes nothing.
     ///
-    /// The returned future borrows neither `limit` nor `key`. On the embedded store, this method makes the
-    /// decision and the future is ready; likewise if this process holds [leased](Limit::lease) units.
-    /// Otherwise Redis decides once the future is polled; a future that is dropped after that may have
-    /// charged the key.
+    /// The returned future borrows neither `limit` nor `key`. On the embedded store, and if this process holds
+    /// enough [leased](Limit::lease) units, this method decides and charges the call, and the future is ready.
+    /// Otherwise, Redis decides once the future is polled; a future that is dropped after that may have charged
+    /// the key.
     ///
     /// # Errors
     ///
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when `cost` is
-    /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when the store cannot decide
+    /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
     /// and [`OnError`] is `Deny`.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.checker.check(limit, &key, cost)
     }
 
-    /// Returns what [`check`](Self::check) would, and changes nothing. The result is `Ok` also if the call
-    /// would be rejected: see [`Decision::allowed`].
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` also
+    /// if the call would be rejected: see [`Decision::allowed`].
     ///
     /// # Errors
     ///
@@ -105,15 +106,15 @@ impl RateLimiter {
     }
 
     /// Checks a call against several limits in one decision: all of them admit the call and are charged, or
-    /// none is charged. On Redis, one script decides atomically over all keys. In a Redis Cluster, that holds
-    /// for limits of one key. Limits of several keys are charged one after the other, and rolled back if one
-    /// of them rejects. A call can be rejected because of a concurrent call that is later rolled back; a
-    /// rollback never admits more than if nothing had been charged.
+    /// none is charged. On Redis, one script decides atomically over all keys. In a Redis Cluster, this holds
+    /// for limits with the same key. Limits with different keys are charged one after the other, and rolled back
+    /// if one of them rejects the call. A call can be rejected because of a concurrent call that is later rolled
+    /// back; a rollback never admits more than if nothing had been charged.
     ///
-    /// The decision is the one of the limit that is hardest on the caller: among rejections, the one with the
-    /// longest wait, which the [`Rejection`] names; otherwise the one with the fewest remaining units. A limit
-    /// that occurs twice with one key is charged once, with the sum of the costs. The limits must have the
-    /// same [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
+    /// If several limits reject the call, the [`Rejection`] is that of the limit with the longest wait. If all
+    /// admit it, the decision is that of the limit with the fewest remaining units. A limit that occurs twice
+    /// with one key is charged once, with the sum of the costs. The limits must have the same
+    /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -133,21 +134,23 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check).
+    /// As for [`check`](Self::check). [`Rejection::Unavailable`] also reports a wrong list of limits: an empty
+    /// list, limits that differ in scope, `on_error`, shadow or wait, or two different limits that share a
+    /// count.
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
         self.checker.check_all(parts)
     }
 
     /// Gives back `cost` units that were charged, the newest first, and never more than are charged; for
-    /// calls that turned out not to count.
+    /// calls that turn out not to count.
     ///
-    /// Give back soon. The store does not know which call was charged for which unit: a unit that is given
+    /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
     /// back after its own charge has left the window reduces the charge of another call, so the window can
     /// admit one unit more.
     ///
-    /// A refund has no effect on a bucket whose level is above its `burst`: after the burst was lowered,
-    /// until the excess has drained, and while a call that [waits](Limit::wait) has reserved a moment. That
-    /// is not an error.
+    /// A refund has no effect on a bucket while a call that [waits](Limit::wait) has a reservation. After the
+    /// `burst` was lowered, it has no effect while more tokens than the new burst have not refilled yet. Neither
+    /// is an error.
     ///
     /// # Errors
     ///
@@ -156,7 +159,7 @@ impl RateLimiter {
         self.checker.give_back(Op::Refund, limit, &key, cost)
     }
 
-    /// Removes the count of `key`: the next call finds the key unused.
+    /// Removes the count of `key`: the next call is decided as if the key had never been used.
     ///
     /// # Errors
     ///
@@ -165,12 +168,12 @@ impl RateLimiter {
         self.checker.reset(limit, &key)
     }
 
-    /// Succeeds if the store of this limiter would decide now; for readiness probes. The embedded store always
-    /// would. On Redis, this tests what a decision needs: a connection, a script and a write; in a cluster on
-    /// each node. It charges nothing.
+    /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it
+    /// always succeeds. On Redis, it tests everything that a decision needs: a connection, and a script that
+    /// writes; in a cluster, on each node. It charges nothing.
     ///
-    /// An error is no reason to take traffic from a process whose limits fall back: see
-    /// [`OnError`](crate::OnError).
+    /// If [`OnError`](crate::OnError) is `Local` or `Allow`, the process serves calls without Redis: an error is
+    /// then no reason to take it out of service.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;
@@ -187,7 +190,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when no decision would be made now, within the
+    /// [`StoreError`](crate::StoreError) when Redis would not decide within the
     /// [deadline](crate::Builder::deadline).
     pub fn ping(&self) -> Answer<()> {
         self.checker.backend.ping()
@@ -195,8 +198,8 @@ impl RateLimiter {
 
     /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after
     /// its last call: other processes can then use the units at once, and need not wait until the units
-    /// leave the window. Dropping the last clone of a limiter does the same in the background, if the process
-    /// lives long enough.
+    /// leave the window. When the last clone of a limiter is dropped, its background thread gives the units
+    /// back, if the process lives long enough.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;
@@ -212,8 +215,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when the store does not reply; the units then leave the window by
-    /// themselves.
+    /// [`StoreError`](crate::StoreError) when the store does not reply; units that were not given back then
+    /// count as used.
     pub fn return_leases(&self) -> Answer<()> {
         let leases = Arc::clone(&self.checker.leases);
         Answer::pending(async move { leases.return_all().await })

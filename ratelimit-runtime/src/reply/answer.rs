@@ -1,4 +1,4 @@
-//! The future of an answer that is there at once in a process without Redis.
+//! The future of an operation that is not a check. On the embedded store, it is ready at once.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use super::StoreError;
 
-/// The answer of a store, now or later: `Result<T, StoreError>`.
+/// The future of a request to a store. Resolves to `Result<T, StoreError>`.
 ///
-/// It owns what it needs and is `Send`. On the embedded store it is ready at once.
+/// It borrows nothing and is `Send`. On the embedded store, it is ready at once.
 #[must_use = "futures do nothing unless polled"]
 pub struct Answer<T>(AnswerStage<T>);
 

@@ -1,10 +1,10 @@
-//! The outcome of a check, as users see it.
+//! The decision of a check.
 
 use std::time::Duration;
 
 use crate::algorithm::Outcome;
 
-/// What a limit decided about a call.
+/// The decision of a limit about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -12,12 +12,13 @@ pub struct Decision {
     pub allowed: bool,
     /// The most that can be admitted at once: the threshold of a window, the burst of a bucket.
     pub limit: u32,
-    /// The units that are left: after the charge of an admitted call, as they stand otherwise.
+    /// The units that are left. For an admitted call: after its charge.
     pub remaining: u32,
     /// The smallest wait after which the same call is admitted if no other call comes, rounded up to a
     /// microsecond; zero if it was allowed.
     pub retry_after: Duration,
-    /// The time until the key is as if it had never been used, rounded up to a microsecond.
+    /// The time until the count is reset if no other call comes, rounded up to a microsecond: the key is then
+    /// as if it had never been used.
     pub reset_after: Duration,
     /// Where the decision was made.
     pub source: Source,
@@ -62,10 +63,11 @@ pub enum Source {
     Embedded,
     /// By a script in Redis.
     Redis,
-    /// By [`OnError`](crate::OnError), because Redis did not answer.
+    /// By [`OnError`](crate::OnError), because Redis did not decide.
     Fallback,
-    /// In this process: Redis rejected the key a moment ago, and that rejection still holds.
+    /// In this process, by a cached rejection: Redis rejected a call on the key at most a second ago, and its
+    /// `retry_after` has not passed.
     Cache,
-    /// In this process, from units that Redis charged in advance; see [`Limit::lease`](crate::Limit::lease).
+    /// In this process, from leased units, which Redis charged in advance; see [`Limit::lease`](crate::Limit::lease).
     Lease,
 }

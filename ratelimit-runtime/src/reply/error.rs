@@ -1,4 +1,4 @@
-//! Errors of stores and of the builder: what went wrong, and what to do about it.
+//! Errors of stores and of the builder. Each text says what is wrong and, if it helps, what to do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::limit::Name;
 
-/// Why a store could not decide. The call was neither admitted nor rejected. If the store may have charged
-/// the key nevertheless, the variant documents it.
+/// Why a store did not decide. If Redis may have charged the key nevertheless, the variant documents it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -24,18 +23,18 @@ pub enum StoreError {
         /// The error of the connection.
         message: Arc<str>,
     },
-    /// The request was not sent: Redis failed to reply, and the circuit breaker stays open until Redis
-    /// answers a probe in the background. Nothing was charged.
+    /// The request was not sent, because the circuit breaker is open: earlier requests failed. The breaker
+    /// closes when Redis replies to a probe of the background thread. Nothing was charged.
     #[non_exhaustive]
     CircuitOpen {
         /// The error that opened the breaker.
         cause: Arc<StoreError>,
     },
-    /// The request was not sent: the limiter already awaits as many decisions as it may. Nothing was
+    /// The request was not sent: as many decisions as `max_in_flight` allows are already in flight. Nothing was
     /// charged.
     #[non_exhaustive]
     Overloaded {
-        /// The setting [`Builder::max_in_flight`](crate::Builder).
+        /// The setting [`Builder::max_in_flight`](crate::Builder::max_in_flight).
         max_in_flight: usize,
     },
     /// The key in Redis holds a value that is not the state of a rate limit.
@@ -76,7 +75,7 @@ impl fmt::Display for StoreError {
             }
             Self::Connection { message } => write!(f, "no connection to Redis: {message}"),
             Self::CircuitOpen { cause } => {
-                write!(f, "Redis receives no requests until it answers a probe; cause: {cause}")
+                write!(f, "Redis receives no requests until it replies to a probe; cause: {cause}")
             }
             Self::Overloaded { max_in_flight } => write!(
                 f,
@@ -108,8 +107,8 @@ impl fmt::Display for StoreError {
                  count: rename one of them"
             ),
             Self::MixedLimits => f.write_str(
-                "the limits of one `check_all` are decided together: give them the same `scope`, \
-                 `on_error`, `shadow` and `wait`, or check them one after the other",
+                "the limits of one `check_all` must have the same `scope`, `on_error`, `shadow` and `wait`: \
+                 change them, or check the limits one after the other",
             ),
             Self::Configuration(error) => error.fmt(f),
         }
@@ -121,7 +120,7 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
         "NOPERM" => {
             "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
-             \"Running it in production\"; if the server refuses TIME, set `clock(Clock::Client)`"
+             \"Running it in production\"; if the server rejects TIME, set `clock(Clock::Client)`"
         }
         "NOAUTH" | "WRONGPASS" => {
             "check the user and password of the Redis URL; a password alone is \
@@ -131,23 +130,29 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
         "READONLY" => {
             "this is a replica: use the address of the primary, or `redis+sentinel://` to follow it"
         }
-        "LOADING" => "the server is loading its data set; it replies once that is done",
+        "LOADING" => "the server is loading its data: wait until it has loaded it",
         "BUSY" => {
-            "another script is running for too long: see SCRIPT KILL and `busy-reply-threshold`"
+            "another script runs for longer than `busy-reply-threshold`: end it with SCRIPT KILL"
         }
         "MISCONF" => {
             "the server cannot save to its disk and rejects writes: see its log, or \
-             `stop-writes-on-bgsave-error no`"
+             set `stop-writes-on-bgsave-error no`"
         }
-        "NOREPLICAS" => "fewer replicas are connected than `min-replicas-to-write` requires",
-        "CLUSTERDOWN" => "some slots of the cluster have no primary: see CLUSTER INFO",
-        "MOVED" | "CROSSSLOT" => "this is a cluster: begin the URL with `redis+cluster://`",
+        "NOREPLICAS" => {
+            "fewer replicas are connected than `min-replicas-to-write` requires: restore them, or lower it"
+        }
+        "CLUSTERDOWN" => {
+            "some slots of the cluster have no primary: find them with CLUSTER INFO, and restore their primaries"
+        }
+        "MOVED" | "CROSSSLOT" => {
+            "this server belongs to a cluster: begin the URL with `redis+cluster://`"
+        }
         "TRYAGAIN" => "the keys are moving to another node: retry once they have moved",
         "MASTERDOWN" => {
             "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
         }
         "ERR" if message.contains("not allowed from script") => {
-            "this server does not give scripts the time: set `clock(Clock::Client)`"
+            "this server rejects TIME in scripts: set `clock(Clock::Client)`"
         }
         _ => return None,
     })
@@ -162,16 +167,16 @@ pub enum BuildError {
     /// The Redis URL is invalid. The error does not repeat the URL, because it may contain a password.
     #[non_exhaustive]
     InvalidUrl {
-        /// What is wrong with the URL.
+        /// The mistake in the URL.
         message: Arc<str>,
     },
-    /// `RATELIMIT_REDIS_URL` is set, but this build has no Redis.
+    /// `RATELIMIT_REDIS_URL` is set, but this build lacks the feature `redis`.
     RedisDisabled,
     /// The deadline is zero, so every decision would fail.
     ZeroDeadline,
-    /// `max_keys` is zero, so the embedded store could hold nothing.
+    /// `max_keys` is zero, so the embedded store could hold no key.
     ZeroKeys,
-    /// `max_in_flight` is zero, so no decision could be requested.
+    /// `max_in_flight` is zero, so the limiter could send no request.
     ZeroInFlight,
     /// The key prefix has braces, which would put all keys into one slot of a cluster.
     BracesInPrefix,
@@ -182,12 +187,12 @@ pub enum BuildError {
         /// The algorithm and the period, such as `sliding:1m`.
         part: Arc<str>,
     },
-    /// The URL requires TLS, but this build has no TLS.
+    /// The URL requires TLS, but this build lacks the feature `tls`.
     TlsDisabled,
     /// A certificate or key for TLS is invalid.
     #[non_exhaustive]
     InvalidCertificate {
-        /// What is wrong with the certificate or key.
+        /// The mistake in the certificate or key.
         message: Arc<str>,
     },
 }
@@ -207,13 +212,13 @@ impl fmt::Display for BuildError {
                  enable the feature, or unset the variable",
             ),
             Self::ZeroDeadline => {
-                f.write_str("`deadline` must be above zero: with no time, every decision would fail")
+                f.write_str("`deadline` must be above zero: with zero, every decision would fail")
             }
             Self::ZeroKeys => {
-                f.write_str("`max_keys` must be at least 1: without keys, the store could not count")
+                f.write_str("`max_keys` must be at least 1: with 0, the store could not count")
             }
             Self::ZeroInFlight => f.write_str(
-                "`max_in_flight` must be at least 1: with 0, no decision could be requested",
+                "`max_in_flight` must be at least 1: with 0, the limiter could send no request",
             ),
             Self::BracesInPrefix => f.write_str(
                 "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \

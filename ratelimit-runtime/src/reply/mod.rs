@@ -1,4 +1,5 @@
-//! What any room may answer: the decision of a check, its rejection, errors, and the future of an answer.
+//! The types that any room may return: the decision of a check, its rejection, errors, and the future of a
+//! request.
 
 mod answer;
 mod decision;

@@ -1,4 +1,4 @@
-//! The rejection of a call, and how it becomes the return value of a function.
+//! The reason why a call was rejected, and its conversion to the return value of the function.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use crate::limit::{LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
-/// Its `Display` can be shown to an end user; the name of the limit and the cause are in its fields.
+/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. The
+/// fields contain them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -32,7 +33,8 @@ pub enum Rejection {
         /// The most that can be admitted at once.
         capacity: u32,
     },
-    /// The store could not decide.
+    /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`; or the limiter or the call is set up
+    /// wrongly: see the variants of [`StoreError`].
     #[non_exhaustive]
     Unavailable {
         /// The name of the limit.
@@ -55,7 +57,8 @@ impl Rejection {
         Self::Unavailable { name: label.name.clone(), error }
     }
 
-    /// Returns how long to wait before the same call can be admitted; `None` if no wait is known to help.
+    /// Returns how long to wait before the same call can be admitted, for `Limited`. `None` for
+    /// `CostExceedsCapacity`, because waiting does not help, and for `Unavailable`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -138,7 +141,7 @@ fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     label = "cannot carry a `Rejection`",
     note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, `Box<dyn Error>`), or `Option<_>`",
     note = "for your own error type, write `impl From<Rejection> for E`; with thiserror, a variant with `#[from] Rejection`",
-    note = "or say what to return: `on_limited = |rejection| ...`",
+    note = "or set the return value of a rejected call: `on_limited = |rejection| ...`",
     note = "or implement `ratelimit_runtime::FromRejection` for the return type"
 )]
 pub trait FromRejection {

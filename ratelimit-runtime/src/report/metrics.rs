@@ -24,14 +24,14 @@ static METADATA: Metadata<'static> =
 /// Describes the metrics. Each limiter repeats it, because the recorder may be a new one.
 pub(crate) fn describe() {
     with_recorder(|recorder| {
-        let checks = "Calls checked against a rate limit, by what became of them and who decided";
+        let checks =
+            "Calls checked against a rate limit, by limit, outcome and source of the decision";
         recorder.describe_counter(DECISIONS.into(), Some(Unit::Count), checks.into());
-        let duration =
-            "Time from the call to the decision of a rate limit, waiting for it included";
+        let duration = "Time from the call of a check to its decision, waiting included";
         recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
-        let breaker = "1 while a Redis server is not asked because it does not answer, else 0";
+        let breaker = "1 while the circuit breaker of a Redis server is open, else 0";
         recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
-        let keys = "Keys held by the embedded stores of this process";
+        let keys = "Keys in the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
 }

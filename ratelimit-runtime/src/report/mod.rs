@@ -1,6 +1,6 @@
-//! What a limiter reports: `tracing` events, metrics with feature `metrics`, and the log that the responses
-//! of a web request read. Keys may be personal, and there are many, so no event and no label contains one;
-//! events of rejections contain a hash of it. The part of a Redis key that names the limit is not personal.
+//! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response of
+//! a web request reports limits. Keys can be personal and can have any number of values, so no event and no label
+//! contains one; events of rejections contain a hash of the key.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -141,9 +141,9 @@ pub(crate) fn outage_ended() {
 #[cfg(feature = "redis")]
 pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     if let Some(cause) = cause {
-        tracing::warn!(node, cause = %Keyless(cause), "Redis receives no requests until it answers a probe");
+        tracing::warn!(node, cause = %Keyless(cause), "Redis receives no requests until it replies to a probe");
     } else {
-        tracing::info!(node, "Redis answers again");
+        tracing::info!(node, "Redis replies again");
     }
     metrics::breaker(node, cause.is_some());
 }
@@ -154,7 +154,7 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
     tracing::warn!(
         node,
         policy,
-        "Redis may evict keys of rate limits, which then start anew: set `maxmemory-policy \
+        "Redis may evict keys of rate limits, and their counts then start at zero: set `maxmemory-policy \
          noeviction`, or give the limiter a server of its own"
     );
 }
@@ -225,7 +225,7 @@ impl fmt::Display for Keyless<'_> {
             StoreError::CircuitOpen { cause } => {
                 write!(
                     f,
-                    "Redis receives no requests until it answers a probe; cause: {}",
+                    "Redis receives no requests until it replies to a probe; cause: {}",
                     Keyless(cause)
                 )
             }

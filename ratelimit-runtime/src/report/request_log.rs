@@ -61,7 +61,7 @@ impl RequestLog {
         self.inline[0].is_none()
     }
 
-    /// Adds a limit that has not decided yet. Clients do not learn of a shadow limit.
+    /// Adds a limit that has not decided yet. Responses do not report a shadow limit.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() {
             let name = limit.terms().name().clone();
@@ -108,7 +108,7 @@ impl RequestLog {
 }
 
 impl LoggedLimit {
-    /// What makes two logged limits one.
+    /// Returns the identity of this entry: a log has one entry for each.
     pub(crate) fn identity(&self) -> (&Name, Quota) {
         (&self.name, self.quota)
     }

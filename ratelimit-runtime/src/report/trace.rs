@@ -1,5 +1,5 @@
-//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash,
-//! and nobody can find the key, not even by guessing.
+//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash.
+//! Without the secret, the hash does not reveal the key, not even by trying all keys.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

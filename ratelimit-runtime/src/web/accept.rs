@@ -1,4 +1,4 @@
-//! Whether a client prefers JSON: content negotiation by the `Accept` header (RFC 9110, section 12.5.1).
+//! The format that a client prefers, JSON or plain text: content negotiation by the `Accept` header (RFC 9110, section 12.5.1).
 
 use std::iter;
 
@@ -9,8 +9,8 @@ const TEXT: [&str; 3] = ["text/plain", "text/*", "*/*"];
 /// The longest header that is parsed, in bytes.
 const MAX_LENGTH: usize = 4096;
 
-/// Whether a client with these lines of `Accept` prefers JSON: they name JSON, with at least the weight of
-/// plain text. A client that only accepts `*/*`, such as curl, gets plain text.
+/// Returns whether a client with these lines of `Accept` prefers JSON: they name JSON, with at least the weight
+/// of plain text. A client that only accepts `*/*`, such as curl, gets plain text.
 pub(crate) fn prefers_json<'a>(lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut json, mut text, mut length) = (None, None, 0);
     for line in lines {

@@ -36,9 +36,9 @@
 //!
 //! `hi` uses the same limiter as the middleware, and the response headers report the limits of both. Without
 //! the middleware, a [`Rejection`] becomes plain text with the headers of its limit, because the `Accept`
-//! header of the request is not known. If another middleware returns an `Err` instead of a response, these
-//! headers are not added to it. For another response, return an error type of your own that implements
-//! `From<Rejection>` and `ResponseError`.
+//! header of the request is not known. If an inner middleware returns an `Err` instead of a response,
+//! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
+//! implements `From<Rejection>` and `ResponseError`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -70,7 +70,7 @@ use crate::reply::Rejection;
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
 /// limits of the middleware and those of annotated functions that the handler called.
 ///
-/// Limits, keys, response headers and rejected requests are described at
+/// For limits, keys, response headers and rejected requests, see
 #[cfg_attr(feature = "tower", doc = "[`RateLimitLayer`](super::RateLimitLayer).")]
 #[cfg_attr(not(feature = "tower"), doc = "`RateLimitLayer`, with feature `tower`.")]
 #[derive(Clone, Default)]
@@ -79,19 +79,19 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// Returns a middleware without limits of its own. It reports the limits of annotated functions.
+    /// Returns a middleware without limits of its own. Its responses report the limits of annotated functions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Limits requests by `limit`. `key` returns what is counted separately. Several limits are decided
-    /// together, as by [`RateLimiter::check_all`].
+    /// Limits requests by `limit`. `key` returns the key of a request. Several limits are decided together, as
+    /// by [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///
-    /// If the limits of the middleware differ in scope, `on_error`, shadow or wait. Add such limits to
-    /// separate middleware.
+    /// If the limits of the middleware differ in scope, `on_error`, shadow or wait. Add such limits to separate
+    /// middlewares.
     #[must_use]
     pub fn limit<K: Key>(
         self,
@@ -119,8 +119,8 @@ impl RateLimits {
     }
 
     /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
-    /// clients that do not know `RateLimit`. They report the limit that rejected the request or has the
-    /// fewest units left.
+    /// clients that do not know `RateLimit`. They report the limit that rejected the request or, if none did,
+    /// the limit with the fewest remaining units.
     #[must_use]
     pub fn legacy_headers(self) -> Self {
         self.configure(MiddlewareConfig::set_legacy_headers)
@@ -214,8 +214,8 @@ where
     }
 }
 
-/// Extracts the client, as the `web::Data<Clients>` of the application or, if there is none,
-/// [`Clients::direct`] identifies it.
+/// Extracts the client: identified by the `web::Data<Clients>` of the application, or by [`Clients::direct`] if
+/// the application has none.
 impl FromRequest for Client {
     type Error = Error;
     type Future = Ready<Result<Self, Error>>;
@@ -228,7 +228,7 @@ impl FromRequest for Client {
     }
 }
 
-/// Returns the route of `request` as a key: the pattern that matches, such as `/users/{id}`. All requests
+/// Returns the route of `request` as a key: the pattern that matches the path, such as `/users/{id}`. All requests
 /// without a route share one key.
 #[must_use]
 pub fn route(request: &ServiceRequest) -> String {
@@ -237,7 +237,7 @@ pub fn route(request: &ServiceRequest) -> String {
 
 /// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
 /// store could not decide. Behind [`RateLimits`], the body is plain text or problem details in JSON, as the
-/// client prefers. Elsewhere it is plain text, with the headers of the limit that rejected.
+/// client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that rejected.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
         status_code(rejected::status(self))

@@ -1,5 +1,5 @@
-//! The client of a request: its address, also behind proxies, as the network that one client has. The
-//! headers of proxies are parsed in `hops`.
+//! The client of a request: its IPv4 address or its IPv6 network, also behind proxies. `hops` parses the headers
+//! of proxies.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,9 +13,9 @@ use crate::key::{Key, KeyWriter};
 /// Identifies clients by their addresses.
 ///
 /// Without trusted proxies, the client is the peer of the connection, and headers are not read. Behind
-/// [trusted proxies](Self::behind_proxies), the client is the last hop that is not one of them. Earlier hops
-/// in the header come from the client and are not read. So a client cannot choose its key, and all ports and
-/// addresses of one IPv6 network share one key.
+/// [trusted proxies](Self::behind_proxies), the client is the last hop that is not one of them. The client
+/// itself can have sent the earlier hops in the header, so they are not read: a client cannot choose its key.
+/// All ports of one address share one key, and so do all addresses of one IPv6 network.
 ///
 /// ```
 /// use http::Request;
@@ -47,7 +47,7 @@ impl Clients {
     }
 
     /// Trusts proxies with these addresses or in these networks, such as `192.0.2.1`, `10.0.0.0/8` or
-    /// `2001:db8::/32`. A proxy adds the address of its peer to `X-Forwarded-For`.
+    /// `2001:db8::/32`. Each proxy must add the address of its peer to `X-Forwarded-For`.
     ///
     /// List only proxies, not networks with clients: a client in a trusted network can choose its key.
     ///
@@ -65,16 +65,16 @@ impl Clients {
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
     }
 
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one of them is read, because a proxy
-    /// that writes one passes on the other as the client sent it.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. The other header is never read: a proxy that
+    /// writes one of them passes on the other as the client sent it.
     #[must_use]
     pub fn forwarded_header(mut self) -> Self {
         self.header = ForwardingHeader::Forwarded;
         self
     }
 
-    /// Sets the number of bits of an IPv6 address that identify a client; the default is 64, the network of
-    /// a household or a machine. Use 56 or 48 if one customer has several such networks.
+    /// Sets the number of leading bits of an IPv6 address that identify a client; 64 unless set, which is the
+    /// network of a household or a machine. Use 56 or 48 if one customer has several such networks.
     ///
     /// # Panics
     ///
@@ -86,10 +86,10 @@ impl Clients {
         self
     }
 
-    /// Returns the client of `request`, which is a key.
+    /// Returns the client of `request`. A [`Client`] is a key.
     ///
     /// If the server does not provide the address of the peer, all clients share one key, and a `tracing`
-    /// event warns once. With axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with
+    /// event warns once per process. With axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with
     /// hyper, add a `SocketAddr` to the extensions of the request.
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
         Client { address: self.address(request), ipv6_prefix: self.ipv6_prefix }
@@ -149,8 +149,8 @@ impl Default for Clients {
 
 /// A client, identified by [`Clients`].
 ///
-/// As a key, it is its `Display` text: an IPv4 address such as `203.0.113.7`, or the network of an IPv6
-/// address such as `2001:db8:1:2::/64`.
+/// Its text, also as a key, is an IPv4 address such as `203.0.113.7`, or the network of an IPv6 address such as
+/// `2001:db8:1:2::/64`; `unknown` if the server does not provide the address of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     address: Option<IpAddr>,
@@ -198,7 +198,7 @@ impl Key for Client {
     }
 }
 
-/// The error for a text that is neither an address nor a network.
+/// The error of [`Clients::behind_proxies`] for a text that is neither an address nor a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidNetwork(String);
 
@@ -215,7 +215,8 @@ impl fmt::Display for InvalidNetwork {
 
 impl std::error::Error for InvalidNetwork {}
 
-/// A request from a peer, in the type of the `http` crate, actix-web or tonic. This trait is sealed.
+/// A request that [`Clients`] can identify the client of: of the `http` crate, actix-web or tonic. This trait is
+/// sealed.
 pub trait IncomingRequest: sealed::RequestAccess {}
 
 impl<R: sealed::RequestAccess> IncomingRequest for R {}

@@ -39,7 +39,7 @@
 //! request is not known.
 //!
 //! Add the layer with `Router::layer` or `Router::route_layer`, not around the router: the route is known
-//! only inside the router. For another response, return an error type of your own that implements
+//! only inside the router. To send another response, return an error type of your own that implements
 //! `From<Rejection>` and `IntoResponse`; the layer adds the headers to it.
 
 use std::convert::Infallible;
@@ -57,7 +57,8 @@ use crate::reply::Rejection;
 
 /// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
 /// store could not decide. Behind a [`RateLimitLayer`], the body is plain text or problem details in JSON, as
-/// the client prefers. Elsewhere it is plain text, with the headers of the limit that rejected.
+/// the client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that
+/// rejected.
 ///
 /// [`RateLimitLayer`]: super::RateLimitLayer
 impl IntoResponse for Rejection {
@@ -66,7 +67,7 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Extracts the client, as the [`Clients`] in the state identify it: the state itself, or a part of it by
+/// Extracts the client: identified by the [`Clients`] that are the state of the router, or a part of the state by
 /// [`FromRef`].
 impl<S> FromRequestParts<S> for Client
 where
@@ -80,8 +81,8 @@ where
     }
 }
 
-/// The route of a request: the template that matches, such as `/users/{id}`. All requests without a route
-/// share one key.
+/// The route of a request as a key: the template that matches the path, such as `/users/{id}`. All requests
+/// without a route share one key.
 #[derive(Clone, Debug)]
 pub struct Route(Option<MatchedPath>);
 

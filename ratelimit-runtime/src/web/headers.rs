@@ -3,8 +3,8 @@
 //!
 //! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`, also for a bucket: its burst is not part
 //! of the policy, but shows in `r`. An item of `RateLimit` is `"name";r=remaining;t=seconds`. After an
-//! admitted request, `t` is the time until the limit is unused again, and at most `r` units are admitted
-//! within it. After a rejected request, `t` is the wait that `Retry-After` reports.
+//! admitted request, `t` is the time until the count of the key is reset. After a rejected request, `t` is the
+//! wait that `Retry-After` reports.
 
 use std::iter;
 
@@ -120,8 +120,8 @@ fn state(log: &RequestLog, retry_after: Option<u32>) -> String {
     })
 }
 
-/// The values of the legacy headers, for the limit that rejected or has the fewest units left. `None` if the
-/// response keeps those that it has, which report a rejection, or no more units than `remaining`.
+/// The values of the legacy headers, for the limit that rejected or has the fewest remaining units. `None` if
+/// the response keeps its own values, because they report a rejection, or no more units than `remaining`.
 fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) -> Option<[u32; 3]> {
     let decided = log.limits().filter_map(|limit| Some((limit, limit.decision?)));
     let decided = decided.filter(|(_, it)| retry_after.is_none_or(|wait| it.seconds <= wait));

@@ -1,5 +1,4 @@
-//! [`RateLimitLayer`]: the middleware for tower. Twin of the first half of `actix`; both are ends of
-//! `middleware`.
+//! [`RateLimitLayer`]: the middleware for tower. Twin of the first half of `actix`; both call `middleware`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,9 +24,9 @@ use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
-/// A [`tower_layer::Layer`] that limits requests before they are handled and before their bodies are read,
-/// for axum, tonic, hyper and every other server of tower services. Each response reports the limits of the
-/// layer and those of annotated functions that the handler called.
+/// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
+/// before they are handled and before their bodies are read. Each response reports the limits of the layer and
+/// those of annotated functions that the handler called.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,15 +42,16 @@ use crate::reply::Rejection;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The layer and the attribute use the same limits and stores: a layer and a function with the same limit
-/// share its counts and its metrics. The layer uses the [current](crate::current) limiter unless
-/// [another is set](Self::limiter).
+/// A layer and an annotated function whose limits have the same name, algorithm, period and align share their
+/// counts and metrics. The layer uses the [current](crate::current) limiter unless [another is
+/// set](Self::limiter).
 ///
 /// # Response headers
 ///
 /// Each response has `RateLimit-Policy` and `RateLimit`, as defined by
 /// draft-ietf-httpapi-ratelimit-headers-11, with one item for each limit that was checked for the request.
-/// Of several limits that are decided together, `RateLimit` has only the one that is closest to reject.
+/// Of several limits that are decided together, `RateLimit` has only the limit that made the decision; see
+/// [`RateLimiter::check_all`].
 ///
 /// ```text
 /// RateLimit-Policy: "burst";q=100;w=60
@@ -59,9 +59,9 @@ use crate::reply::Rejection;
 /// ```
 ///
 /// - `q` is the threshold, and `w` the period in whole seconds, rounded up; also for buckets.
-/// - `r` is the number of remaining units. For a bucket it can exceed `q`.
-/// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the limit is unused
-///   again; after a rejected request, the time until the same request can be admitted.
+/// - `r` is the number of remaining units. For a bucket, it can exceed `q`.
+/// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
+///   reset; after a rejected request, the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow limit](Limit::shadow) is not reported.
 /// - If the response has `Retry-After`, `RateLimit` leaves out limits with a later `t`.
@@ -76,8 +76,8 @@ use crate::reply::Rejection;
 ///
 /// The response has `Retry-After` in whole seconds, rounded up, if a wait helps; `Cache-Control: no-store`;
 /// and a body: plain text, or problem details in JSON (RFC 9457) if the client prefers JSON. A [`Rejection`]
-/// that a handler returns becomes the same response. The layer only adds headers to the responses of
-/// handlers: if the application changes that response, the change stays.
+/// that a handler returns becomes the same response. The application can change that response: the layer only
+/// adds headers to the responses of handlers.
 ///
 /// # Several layers
 ///
@@ -89,7 +89,7 @@ pub struct RateLimitLayer<F = Http> {
 }
 
 impl RateLimitLayer {
-    /// Returns a layer without limits of its own. It reports the limits of annotated functions.
+    /// Returns a layer without limits of its own. Its responses report the limits of annotated functions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -124,8 +124,8 @@ impl RateLimitLayer<super::Grpc> {
 }
 
 impl<F> RateLimitLayer<F> {
-    /// Limits requests by `limit`. `key` returns what is counted separately; it sees the request without its
-    /// body. Several limits are decided together, as by [`RateLimiter::check_all`].
+    /// Limits requests by `limit`. `key` returns the key of a request, from its method, URI, headers and
+    /// extensions. Several limits are decided together, as by [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///
@@ -155,8 +155,8 @@ impl<F> RateLimitLayer<F> {
     }
 
     /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
-    /// clients that do not know `RateLimit`. They report the limit that rejected the request or has the
-    /// fewest units left.
+    /// clients that do not know `RateLimit`. They report the limit that rejected the request or, if none did,
+    /// the limit with the fewest remaining units.
     #[must_use]
     pub fn legacy_headers(self) -> Self {
         self.configure(MiddlewareConfig::set_legacy_headers)

@@ -1,5 +1,5 @@
-//! What a rate-limiting middleware does in any framework. Its two ends are `layer` with `response` (tower)
-//! and `actix`: they read requests, build responses, and leave the rest to this file and `headers`.
+//! The part of a rate-limiting middleware that is the same in every framework. `layer` with `response` (tower)
+//! and `actix` call it: they read requests and build responses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ tokio::task_local! {
 /// A handler that runs with the log and the facts of its request. `take_value` returns the log.
 pub(crate) type HandlerFuture<F> = LoggedFuture<TaskLocalFuture<RequestFacts, F>>;
 
-/// The part of a request that a middleware sees, in the type of a framework.
+/// The part of a request that a middleware reads, in the type of a framework.
 pub(crate) trait MiddlewareRequest {
     /// The headers of the responses.
     type Headers: ResponseHeaders;
@@ -65,7 +65,7 @@ pub(crate) struct RequestScope {
     facts: RequestFacts,
 }
 
-/// What becomes of a request that has arrived.
+/// The state of the check of a request that has arrived.
 pub(crate) enum Admission {
     Admitted,
     Rejected(Rejection),
@@ -228,15 +228,15 @@ impl RequestScope {
         &self.log
     }
 
-    /// Returns the request, to be answered with `rejection`.
+    /// Returns the request as rejected by `rejection`.
     pub(crate) fn rejected<'a>(&'a self, rejection: &'a Rejection) -> RejectedRequest<'a> {
         RejectedRequest::new(rejection, &self.facts, &self.log)
     }
 }
 
-/// Builds the response of a rejection that a handler returns. Behind a middleware, `build` learns what the
-/// client prefers, and the middleware adds the headers. Elsewhere, the headers that report the limit are
-/// added here.
+/// Builds the response of a rejection that a handler returns. Behind a middleware, `build` receives the format
+/// that the client prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that
+/// report the limit.
 pub(crate) fn respond<T, H: ResponseHeaders>(
     rejection: &Rejection,
     build: impl FnOnce(&RejectedRequest<'_>) -> T,

@@ -8,15 +8,15 @@
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
 //!
-//! In each of them, [`Clients`] identifies the client of a request: for the middleware, and as the key of
-//! annotated handlers.
+//! In each framework, [`Clients`] identifies the client of a request. The client is a key, for the middleware and
+//! for annotated handlers.
 //!
 //! # The order of layers
 //!
-//! - Put a layer that responds to preflight requests, such as `CorsLayer`, outside of the limits. Preflight
-//!   requests are then not counted, and scripts in browsers can read the responses of rejected requests.
-//!   Expose `RateLimit`, `RateLimit-Policy` and `Retry-After` to them.
-//! - Compression can be inside or outside: the headers are the same.
+//! - Put a layer that responds to preflight requests, such as `CorsLayer`, outside of the layer with the limits.
+//!   Preflight requests are then not counted, and scripts in browsers can read the responses of rejected
+//!   requests. Expose the headers `RateLimit`, `RateLimit-Policy` and `Retry-After` to these scripts.
+//! - A compression layer can be inside or outside: the headers that report limits are the same.
 //!
 //! With `Router::layer`, the last layer is the outermost; with `ServiceBuilder`, the first.
 

@@ -17,7 +17,7 @@ pub struct RejectedRequest<'a> {
     namesakes: usize,
 }
 
-/// What a middleware keeps of a request, in case it is rejected.
+/// The facts of a request that the response of its rejection needs.
 #[derive(Clone, Default)]
 pub(crate) struct RequestFacts {
     pub(crate) prefers_json: bool,
@@ -74,8 +74,8 @@ impl<'a> RejectedRequest<'a> {
         status(self.rejection)
     }
 
-    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` if
-    /// no wait is known to help.
+    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` unless
+    /// the limit is reached, because only then is the wait known.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
         self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))

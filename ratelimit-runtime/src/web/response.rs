@@ -22,8 +22,8 @@ pub struct Http;
 #[derive(Clone, Copy, Debug)]
 pub struct Grpc;
 
-/// How a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This trait is
-/// sealed.
+/// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
+/// trait is sealed.
 pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
 
 impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
@@ -68,9 +68,10 @@ impl<B: Default> sealed::BuildResponse<B> for Grpc {
     }
 }
 
-/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer),
-/// this is the response that the layer builds, and the layer adds the headers that report limits. Elsewhere,
-/// for instance in a spawned task, it is plain text with the headers of the limit that rejected.
+/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer), the
+/// response has the format that the client prefers, and the layer adds the headers that report limits.
+/// Elsewhere, for instance in a spawned task, the body is plain text, and the response has the headers of the
+/// limit that rejected.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
         let build = <Http as sealed::BuildResponse<B>>::build;
