@@ -122,7 +122,7 @@ impl Leases {
             while let Some((leases, end)) = watch.next_end() {
                 let changed = Arc::clone(&leases.ledger.changed);
                 drop(leases);
-                before(clock.sleep_to(end), changed.notified()).await;
+                before(clock.sleep_until_steady(end), changed.notified()).await;
                 let Some(leases) = watch.0.upgrade() else { return };
                 let expired = leases.ledger.take_expired(clock.steady());
                 // Units that are lost sit unused until they leave the window by themselves.

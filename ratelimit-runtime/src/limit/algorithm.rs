@@ -1,9 +1,9 @@
-//! The algorithms by which a limit can count. What each of them consists of elsewhere is listed in
-//! CONTRIBUTING.md, "Adding an algorithm".
+//! The algorithms by which a limit can count. CONTRIBUTING.md, "Adding an algorithm", lists the other parts of
+//! an algorithm.
 
 use std::fmt;
 
-/// Defines the algorithms from one list: the variants, all of them in a row, and their words.
+/// Defines from one list: the variants, the constant `ALL`, and the words.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $algorithm:ident = $word:literal,)*) => {
         /// How a limit counts.

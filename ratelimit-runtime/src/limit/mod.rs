@@ -1,11 +1,11 @@
-//! Limits: how much is admitted, by which algorithm, under which name. Everything that can be wrong with a
-//! limit is found here, at compile time when the limit is a `const`.
+//! Limits: how much is admitted, by which algorithm, under which name. The constructors reject invalid limits, at
+//! compile time if the limit is a `const`.
 //!
-//! A limit has three parts. Stores know the first two, which together are its [`Terms`].
+//! A limit has three parts. Stores receive the first two, which together are its [`Terms`].
 //!
 //! - its identity: what makes two calls share a count
 //! - its amounts: what may differ from call to call on one count
-//! - its policy: what is not counted
+//! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
 mod amounts;

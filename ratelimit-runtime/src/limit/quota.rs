@@ -1,4 +1,4 @@
-//! What a limit admits in which time: the part of it that clients receive.
+//! The quota of a limit: its threshold and its period, as clients receive them.
 
 use std::time::Duration;
 

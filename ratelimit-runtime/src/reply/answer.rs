@@ -1,4 +1,4 @@
-//! The future of an answer that is there at once in a process without Redis.
+//! The future of an operation that is not a check. It is ready at once on the embedded store.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What any room may answer: the decision of a check, its rejection, errors, and the future of an answer.
+//! The results that all modules can return: decisions, rejections, errors, and the future of an answer.
 
 mod answer;
 mod decision;

@@ -43,7 +43,7 @@ pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, St
         return reject(call, position.earliest()).await;
     }
     let line = Arc::clone(&position.line);
-    let Some(_turn) = before(clock.sleep_until(deadline), line.turn.lock()).await else {
+    let Some(_turn) = before(clock.sleep_until_local(deadline), line.turn.lock()).await else {
         return reject(call, position.earliest()).await;
     };
     loop {
@@ -71,7 +71,7 @@ pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, St
         // counts from now.
         let at = clock.local().saturating_add(retry).min(deadline);
         position.expect_at(at);
-        clock.sleep_until(at).await;
+        clock.sleep_until_local(at).await;
     }
 }
 

@@ -127,7 +127,7 @@ impl<'a> QueuedCall<'a> {
             match turn.flatten() {
                 None => self.called.notified().await,
                 Some(at) if at > now => {
-                    before(clock.sleep_until(at), self.called.notified()).await;
+                    before(clock.sleep_until_local(at), self.called.notified()).await;
                 }
                 Some(_) => return,
             }

@@ -161,7 +161,7 @@ impl Store for Redis {
         let mut name = Vec::with_capacity(self.prefix.len() + terms.name().as_str().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
-        KeyWriter::append(&mut name, |out| out.count(terms, key));
+        KeyWriter::append(&mut name, |out| out.count_name(terms, key));
         name
     }
 

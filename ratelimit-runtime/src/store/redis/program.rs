@@ -57,7 +57,7 @@ const BUCKET: &str = include_str!("../../../lua/bucket.lua");
 
 const THRESHOLD: Term = Term::four("threshold", |terms| terms.threshold().into());
 const PERIOD: Term = Term::seven("period", Terms::period_us);
-const BURST: Term = Term::four("burst", |terms| (terms.capacity() + terms.reserved()).into());
+const BURST: Term = Term::four("burst", |terms| (terms.capacity() + terms.lease_reserve()).into());
 const TOKEN: Term = Term::seven("token", |terms| terms.rate().token);
 /// At most the threshold, which is a `u32`.
 const DRAIN: Term = Term::four("drain", |terms| terms.rate().drain);
@@ -101,7 +101,7 @@ impl Form {
             Algorithm::Sliding => Self::Sliding,
             Algorithm::Fixed => Self::Fixed,
             Algorithm::SlidingCounter => Self::SlidingCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.reserved() > 0 => {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
                 Self::LeasedBucket
             }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
@@ -143,7 +143,7 @@ impl Form {
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => {
                 const TERM: Term = Term::seven("term", Terms::lease_us);
-                const RESERVE: Term = Term::four("reserve", |terms| terms.reserved().into());
+                const RESERVE: Term = Term::four("reserve", |terms| terms.lease_reserve().into());
                 &[BURST, TOKEN, DRAIN, TERM, RESERVE]
             }
         }
