@@ -1,13 +1,13 @@
 
 -- Several limits in one decision: either all admit the call and are charged, or none is charged.
--- Twin of `Embedded::apply_all` in ratelimit-runtime/src/store/embedded.rs.
+-- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/mod.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
--- ARGV[1]      op: decide or peek, as a word that ends with a zero byte; behind it the cost for each limit (4)
+-- ARGV[1]      op: `decide` or `peek`, and a zero byte; then the cost for each limit (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the replies of the limits, one behind the other, see `answer.lua`; or, if a limit failed, its
---              index and its error
+-- Reply        the replies of the limits in this order, see `answer.lua`; or, if a limit failed, its index and
+--              its error
 
 local op, from = unpack('>s', ARGV[1])
 local costs = { unpack('>' .. string.rep('I4', #KEYS), ARGV[1], from) }
@@ -20,7 +20,7 @@ local function ask_each(as)
   end
 end
 
--- A command that fails raises an error, which does not name the key.
+-- A command that fails raises an error that does not name the key, so the reply contains the index.
 local done, failed = pcall(ask_each, 'peek')
 if not done then return { index, type(failed) == 'table' and failed.err or failed } end
 for limit = 1, #KEYS do admitted = admitted and string.byte(replies[limit], 8) == 1 end

@@ -52,7 +52,9 @@ pub(super) fn apply_shadow(
     match result {
         Err(rejection) if !label.shadow => Err(rejection),
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => Ok(decision),
-        Err(Rejection::CostExceedsCapacity { capacity, .. }) => Ok(Decision::cost_exceeds(capacity)),
+        Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
+            Ok(Decision::cost_exceeds(capacity))
+        }
         Err(unavailable) if is_peek => Err(unavailable),
         Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(label.capacity)),
     }

@@ -2,7 +2,7 @@
 
 use super::InvalidLimit;
 
-/// The largest level of a bucket that is full. The sum of two such levels is exact in an `f64`.
+/// The largest capacity of a bucket in units. The sum of two such numbers is exact in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
 
 /// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
