@@ -10,7 +10,7 @@ use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
 use crate::store::{Charge, OneOrMany, Request};
 
-/// The charges of a call, no two of one count, each with the label of its limit.
+/// The charges of a call, each of another count, with the labels of their limits.
 struct MergedParts {
     charges: Vec<Arc<Charge>>,
     labels: Vec<LimitLabel>,

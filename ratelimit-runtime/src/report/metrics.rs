@@ -21,22 +21,22 @@ const BREAKER: &str = "ratelimit_breaker_open";
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
 
-/// Describes the metrics. Each limiter repeats it, because the recorder may be a new one.
+/// Describes the metrics. Each new limiter calls this again, because the recorder may be a new one.
 pub(crate) fn describe() {
     with_recorder(|recorder| {
-        let checks = "Calls checked against a rate limit, by what became of them and who decided";
+        let checks = "Calls checked against a rate limit, by outcome and by source of the decision";
         recorder.describe_counter(DECISIONS.into(), Some(Unit::Count), checks.into());
         let duration =
             "Time from the call to the decision of a rate limit, waiting for it included";
         recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
-        let breaker = "1 while a Redis server is not asked because it does not answer, else 0";
+        let breaker = "1 while the circuit breaker of a Redis server is open, else 0";
         recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
         let keys = "Keys held by the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
 }
 
-/// When a check started.
+/// The time at which a check started.
 pub(crate) struct Started(Instant);
 
 impl Started {
@@ -71,7 +71,7 @@ enum MetricOutcome {
 }
 
 impl MetricOutcome {
-    /// In the order of the variants.
+    /// The texts of the values, in the order of the variants.
     const NAMES: [&str; 6] = [
         "allowed",
         "limited",
@@ -115,7 +115,7 @@ pub(crate) fn keys_changed(by: isize) {
     let mut keys = STORED.fetch_add(by, SeqCst) + by;
     loop {
         with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(keys as f64));
-        // A thread that has set an older number after a newer one sets it again.
+        // Another thread may have set the gauge before, to a newer number. Then this thread sets it again.
         let now = STORED.load(SeqCst);
         if now == keys {
             return;
@@ -124,14 +124,14 @@ pub(crate) fn keys_changed(by: isize) {
     }
 }
 
-/// The metric keys of a limit. Saves building them at each decision (`tests/allocations.rs`).
+/// The metric keys of a limit. Saves their allocations at each decision (`tests/allocations.rs`).
 struct LimitSeries {
     decisions: [[Key; SOURCES.len()]; MetricOutcome::NAMES.len()],
     durations: [Key; SOURCES.len()],
 }
 
 impl LimitSeries {
-    /// Returns the metric keys of the limit `name`, which are kept as long as the process lives.
+    /// Returns the metric keys of the limit `name`. They are kept until the process ends.
     fn of(name: &Name) -> Arc<Self> {
         static ALL: Lazy<RwLock<HashMap<Name, Arc<LimitSeries>>>> = Lazy::new(RwLock::default);
         if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(name) {

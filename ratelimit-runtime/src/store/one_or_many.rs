@@ -3,8 +3,7 @@
 use std::ops::Deref;
 use std::slice;
 
-/// One value or several. Most decisions are about one limit: `One` saves the allocation of a `Vec`
-/// (`tests/allocations.rs`).
+/// One value or several. Most decisions are about one limit, so most lists need no `Vec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OneOrMany<T> {
     One(T),

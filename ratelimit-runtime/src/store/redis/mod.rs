@@ -115,7 +115,7 @@ impl Store for Redis {
         let servers = &self.servers;
         // A give-back makes room, so it does not count among the decisions in flight.
         let (by, _guard) = servers.admit(!request.gives_back())?;
-        let (code, charge) = match request {
+        let (op, charge) = match request {
             Request::Apply(Op::Decide, OneOrMany::One(charge)) => {
                 let outcome = servers.decide_one(charge, by).await?;
                 return Ok(Reply::one(outcome, Source::Redis));
@@ -127,7 +127,7 @@ impl Store for Redis {
             Request::Apply(op, OneOrMany::One(charge)) => (ScriptOp::from(op), charge),
             Request::ApplyAhead(op, bucket) => (ScriptOp::from(op), bucket.into_charge()),
         };
-        let outcome = servers.apply_one(code, &charge, by).await?;
+        let outcome = servers.apply_one(op, &charge, by).await?;
         Ok(Reply::one(outcome, Source::Redis))
     }
 
