@@ -1,13 +1,13 @@
 
 -- Several limits in one decision: either all admit the call and are charged, or none is charged.
--- Twin of `Embedded::apply_all` in ratelimit-runtime/src/store/embedded.rs.
+-- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/mod.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
--- ARGV[1]      op: decide or peek, as a word that ends with a zero byte; behind it the cost for each limit (4)
+-- ARGV[1]      op: `decide` or `peek`, and a zero byte; then the cost for each limit (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the replies of the limits, one behind the other, see `answer.lua`; or, if a limit failed, its
---              index and its error
+-- Reply        the replies of the limits in this order, see `answer.lua`; or, if a limit failed, its index and
+--              its error
 
 local op, costs = unpack('>s', ARGV[1])
 local replies, admitted = {}, true

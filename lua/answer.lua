@@ -3,20 +3,22 @@
 --
 -- key, given, clock  as the script received them
 --
--- The other arguments are what an algorithm returns. It returns nothing if the key holds something else.
+-- The other arguments are the results of an algorithm. An algorithm returns nothing if the value of the key is not
+-- its state.
 --
 -- allowed    whether the call is admitted
 -- remaining  the units that are left
 -- retry      microseconds from `clock` until the same call can be admitted
 -- reset      microseconds from `clock` until the key is as if it had never been used
--- slack      by how many units of a bucket `reset` was rounded up
+-- slack      the units of a bucket by which `reset` was rounded up; 2^32 - 1 if `reset` is a wait that later calls
+--            at the same moment do not change
 -- version    the version of the state
--- lives      the end of the TTL, as the state has it
--- changed    the new state behind its beginning; nil if the call changes nothing
+-- lives      the end of the TTL in the state
+-- changed    the new state after its beginning; nil if the call changes nothing
 --
--- Every state begins with its version (1), and with the end of its TTL in milliseconds of the clock (6).
--- Another layout of the state gets another version, so that the state of another release, or a foreign
--- string, is never read as a state.
+-- The beginning of every state is its version (1) and the end of its TTL, in milliseconds of the clock (6). A new
+-- layout of a state has a new version, so that a script never reads the state of another release, or another
+-- string, as its own.
 --
 -- Reply      string of 30 bytes: clock (7), 1 if allowed (1), remaining (4), retry (7), reset (7), slack (4);
 --            or an error
@@ -26,8 +28,9 @@ if changed and reset == 0 then
   call('DEL', key)
 elseif changed then
   -- PEXPIRE costs more than everything else here. So the TTL is an eighth longer than needed, the state
-  -- keeps its end, and the TTL is set again only when it no longer suffices. A clock that is not this
-  -- server's gets a minute for drift. It may also step, so the script then reads the TTL itself.
+  -- contains its end, and the script sets the TTL again only when it no longer suffices. If the clock is not
+  -- this server's, the TTL is a minute longer, because that clock may drift. It may also step, so the script
+  -- then reads the TTL from the server.
   local suffices = lives * 1000 > clock + reset + 1000 and not given
   if not suffices then
     local since, need = (clock - clock % 1000) / 1000, (reset + -reset % 1000) / 1000

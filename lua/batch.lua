@@ -1,20 +1,21 @@
 
--- Calls that are independent of each other, decided in one script. Equal calls, of one key, one limit and one
--- cost, are one entry with a count: the script admits as many of them as if they came one after the other.
+-- Decides calls that are independent of each other. Calls of one key, one limit and one cost are equal. Equal calls
+-- are one entry with a count: the script admits as many of them as if they came one after the other.
 --
 -- KEYS[i]          the key of entry i
 -- ARGV[1]          for each entry its limit (1), its cost (4) and its count (4)
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
--- Reply            list of strings. The first has for each entry: with a count of 1 the reply to the call, see
---                  `answer.lua`; with a larger count how many calls are admitted (4), the reply to the last of
---                  these if there are any, and the reply to the others if there are any. An entry that failed
---                  has 2^32 - 1 instead (4), and its error is the next one of the other strings
+-- Reply            list of strings. The first string contains a part for each entry. With a count of 1, the part
+--                  is the reply to the call, see `answer.lua`. With a larger count, the part is the number of
+--                  admitted calls (4), the reply to the last admitted call if there is one, and the reply to the
+--                  rejected calls if there are any. If an entry failed, its part is 2^32 - 1 (4). The other
+--                  strings are the errors of these entries, in their order
 
 local FAILED = '\255\255\255\255'
 local entries, replies, errors, index = ARGV[1], {}, { '' }, 0
 
--- Asks about `count` equal calls: asks how many fit, and charges these at once. Returns the part of the reply.
+-- Decides `count` equal calls: peeks how many fit, and charges these at once. Returns their part of the reply.
 local function ask_equal(limit, key, cost, count)
   local admitted = count
   if cost > 0 then
@@ -27,7 +28,7 @@ local function ask_equal(limit, key, cost, count)
   return reply
 end
 
--- Asks about the entries behind `index`.
+-- Decides the entries after `index`.
 local function ask_rest()
   for entry = index + 1, #KEYS do
     index = entry
@@ -40,7 +41,7 @@ local function ask_rest()
   end
 end
 
--- A command that fails raises an error. The script still asks about the entries behind it.
+-- A command that fails raises an error. The script then continues with the next entry.
 repeat
   local done, failed = pcall(ask_rest)
   if not done then

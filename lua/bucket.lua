@@ -1,35 +1,35 @@
 
--- Token bucket and leaky bucket: the level is what was taken, and drains at a steady rate.
+-- Token bucket and leaky bucket: the level is the units that were taken, and drains at a steady rate.
 -- Twin of ratelimit-runtime/src/algorithm/bucket.rs, which explains the units.
 --
--- The level can be above the capacity: after reservations, or if the capacity was larger before.
+-- The level can be above the capacity: after reservations, or after the capacity was lowered.
 --
--- A process may spend leased units for a term after their charge, and leased units do not drain before they
--- are spent. In a term `reserve` tokens drain. While leased units may be spent, the level does not fall below
--- the reserve, and a lease first raises the level to the reserve. So the level is never below the level of a
--- bucket that counts each unit when it is spent.
+-- A process may spend leased units for a term after their charge, and leased units must not drain before they
+-- are spent. `reserve` is the number of tokens that drain in a term. While leased units may be spent, the level
+-- does not fall below the reserve, and a lease first raises the level to the reserve. So the level is never
+-- below the level of a bucket that counts each unit when it is spent.
 --
--- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4); and, once units
---          were leased, 11 more: until when they may be spent (7), the reserve in tokens (4)
+-- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4); once units were
+--          leased, 11 more bytes: the time until which they may be spent (7), the reserve in tokens (4)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
--- moment   of a reserve: the longest wait until the reserved moment; of a cancel: the reserved moment; of a
---          return: when the units were charged
+-- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the reserved moment; of
+--          `return`: the time of the charge
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
--- term     microseconds, of a limit that leases; else it means nothing
--- reserve  tokens, of a limit that leases; else nil
+-- term     microseconds, if the limit leases; otherwise a number without a meaning
+-- reserve  tokens, if the limit leases; otherwise nil
 --
--- Returns what `answer.lua` takes. The `retry` of an admitted reserve is the wait until its moment.
+-- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the moment.
 local function bucket(
   call, pack, unpack, key, clock, given, op, cost, moment, burst, token, drain, term, reserve
 )
   local VERSION, MOST = 1, 9007199254740991
   local capacity, charge = burst * token, cost * token
   local version, lives, at, level, old_token, old_drain
-  -- Until when leased units may be spent; the reserve of these in tokens, and in units.
+  -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
   if not state then
@@ -43,10 +43,10 @@ local function bucket(
   local now = clock < at and at or clock
   local lag, last, full = now - clock, level, nil
 
-  -- A level of another rate becomes the level that this rate would have given since the last change.
+  -- If the rate has changed, the level becomes the one that the new rate would have given since the last call.
   if old_token ~= token or old_drain ~= drain then
-    -- How long until all that was taken has refilled at the old rate. The bucket is full then, whatever the
-    -- new rate is: the key has expired. At an unchanged rate the level says this by itself.
+    -- The time until the level has drained at the old rate. Then the bucket is full at any new rate as well,
+    -- because the key may have expired. At an unchanged rate, the level gives this time.
     full = at + math.ceil(level / old_drain) - now
     if leased > at then
       full = math.max(full, leased + math.ceil(math.min(kept * old_token, level) / old_drain) - now)
@@ -90,7 +90,7 @@ local function bucket(
     if op == 'decide' or op == 'reserve' then
       level = level + charge
     elseif op == 'return' then
-      -- Units that have drained since could have drained from other charges, so they are not given back.
+      -- Units that may have drained since the charge are not given back a second time.
       if level <= capacity and old_token == token and old_drain == drain then
         local drained = math.max(now - moment, 0) * drain
         level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)

@@ -2,12 +2,12 @@
 -- Runs the script of one call by hand: takes text as arguments, and returns the reply as text.
 -- CONTRIBUTING.md shows how.
 --
--- In front of this text stand the script, as the function `script` of its ARGV, and two lines that the runtime
--- writes: `NAMES` and `LAYOUT`, the names of what ARGV[1] has, and how it is packed.
+-- The runtime writes two parts before this text: the script, as the function `script` of its ARGV; and `NAMES`
+-- and `LAYOUT`, the names of the values in ARGV[1] and their format for `struct.pack`.
 --
 -- KEYS[1]  the key
--- ARGV     `name=value`, in any order. `op` is `decide` unless it is given, `cost` is 1, `moment` is 0. With
---          `clock` the script uses that time. Times are in microseconds
+-- ARGV     `name=value`, in any order. The defaults are `op=decide`, `cost=1` and `moment=0`. With `clock`, the
+--          script uses that time. Times are in microseconds
 -- Reply    list of `name=value`; or an error
 
 local given = { op = 'decide', cost = '1', moment = '0' }
@@ -29,7 +29,7 @@ local unknown = next(given)
 if unknown then
   return { err = 'ERR ' .. unknown .. ': the arguments are ' .. table.concat(NAMES, ', ') .. ', clock' }
 end
--- `op` ends with a zero byte.
+-- `LAYOUT` adds the zero byte after `op`.
 local arguments = { struct.pack(LAYOUT, _G.unpack(values)) }
 if clock then arguments[2] = struct.pack('>I7', tonumber(clock)) end
 

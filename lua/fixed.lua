@@ -6,13 +6,13 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of a return: when the units were charged
+-- moment     of the op `return`: the time of the charge
 -- threshold  units that a window admits
 -- period     length of a window in microseconds
--- shift      microseconds by which calendar boundaries lie before multiples of the period since the epoch;
---            -1 if windows do not begin at calendar boundaries
+-- shift      microseconds from a calendar boundary to the next multiple of the period since the epoch; -1 if
+--            windows do not begin at calendar boundaries
 --
--- Returns what `answer.lua` takes.
+-- Returns the arguments of `answer.lua`.
 local function fixed(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, shift
 )
@@ -28,8 +28,8 @@ local function fixed(
   end
   local now = clock < start and start or clock
 
-  -- An aligned window begins at the boundary, another one with its first admitted call. A boundary before
-  -- the epoch counts as the epoch.
+  -- An aligned window begins at a calendar boundary, any other window with its first admitted call. A boundary
+  -- before the epoch counts as the epoch.
   local left
   if shift >= 0 then
     local elapsed = (now + shift) % period
@@ -50,7 +50,7 @@ local function fixed(
       count = count + cost
     elseif op == 'refund' or op == 'return' then
       local charged = op == 'return' and moment or start
-      -- A return lowers the count only if this window charged the units.
+      -- A return lowers the count only if the units were charged in this window.
       if start <= charged and charged < clock + left then count = math.max(count - cost, 0) end
     else
       error('unknown op ' .. op)

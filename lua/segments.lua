@@ -2,14 +2,14 @@
 -- The slow paths of `sliding.lua`, which explains the state: calls that move over many records, fill the ring,
 -- or give units back. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
 --
--- A page is a row of records: the ring, the directory, or a segment. Its blocks of 64 slots have sums, so a
--- walk over a page reads two blocks and the sums. The sum of a block holds once the block is full. A walk
+-- A page is a sequence of records: the ring, the directory, or a segment. Each block of 64 slots has a sum, so a
+-- walk over a page reads two blocks and the sums. The sum of a block is valid once the block is full. A walk
 -- always adds the records of the first block one by one: some of them may be gone, and the first record may
--- have given up a part.
+-- have lost a part of its units.
 --
--- Redis may evict a segment, and a hash slot of a cluster may be on its way to another node. A segment that
--- cannot be read counts as a whole, by its sum in the directory, until the next segment begins to leave the
--- window. So nothing is admitted too early. `offset` is then 4,096.
+-- Redis may evict a segment, and a hash slot of a cluster may migrate to another node. A segment that cannot be
+-- read counts as a whole, by its units in the directory, until the next segment begins to leave the window. So no
+-- call is admitted too early. `offset` is then 4,096.
 --
 -- SHORT, LONG  the versions of a state without segments, and of one with a directory
 -- log          table: the variables of `sliding.lua` with these names: key, clock, given, threshold, period,
@@ -24,7 +24,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return { key = log.key, at = log.start, head = log.head, slots = log.slots, length = log.length }
   end
 
-  -- The directory from the segment of an index on; the first one has index 0.
+  -- Returns the directory from the segment with this index on. The first segment has index 0.
   local function directory(index)
     local at = log.start + log.slots * 11 + (log.slots - log.slots % BLOCK) / 16
     local head, slots = log.first + index, log.first + log.count
@@ -37,7 +37,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return { key = name, at = 0, head = gone, slots = PAGE, length = PAGE - gone }
   end
 
-  -- Returns the bytes of `size` records from an index on, which must be in a row.
+  -- Returns the bytes of `size` records from an index on. Their slots must be contiguous.
   local function read(page, index, size)
     local from = page.at + (page.head + index) % page.slots * 11
     return call('GETRANGE', page.key, from, from + size * 11 - 1)
@@ -61,7 +61,8 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
   end
 
   -- Walks from the first record to the record in which `units` are reached, or to the index `stop`. Returns
-  -- the units before that record, its index, time and cost; no time if it does not exist or cannot be read.
+  -- the units before that record, its index, its time and its cost; without the time and the cost if the record
+  -- does not exist or cannot be read.
   local function walk(page, units, stop)
     local index, before, sums = 0, 0, nil
     while index < page.length do
@@ -89,15 +90,15 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return before, index
   end
 
-  -- Returns the time of the first record behind a segment. A segment that cannot be read counts until that
-  -- record leaves.
+  -- Returns the time of the first record after a segment. A segment that cannot be read counts until that record
+  -- leaves the window.
   local function successor(index)
     if index + 1 < log.count then return time(directory(index + 1), 0) end
     return log.length > 0 and time(ring(), 0) or log.last
   end
 
-  -- Finds the record in which the log reaches `units`. Returns the index of its segment, `count` for the ring;
-  -- the units within the page; and what `walk` returns.
+  -- Finds the record in which the log reaches `units`. Returns the index of its segment (`count` for the ring),
+  -- the part of `units` in its page, and the results of `walk`.
   local function find(units)
     local index, page = 0, nil
     if units > log.filed then
@@ -113,13 +114,13 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return index, units, walk(page, units, HUGE)
   end
 
-  -- Marks the keys of at most 16 segments for removal; the others expire.
+  -- Marks at most 16 segments for removal. The keys of the others expire.
   local function leave(from, upto)
     local left, name = log.left, log.number
     for index = from, math.min(from + 15, upto) do left[#left + 1] = log.base .. name + index end
   end
 
-  -- Drops the first segments, `segments` of them. Their units remain in `used`.
+  -- Drops the first `segments` segments. The caller subtracts their units from `used`.
   local function drop(segments)
     if segments == 0 then return end
     leave(0, segments - 1)
@@ -131,7 +132,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     if log.count == 0 then log.filed, log.first = 0, 0 end
   end
 
-  -- Forgets the first records of the first page, which have `units` in total.
+  -- Removes the first `records` records of the first page, which have `units` units in total.
   local function forget(records, units)
     if log.count > 0 then
       log.offset = log.offset + records
@@ -173,13 +174,13 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     end
   end
 
-  -- Returns the time of the record with which the oldest `units` have left.
+  -- Returns the time of the last record that must leave the window for the oldest `units` units to leave it.
   local function blocker(units)
     local index, _, _, _, at = find(units)
     return at or successor(index)
   end
 
-  -- Returns the sums of all whole blocks of records.
+  -- Returns the sum of each whole block of these records.
   local EIGHT = '>' .. string.rep('I7I4', 8)
   local function sums(records)
     local all = {}
@@ -194,7 +195,8 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return table.concat(all)
   end
 
-  -- Returns the first `size` records of the directory, from the block of the first one on, and their sums.
+  -- Returns the first `size` records of the directory, from the start of their first block on, and the sums of the
+  -- whole blocks.
   local function entries(size)
     if size == 0 then return '', '' end
     local page = directory(0)
@@ -206,15 +208,15 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     return records, whole > 0 and call('GETRANGE', log.key, from, from + whole - 1) or ''
   end
 
-  -- Returns the same with one more record.
+  -- Returns these records and sums with one more record.
   local function with(records, summed, at, units)
     records = records .. pack('>I7I4', at, units)
     if #records % (BLOCK * 11) == 0 then summed = summed .. sums(string.sub(records, -BLOCK * 11)) end
     return records, summed
   end
 
-  -- Writes the state anew: a ring of `size` slots that begins with these records and sums, and a directory.
-  -- A repeated byte costs four times as much as a byte of a longer string, hence BLANK.
+  -- Replaces the state by a ring of `size` slots, which begins with these records and sums, and a directory.
+  -- BLANK saves time: `string.rep` of one byte costs four times as much for each byte as of a longer string.
   local BLANK = string.rep('\0', BLOCK)
   local function rewrite(size, records, summed, entries, entries_summed)
     log.start = log.version == LONG and 55 or 31
@@ -230,7 +232,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     local from, behind = log.start + log.head * 11, log.start + log.slots * 11
     local records, summed = call('GETRANGE', log.key, from, behind - 1), nil
     if log.head == 0 then
-      -- Blocks and their sums stay as they are.
+      -- The blocks and their sums do not change.
       local whole = (log.slots - log.slots % BLOCK) / 16
       summed = whole > 0 and call('GETRANGE', log.key, behind, behind + whole - 1) or ''
     else
@@ -244,14 +246,14 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
       return rewrite(math.min(size, PAGE), records, summed, all, all_summed)
     end
     if log.count == 0 then
-      -- A new number, as a reset may still be removing the segments of an older log.
+      -- The number is new, because a reset may still be removing the segments of an older log.
       if log.version == SHORT then log.number = (log.now - log.now % 1000) / 1000 end
       local tag = string.find(log.key, '{', 1, true) and '' or '{' .. log.key .. '}'
       log.base = log.key .. tag .. ':'
       log.offset, log.front, log.first = 0, log.used, 0
     end
-    -- The segment lives until its last record has left, an eighth longer, and a minute longer if the clock is
-    -- not this server's.
+    -- The TTL lasts until the last record of the segment has left the window, and an eighth longer. If the clock
+    -- is not this server's, the TTL is another minute longer.
     local life = (log.last + log.period - log.clock) / 1000
     life = math.floor(life + life / 8) + (log.given and 60001 or 1)
     call('SET', log.base .. log.number + log.count, records .. summed, 'PX', life)
@@ -260,7 +262,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     rewrite(256, '', '', all, all_summed)
   end
 
-  -- Takes `gone` units from the newest records, of a log that has as many.
+  -- Removes the newest `gone` units. The log has at least as many.
   local function cut(gone)
     log.used = log.used - gone
     if log.used == 0 then return leave(0, log.count - 1) end
@@ -294,7 +296,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     end
   end
 
-  -- Takes `gone` units from the oldest records, of a log that has as many.
+  -- Removes the oldest `gone` units. The log has at least as many.
   local function advance(gone)
     log.used = log.used - gone
     if log.used == 0 then return leave(0, log.count - 1) end

@@ -1,8 +1,8 @@
 
--- What the scripts about several limits share: the limits, and the function that asks about one call.
+-- The common part of the scripts that decide several limits: reads the limits, and defines `ask`.
 --
--- In front of this text stand two lines that the runtime writes: `algorithms`, the functions, and `layouts`,
--- how the terms of a limit are packed for each of them.
+-- The runtime writes two lines before this text: `algorithms`, the list of the functions, and `layouts`, the list
+-- of the formats of their terms for `unpack`.
 --
 -- ARGV[limit + 2]  a limit: its index in these lists (1), and its terms
 
@@ -14,7 +14,7 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
--- Asks about a call of `cost` units of `key`. Returns the reply; raises the error of a call that fails.
+-- Applies `op` to a call of `cost` units of `key`. Returns the reply. If the call fails, raises its error.
 local function ask(limit, key, op, cost)
   local decide_and_terms = limits[limit]
   local reply = answer(call, pack, key, clock, given,

@@ -1,30 +1,30 @@
 
--- Exact sliding window: the log of all units that were admitted in the trailing period.
+-- Exact sliding window: the log of the calls admitted in the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding/mod.rs.
 --
--- A call adds one record to the log, whatever its cost. The newest records are in a ring inside the state. The
--- ring grows with the log. A full ring of 4,096 records becomes a segment: a key of its own. The state then
--- keeps the first time and the units of each segment in a directory. So a call reads and writes parts of the
--- state and of one or two segments, however long the log is. Nearly all calls need only this file;
--- `segments.lua` has the slow paths.
+-- A call adds one record to the log, for any cost. The newest records are in a ring inside the state. The ring
+-- grows with the log. A full ring of 4,096 records becomes a segment: a key of its own. The state then keeps the
+-- first time and the units of each segment in a directory. So a call on a log of any length reads and writes
+-- only parts of the state and of one or two segments. Nearly all calls need only this file; `segments.lua` has
+-- the slow paths.
 --
--- State      string: header of 31 bytes: its beginning (7), head: the first slot in use (2), length: the slots
---            in use (2), slots (2), used: the units in the log (4), time of the last record (7) and of the
---            first (7). A log that has or had segments goes on with 24 bytes: number of the first segment (6),
---            count of segments (4), offset: records of the first segment that are gone (2), front: its units
---            that still count (4), filed: units in all segments (4), first: records of the directory that are
---            gone (4). Then the ring, then the directory: of each the records, and behind them the sum (4) of
---            each block of 64 records
--- Record     time (7), cost (4); in the directory the first time and the units of a segment
+-- State      string that begins with a header of 31 bytes: its beginning (7), head: the first slot in use (2),
+--            length: the slots in use (2), slots: all slots of the ring (2), used: the units in the log (4), time
+--            of the last record (7) and of the first (7). If the log has or had segments, 24 bytes follow: number
+--            of the first segment (6), count of segments (4), offset: records of the first segment that are gone
+--            (2), front: its units that still count (4), filed: units in all segments (4), first: records of the
+--            directory that are gone (4). Then follow the ring and the directory, each with its records, and then
+--            the sum (4) of each block of 64 records
+-- Record     time (7), cost (4); in the directory, the first time and the units of a segment
 -- Segment    string: 4,096 records, and their sums
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of a return: when the units were charged
+-- moment     of the op `return`: the time of the charge
 -- threshold  units that a period admits
 -- period     microseconds
 --
--- Returns what `answer.lua` takes.
+-- Returns the arguments of `answer.lua`.
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period
 )
@@ -46,10 +46,10 @@ local function sliding(
     end
   end
   local now = clock < last and last or clock
-  -- The names of segments begin like this: they share the hash slot of the key.
+  -- The beginning of the keys of segments, which are in the hash slot of the state.
   local base
   if count > 0 then base = (string.find(key, '{', 1, true) and key or key .. '{' .. key .. '}') .. ':' end
-  -- Segments that have left, as far as this call removes them; the others expire.
+  -- The keys of segments that have left the window, as many as this call removes. The others expire.
   local left
 
   -- Records at `now - period` and before have left the window.
@@ -61,7 +61,7 @@ local function sliding(
       head, length, used, count, expired = 0, 0, 0, 0, false
       if version == LONG then version, start, slots = SHORT, 31, 0 end
     else
-      -- Nearly always one record has left.
+      -- In nearly all calls, one record has left the window.
       local from, behind = start + head * 11, slots - head
       if count > 0 then from, behind = offset * 11, 4096 - offset end
       if behind > 1 then
@@ -81,8 +81,8 @@ local function sliding(
     end
   end
 
-  -- Calls that need more of the log change it by the functions of `segments.lua`. These are made here only, as
-  -- they cost as much as the whole call.
+  -- Calls that need more of the log use the functions of `segments.lua`. Only such calls create these functions,
+  -- because that takes as long as a whole call.
   local excess, gives_back, blocker = used + cost - threshold, op == 'refund' or op == 'return', nil
   if expired or gives_back or excess > 1 or length == slots and slots >= 64 and excess <= 0 then
     left = left or {}
@@ -100,10 +100,10 @@ local function sliding(
     end
     if cost > 0 then
       if op == 'refund' then
-        -- The newest units go first. The last record that stays may give up a part.
+        -- Removes the newest units. The last record that stays may lose a part of its units.
         cut(math.min(cost, log.used))
       elseif op == 'return' and moment + period > now then
-        -- The oldest units go first: the units that stay leave no earlier than those really used.
+        -- Removes the oldest units: the units that stay leave the window no earlier than the units that were used.
         advance(math.min(cost, log.used))
       elseif op == 'decide' and excess <= 0 and log.length == slots and slots >= 64 then
         grow()
@@ -117,14 +117,14 @@ local function sliding(
   local retry, changed = 0, nil
   local allowed = excess <= 0 or cost == 0 or gives_back
   if not allowed then
-    -- The call fits once all units that are too many have left.
+    -- The call fits once all excess units have left the window.
     local at = oldest
     if excess > 1 then at = blocker(excess) end
     retry = at + period - clock
   elseif cost > 0 and op ~= 'peek' and (op == 'decide' or state ~= '') then
     if op == 'decide' then
       if length == slots then
-        -- A small ring that is full is written anew in order, twice as large; no block of it is full.
+        -- A small full ring is written again in order, twice as large. None of its blocks is full.
         local ring, size = '', slots == 0 and 8 or slots * 2
         if slots < threshold and threshold < size then size = threshold end
         if slots > 0 then
@@ -140,10 +140,10 @@ local function sliding(
       last, used = now, used + cost
       local slot = (head + length) % slots
       local from = start + slot * 11
-      -- The server takes longer to make text of a number.
+      -- Saves time: the server takes longer to convert a number to text.
       call('SETRANGE', key, string.format('%d', from), pack('>I7I4', now, cost))
       length = length + 1
-      -- The last record of a block writes the sum of the block, unless some of its records are gone.
+      -- The call that fills a block writes the sum of the block, unless some of its records are gone.
       if slot % 64 == 63 and length >= 64 then
         local block, sum = call('GETRANGE', key, from - 693, from + 10), 0
         for at = 8, 704, 11 do sum = sum + unpack('>I4', block, at) end
@@ -154,7 +154,7 @@ local function sliding(
     if version == LONG then
       changed = changed .. pack('>I6I4I2I4I4I4', number, count, offset, front, filed, first)
     end
-    -- A hash slot of a cluster that moves to another node may have taken a segment along already.
+    -- UNLINK fails if the hash slot migrates to another node and the segment is there already.
     for index = 1, left and #left or 0 do redis.pcall('UNLINK', left[index]) end
   end
 

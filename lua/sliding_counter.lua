@@ -7,13 +7,13 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of a return: when the units were charged
+-- moment     of the op `return`: the time of the charge
 -- threshold  units that a period admits
 -- period     microseconds
--- grain      microseconds in which the overlap is counted
+-- grain      the unit in which the overlap is measured, in microseconds
 -- span       the period in grains, rounded up
 --
--- Returns what `answer.lua` takes.
+-- Returns the arguments of `answer.lua`.
 local function sliding_counter(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, grain, span
 )
@@ -43,7 +43,8 @@ local function sliding_counter(
     or cost == 0 or op == 'refund' or op == 'return'
   local retry, changed = 0, nil
   if not allowed then
-    -- The call fits once the previous window has faded far enough, or this window has, in the next one.
+    -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
+    -- the weight of this window has.
     local fading, base = previous, -elapsed
     if room < 0 then fading, room, base = current, threshold - cost, period - elapsed end
     local fits = room > 0 and room * span / fading or 0
@@ -58,7 +59,7 @@ local function sliding_counter(
       previous = math.max(previous - math.max(cost - current, 0), 0)
       current = math.max(current - cost, 0)
     elseif op == 'return' then
-      -- The window that charged the units gets them back.
+      -- The units leave the window in which they were charged.
       if moment >= start then
         current = math.max(current - cost, 0)
       elseif moment + period >= start then

@@ -1,4 +1,4 @@
-//! The clocks of a limiter. Times are in microseconds since the epoch.
+//! The clocks of a limiter: times in microseconds since the epoch.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -38,9 +38,9 @@ impl Clock {
         }
     }
 
-    /// Completes once [`local`](Self::local) is `at` or later. Any clock but a virtual one needs a runtime; see
+    /// Completes once [`local`](Self::local) is `at` or later. The caller first checks
     /// [`can_sleep`](Self::can_sleep).
-    pub(crate) async fn sleep_until(&self, at: u64) {
+    pub(crate) async fn sleep_until_local(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.local()))).await;
@@ -49,7 +49,7 @@ impl Clock {
         }
     }
 
-    /// Returns the time by a clock that no step of the wall clock changes.
+    /// Returns a time that a step of the wall clock does not change.
     #[inline]
     pub(crate) fn steady(&self) -> u64 {
         match self {
@@ -58,8 +58,8 @@ impl Clock {
         }
     }
 
-    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime.
-    pub(crate) async fn sleep_to(&self, at: u64) {
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual.
+    pub(crate) async fn sleep_until_steady(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
@@ -68,6 +68,7 @@ impl Clock {
         }
     }
 
+    /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
     pub(crate) fn can_sleep(&self) -> bool {
         matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()
     }
@@ -179,23 +180,23 @@ pub(crate) async fn before<T>(
 }
 
 fn wall() -> u64 {
-    // A clock before 1970 counts as 1970: there is no earlier time to fall back to.
+    // A time before 1970 counts as 1970, the earliest time that this type can hold.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
 }
 
-/// Returns the wall clock at the first call, advanced by the cycle counter of the processor where that is as
-/// good as a clock, and by the monotonic clock elsewhere.
+/// Returns the wall clock at the first call, advanced by the cycle counter of the processor, or by the monotonic
+/// clock where `quanta` finds the counter unreliable.
 #[inline]
 fn steady() -> u64 {
     static START: Lazy<ClockStart> = Lazy::new(|| {
         let clock = quanta::Clock::new();
         let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
-        let tick = ((nanos << FINE) / 1_000) >> 40;
+        let tick = ((nanos << TICK_SHIFT) / 1_000) >> 40;
         ClockStart { wall: wall(), raw: clock.raw(), tick: tick as u64, clock }
     });
     let ClockStart { wall, raw, tick, clock } = &*START;
     let ticks = clock.raw().saturating_sub(*raw);
-    wall + ((u128::from(ticks) * u128::from(*tick)) >> FINE) as u64
+    wall + ((u128::from(ticks) * u128::from(*tick)) >> TICK_SHIFT) as u64
 }
 
 /// The clocks at the first call.
@@ -207,10 +208,11 @@ struct ClockStart {
     clock: quanta::Clock,
 }
 
-const FINE: u32 = 52;
+/// The binary digits after the point of [`ClockStart::tick`].
+const TICK_SHIFT: u32 = 52;
 
-/// Returns microseconds, at most those of the year 2112, so that sums with them stay exact in the `f64` of
-/// scripts.
+/// Returns the microseconds of `duration`, at most 2⁵² (the year 2112), so that sums with them are exact in the
+/// `f64` of scripts.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(1 << 52)
 }

@@ -3,10 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Records that something has happened in this process. Saves looking it up until then.
+/// Records that a task-local value was set in this process. Saves the lookup of the value until then
+/// (`benches/all -- attribute`).
 ///
-/// It orders nothing: a thread that can find what happened also observes the flag, because both reach it
-/// together.
+/// `Relaxed` suffices: a task sets the flag before the value, and a runtime that moves the task to another
+/// thread makes its earlier writes visible there.
 pub(crate) struct StickyFlag(AtomicBool);
 
 impl StickyFlag {
@@ -15,7 +16,7 @@ impl StickyFlag {
     }
 
     pub(crate) fn set(&self) {
-        // Written once only, because all threads read it.
+        // Writes once only: a write would evict the flag from the caches of the threads that read it.
         if !self.is_set() {
             self.0.store(true, Relaxed);
         }

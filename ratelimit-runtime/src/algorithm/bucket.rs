@@ -1,10 +1,10 @@
 //! Token bucket and leaky bucket: units that were taken drain at a steady rate. Twin of `lua/bucket.lua`.
 //!
-//! The state is the level: what was taken and has not refilled yet. The level is counted in units so small
-//! that a token and the refill of a microsecond are both whole numbers of them, so no step rounds. A level
-//! above the capacity was reserved ahead, or taken while the capacity was larger; no call is admitted before
-//! it has drained to the capacity. (This is the generic cell rate algorithm of ITU-T I.371 in its
-//! leaky-bucket form, with the level scaled to integers.)
+//! The state is the level: the units that were taken and have not refilled yet. The units are so small that a
+//! token and the refill of a microsecond are both whole numbers of units, so only a change of the rate rounds.
+//! The level can be above the capacity, after reservations or after the capacity was lowered. Then no call is
+//! admitted before the level has drained to the capacity. (This is the generic cell rate algorithm of ITU-T
+//! I.371 in its leaky-bucket form, with the level scaled to integers.)
 //!
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
@@ -17,12 +17,12 @@ const MOST: u64 = (1 << WIDTH) - 1;
 /// The width of the integers that an `f64` holds exactly.
 const WIDTH: u32 = 53;
 
-/// The state of a bucket, packed into three words: the low bits of each hold a number below 2⁵³, and the
-/// 11 high bits of each a part of `drain`, which is below 2³².
+/// The state of a bucket, packed into three words. The low 53 bits of a word hold one number. The high 11 bits
+/// hold a part of `drain`, which is below 2³².
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bucket([u64; 3]);
 
-/// The same, unpacked.
+/// An unpacked [`Bucket`].
 #[derive(Clone, Copy)]
 struct UnpackedBucket {
     /// The time of the last change.
@@ -66,8 +66,8 @@ impl State for Bucket {
 }
 
 impl Bucket {
-    /// Decides a call at the rate of the call before it, as nearly all calls are. Saves unpacking the state
-    /// (`cargo bench --bench all -- instructions`).
+    /// Decides a call whose rate is the rate of the state, as it is for nearly all calls; `None` for any other
+    /// call. Saves unpacking the state (`benches/all -- instructions`).
     #[inline(always)]
     fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<Outcome> {
         let Rate { token, drain } = terms.rate();
@@ -108,7 +108,7 @@ impl Bucket {
             Op::Decide => Some(level + charge),
             Op::Refund | Op::Return { .. } if level > capacity => Some(level),
             Op::Refund => Some(level.saturating_sub(charge)),
-            // Units that have drained since could have drained for other calls.
+            // Units that may have drained since the charge are not given back a second time.
             Op::Return { at } if before.has_rate(terms.rate()) => {
                 let drained = now.saturating_sub(at).saturating_mul(terms.rate().drain);
                 Some(level.saturating_sub(charge.min(capacity).saturating_sub(drained)))
@@ -118,7 +118,7 @@ impl Bucket {
         self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
     }
 
-    /// Reserves a moment ahead, or cancels a reservation.
+    /// Reserves a moment, or cancels a reservation.
     pub(crate) fn apply_ahead(
         &mut self,
         op: BucketOp,
@@ -151,7 +151,7 @@ impl Bucket {
     fn at(&self, terms: &Terms, clock: u64, cost: u32) -> BucketAtCall {
         let before = self.unpack();
         let now = clock.max(before.at);
-        // At one rate, the level itself gives the time until the bucket is full.
+        // At an unchanged rate, the level gives the time until the bucket is full.
         let full = if before.has_rate(terms.rate()) { u64::MAX } else { before.full_in(now) };
         BucketAtCall {
             before,
@@ -196,24 +196,25 @@ impl Bucket {
 /// A bucket at the time of a call.
 struct BucketAtCall {
     before: UnpackedBucket,
-    /// The time of the call, but not before the last change; `lag` is the difference to the clock.
+    /// The later of the clock and the last change; `lag` is its difference to the clock.
     now: u64,
     lag: u64,
     level: u64,
-    /// The time until the bucket is full at the rate it was charged under.
+    /// The time until the bucket is full at the rate of its last charge, if the rate has changed since;
+    /// otherwise `u64::MAX`.
     full: u64,
     capacity: u64,
     charge: u64,
 }
 
 impl UnpackedBucket {
-    /// Returns the moment that was reserved last: when the level falls to the capacity.
+    /// Returns the last reserved moment: the time at which the level falls to the capacity.
     fn last_reserved(&self, capacity: u64) -> u64 {
         self.at + self.level.saturating_sub(capacity).div_ceil(self.drain.max(1))
     }
 
-    /// Returns the time until the level has drained at the rate it was charged under. The bucket is full
-    /// then, whatever the rate is by now, because its key in Redis may have expired.
+    /// Returns the time until the level has drained at the rate of its last charge. Then the bucket is full
+    /// at any new rate as well, because its key in Redis may have expired.
     fn full_in(&self, now: u64) -> u64 {
         self.full_at().saturating_sub(now)
     }
@@ -234,7 +235,7 @@ impl UnpackedBucket {
         let level = if self.token == rate.token {
             self.level
         } else {
-            // The only fraction: the same tokens in the units of another rate.
+            // The only step that rounds: converts the tokens to the units of another rate.
             (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
@@ -258,8 +259,8 @@ fn capacity_of(terms: &Terms) -> u64 {
     u64::from(terms.capacity()) * terms.rate().token
 }
 
-/// Divides and rounds up. Saves the division, the slowest instruction of a decision, for a drain of 1
-/// (`cargo bench --bench all -- embedded`).
+/// Divides and rounds up. For a drain of 1, saves the division, the slowest instruction of a decision
+/// (`benches/all -- embedded`).
 fn ceil(units: u64, drain: u64) -> u64 {
     if drain == 1 { units } else { units.div_ceil(drain) }
 }

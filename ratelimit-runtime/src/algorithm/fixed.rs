@@ -17,8 +17,8 @@ impl State for Window {
         let (threshold, period) = (terms.threshold(), terms.period_us());
         let now = clock.max(self.start);
 
-        // An aligned window starts at the boundary, any other with its first admitted call. A boundary before
-        // the epoch counts as the epoch.
+        // An aligned window starts at a calendar boundary, any other window with its first admitted call. A
+        // boundary before the epoch counts as the epoch.
         let (open, start, end) = if let Some(shift) = terms.shift_us() {
             let elapsed = (now + shift) % period;
             let boundary = now.saturating_sub(elapsed);
@@ -37,7 +37,7 @@ impl State for Window {
         if cost > 0 && allowed && op != Op::Peek {
             count = match op {
                 Op::Refund => count.saturating_sub(cost),
-                // Units that another window has counted are not in this count.
+                // This count does not include units that were charged in another window.
                 Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
                 Op::Return { .. } => count,
                 Op::Decide | Op::Peek => count + cost,

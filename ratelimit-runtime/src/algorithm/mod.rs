@@ -1,14 +1,14 @@
 //! The five algorithms as plain values and integer arithmetic: no clock, no lock, no I/O.
 //!
-//! Each file is the twin of the script of its name in `lua/`: the same state and the same arithmetic in
-//! the same order, so that both stores decide alike.
+//! Each file has a twin in `lua/`, which its first lines name. Twins have the same state and do the same
+//! arithmetic in the same order, so both stores make the same decisions.
 //!
 //! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch, and
 //! `limit/` keeps products below 2⁵³.
 
 #![allow(
     clippy::inline_always,
-    reason = "a result that is returned through memory is read back slower than it was computed"
+    reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
 pub(crate) mod bucket;
@@ -18,29 +18,29 @@ pub(crate) mod sliding_counter;
 
 use crate::limit::Terms;
 
-/// An operation on one count, for every algorithm.
+/// An operation on one count that every algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Admits and charges the call, or rejects it and changes nothing.
     Decide,
-    /// Returns what `Decide` would, and changes nothing.
+    /// Returns the outcome that `Decide` would have, and changes nothing.
     Peek,
     /// Gives units back, the newest first, never above the capacity. Has no effect on a bucket whose level
     /// is above its capacity.
     Refund,
-    /// Gives back units that were charged at the moment `at` and never used. However late it comes, the
-    /// count then admits no more than if the units had not been charged. Has no effect on a bucket whose
-    /// level is above its capacity.
+    /// Gives back units that were charged at the time `at` and never used. At any later time, the count then
+    /// admits no more than if the units had not been charged. Has no effect on a bucket whose level is above
+    /// its capacity.
     Return { at: u64 },
 }
 
-/// An operation on the count of a bucket: only a bucket knows when it will admit a call.
+/// An operation that only buckets support: a bucket can compute when it will admit a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketOp {
     /// Admits and charges the call for now or for a moment at most `wait` microseconds ahead, or rejects
     /// it. `retry_us` of the outcome is the time until that moment.
     Reserve { wait: u64 },
-    /// Cancels the reservation of the moment `moment`, unless a later one exists.
+    /// Cancels the reservation of `moment`, unless a later moment is reserved.
     Cancel { moment: u64 },
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Outcome {
     /// The time of the call, by the clock of the store.
     pub(crate) clock: u64,
     pub(crate) allowed: bool,
-    /// The units that are left: after the charge of an admitted call, as they stand otherwise.
+    /// The units that are left, after the charge if the call is admitted.
     pub(crate) remaining: u32,
     /// The smallest wait after which the same call is admitted if no other call comes; for a reservation,
     /// the time until its moment.
@@ -80,12 +80,12 @@ pub(crate) trait State: Default {
     /// Applies `op` at the time `clock`.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 
-    /// Returns when this state will be as if the key had never been used; 0 if it is.
+    /// Returns the time from which this state equals that of a key that was never used; 0 if it does now.
     fn expires(&self) -> u64;
 }
 
-/// The list of states, each with the algorithms that keep it and the name of its tables in the embedded
-/// store. Calls `$callback! { ($args) list }`.
+/// Passes the list of states to `$callback!`, after `($args)`. The list names for each state its tables in the
+/// embedded store and its algorithms.
 macro_rules! states {
     ($callback:ident!($($args:tt)*)) => {
         $callback! { ($($args)*)
@@ -97,7 +97,7 @@ macro_rules! states {
     };
 }
 
-/// Evaluates `$work` with `$state` as the name of the state that an algorithm keeps.
+/// Evaluates `$work` with `$state` as an alias for the state type of `$algorithm`.
 macro_rules! with_state {
     ($algorithm:expr, $state:ident => $work:expr) => {
         $crate::algorithm::states!(match_algorithm!($algorithm, $state => $work))

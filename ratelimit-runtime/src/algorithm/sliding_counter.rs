@@ -1,9 +1,9 @@
-//! Sliding counter: the counts of two adjacent windows, the older one weighted by the part of it that the
-//! trailing period still overlaps. Twin of `lua/sliding_counter.lua`.
+//! Sliding counter: the counts of two adjacent windows. The older count is weighted by the part of its window
+//! that the trailing period still overlaps. Twin of `lua/sliding_counter.lua`.
 //!
-//! The estimate assumes that the calls of the previous window came evenly. Cloudflare describes it in "How
-//! we built rate limiting capable of scaling to millions of domains" (2017) and reports that it decided
-//! 0.003 % of 400 million requests wrongly.
+//! The estimate assumes that the calls of the previous window were spread evenly. Cloudflare describes this
+//! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
+//! 0.003 % wrong decisions in 400 million requests.
 
 use super::{Op, Outcome, State};
 use crate::limit::Terms;
@@ -33,7 +33,7 @@ impl State for Counters {
             (0, 0)
         };
 
-        // estimate = previous × (1 − elapsed / period) + current, times `span` to stay whole.
+        // The estimate is previous × (1 − elapsed / period) + current; all terms times `span` are integers.
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
         let room = |taken: u32| u128::from(threshold - taken) * u128::from(scale.span);
         let taken = current.checked_add(cost).filter(|taken| *taken <= threshold);
@@ -44,9 +44,9 @@ impl State for Counters {
         if !allowed {
             retry = lag
                 + match taken {
-                    // Within this window, as the weight of the previous one falls.
+                    // The call fits in this window, once the weight of the previous window has fallen.
                     Some(taken) => scale.until(previous, threshold - taken, period) - elapsed,
-                    // In the next window, as the weight of this one falls.
+                    // The call fits in the next window, once the weight of this window has fallen.
                     None => period - elapsed + scale.until(current, threshold - cost, period),
                 };
         } else if cost > 0 && op != Op::Peek {
@@ -55,7 +55,7 @@ impl State for Counters {
                     previous = previous.saturating_sub(cost.saturating_sub(current));
                     current = current.saturating_sub(cost);
                 }
-                // The window that has counted the units gives them back.
+                // The units leave the window in which they were charged.
                 Op::Return { at } if at >= start => current = current.saturating_sub(cost),
                 Op::Return { at } if at + period >= start => {
                     previous = previous.saturating_sub(cost);

@@ -1,5 +1,5 @@
-//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection
-//! cache and the outage log, and gives back to the store that charged.
+//! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection cache and
+//! the outage log, and gives units back to the store that charged them.
 
 mod outage;
 mod rejections;
@@ -18,9 +18,9 @@ use crate::reply::{Answer, Source, StoreError};
 use crate::store::embedded::Embedded;
 use crate::store::{Charge, Reply, Request, SharedStore, Store};
 
-/// The stores of a limiter, and what happens when the shared one fails.
+/// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
-    /// Counts in this process: all counts, or those of [`Scope::Process`] and of fallbacks.
+    /// The store of this process: of all counts, or of the counts of [`Scope::Process`] and of fallbacks.
     local: Embedded,
     shared: Option<SharedStore>,
     rejections: Arc<RejectionCache>,
@@ -31,14 +31,14 @@ pub(crate) struct Backend {
 
 #[derive(Clone, Copy)]
 pub(crate) struct BackendSettings {
-    /// For limits that do not say it.
+    /// The `on_error` of limits that do not set it.
     pub(crate) on_error: OnError,
-    /// How many processes share a limit while Redis does not decide.
+    /// The number of processes that share a limit while Redis does not decide.
     pub(crate) instances: u32,
 }
 
 impl Backend {
-    /// `rejections` is the cache that the shared store clears after a rollback.
+    /// Creates a backend. `rejections` is also the cache from which the shared store removes the counts of a rollback.
     pub(crate) fn new(
         local: Embedded,
         shared: Option<SharedStore>,
@@ -59,7 +59,7 @@ impl Backend {
         self.shared.as_ref().map_or(self.local.source(), Store::source)
     }
 
-    /// Returns how long a reply of the shared store may take.
+    /// Returns the longest time that a reply of the shared store may take.
     pub(crate) fn deadline(&self) -> Duration {
         self.shared.as_ref().map_or(self.local.deadline(), Store::deadline)
     }
@@ -89,12 +89,12 @@ impl Backend {
         self.local.key_id(terms, key)
     }
 
-    /// Creates the charge of a call, for this process. [`address`](Self::address) completes it for a request.
+    /// Creates the charge of a call for the embedded store. [`address`](Self::address) completes it for a request.
     pub(crate) fn charge(&self, terms: Terms, key: &(impl Key + ?Sized), cost: u32) -> Charge {
         Charge { key_id: self.key_id(&terms, key), terms, count_name: Vec::new(), cost }
     }
 
-    /// Adds the name that the shared store has for the count, if it decides calls with this policy.
+    /// Adds the name of the count in the shared store, if that store decides calls with this policy.
     pub(crate) fn address(&self, policy: Policy, mut charge: Charge, key: &dyn Key) -> Arc<Charge> {
         if let Some(shared) = self.shared_for(policy) {
             charge.count_name = shared.count_name(&charge.terms, key);
@@ -175,7 +175,7 @@ impl Backend {
         }
     }
 
-    /// Gives units back to the store that charged them, `source`.
+    /// Gives units back to `source`, the store that charged them.
     pub(crate) async fn give_back(
         &self,
         policy: Policy,
@@ -197,9 +197,9 @@ impl Backend {
         }
     }
 
-    /// Removes a count, here at once and in the shared store.
+    /// Removes a count: in this process at once, then in the shared store.
     pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<()> {
-        // What was counted here during an outage is removed as well.
+        // Also removes the units that this process counted during an outage.
         self.local.remove(&charge.terms, charge.key_id);
         if !self.is_shared(policy) {
             return Answer::ready(Ok(()));
@@ -227,7 +227,7 @@ impl Backend {
         })
     }
 
-    /// Executes a request on the share of this process.
+    /// Executes a request on the embedded store, under the share of this process.
     fn apply_share(&self, request: &Request) -> Reply {
         let share = request.map(|charge| charge.share(self.settings.instances));
         self.local.apply(&share, Source::Fallback)

@@ -9,12 +9,12 @@ use crate::limit::OnError;
 use crate::reply::StoreError;
 use crate::report;
 
-/// The shortest time between two events, however many calls fail.
+/// The shortest time between two events.
 const PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct OutageLog {
-    /// When a failure was last reported; 0 if the store decides.
+    /// The time of the last report of a failure; 0 if the store decides.
     reported: AtomicU64,
 }
 

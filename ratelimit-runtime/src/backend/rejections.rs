@@ -1,9 +1,9 @@
 //! The rejection cache: rejections of the shared store that still hold. A client that retries too early is
 //! rejected from the cache, without a request.
 //!
-//! A rejected call of cost 1 stays rejected until its `retry_after` has passed, whatever other calls do,
-//! unless units are given back. The cache observes at once what this limiter gives back. What another
-//! process gives back or deletes takes effect here when the entry expires, after a second at most.
+//! A rejection of a call of cost 1 holds until its `retry_after` has passed, unless units are given back: other
+//! calls cannot end it earlier. If this limiter gives units back, the cache removes the entry at once. If another
+//! process gives units back or resets the count, the entry expires after a second at most.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,15 +14,15 @@ use crate::limit::Terms;
 use crate::reply::Source;
 use crate::store::{Charge, Reply};
 
-/// The number of entries; a power of two. An entry replaces the one before it in its slot.
-const SLOTS: usize = 1024;
+/// The number of cells; a power of two. A cell has one entry, and a new entry replaces it.
+const CELLS: usize = 1024;
 
-/// How long an entry is kept at most, in microseconds.
+/// The longest time for which an entry is kept, in microseconds.
 const LIFETIME: u64 = 1_000_000;
 
 pub(crate) struct RejectionCache {
-    slots: Box<[Mutex<Option<CachedRejection>>]>,
-    /// Counts the give-backs.
+    cells: Box<[Mutex<Option<CachedRejection>>]>,
+    /// The number of give-backs so far.
     returns: AtomicU64,
 }
 
@@ -30,13 +30,13 @@ struct CachedRejection {
     key_id: KeyId,
     terms: Terms,
     outcome: Outcome,
-    /// When the reply came, by the clock of this process.
+    /// The time at which the reply was received, by the clock of this process.
     received: u64,
-    /// Until when the rejection certainly holds.
+    /// The time until which the rejection certainly holds.
     until: u64,
 }
 
-/// The time of a request, by the clock of this process, and the give-backs before it.
+/// The time of a request, by the clock of this process, and the number of give-backs before it.
 #[derive(Clone, Copy)]
 pub(super) struct RequestStamp {
     sent: u64,
@@ -45,14 +45,14 @@ pub(super) struct RequestStamp {
 
 impl RejectionCache {
     pub(super) fn new(is_enabled: bool) -> Self {
-        let slots = if is_enabled { SLOTS } else { 0 };
-        Self { slots: (0..slots).map(|_| Mutex::new(None)).collect(), returns: AtomicU64::new(0) }
+        let cells = if is_enabled { CELLS } else { 0 };
+        Self { cells: (0..cells).map(|_| Mutex::new(None)).collect(), returns: AtomicU64::new(0) }
     }
 
     /// Returns the rejection of a call of cost 1 if one is cached at the time `now`.
     pub(super) fn get(&self, terms: &Terms, key_id: KeyId, now: u64) -> Option<Reply> {
-        let slot = self.slot(key_id)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let cached = slot.as_ref()?;
+        let cell = self.cell(key_id)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = cell.as_ref()?;
         let holds = (cached.received..cached.until).contains(&now)
             && cached.key_id == key_id
             && cached.terms == *terms;
@@ -67,12 +67,12 @@ impl RejectionCache {
         })
     }
 
-    /// Marks the time just before a request is sent.
+    /// Returns the stamp of a request that is about to be sent.
     pub(super) fn stamp(&self, now: u64) -> RequestStamp {
         RequestStamp { sent: now, returns: self.returns.load(Ordering::SeqCst) }
     }
 
-    /// Caches the outcome of a decision if it is a rejection that Redis made.
+    /// Caches the outcome of a decision if it is a rejection by Redis.
     pub(super) fn record(
         &self,
         charge: &Charge,
@@ -81,10 +81,10 @@ impl RejectionCache {
         outcome: &Outcome,
         source: Source,
     ) {
-        let Some(slot) = self.slot(charge.key_id) else { return };
+        let Some(cell) = self.cell(charge.key_id) else { return };
         if outcome.allowed {
-            // An entry can exist only if the clock stepped back: other calls wait longer now.
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            // Removes an older entry: after a step of the clock backwards, it would hold again.
+            *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
             return;
         }
         if charge.cost != 1 || source != Source::Redis {
@@ -93,10 +93,10 @@ impl RejectionCache {
         // The store decided between `sent` and now, by a clock that may run a little faster.
         let certain = outcome.retry_us - outcome.retry_us / 1_000;
         let until = (stamp.sent + certain).min(now + LIFETIME);
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        // A give-back since the request may have come after the decision.
+        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        // If units were given back since the stamp, the rejection may no longer hold.
         if stamp.returns == self.returns.load(Ordering::SeqCst) && until > now {
-            *slot = Some(CachedRejection {
+            *cell = Some(CachedRejection {
                 key_id: charge.key_id,
                 terms: charge.terms.clone(),
                 outcome: *outcome,
@@ -106,15 +106,15 @@ impl RejectionCache {
         }
     }
 
-    /// Removes the rejection of a count that was given units back.
+    /// Removes the rejection of a count after units were given back to it.
     pub(crate) fn forget(&self, key_id: KeyId) {
         self.returns.fetch_add(1, Ordering::SeqCst);
-        if let Some(slot) = self.slot(key_id) {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(cell) = self.cell(key_id) {
+            *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
 
-    fn slot(&self, key_id: KeyId) -> Option<&Mutex<Option<CachedRejection>>> {
-        self.slots.get((key_id.bits() >> 64) as usize % SLOTS)
+    fn cell(&self, key_id: KeyId) -> Option<&Mutex<Option<CachedRejection>>> {
+        self.cells.get((key_id.bits() >> 64) as usize % CELLS)
     }
 }

@@ -1,5 +1,5 @@
 //! The background thread: runs jobs that must not depend on the runtime of a caller, such as probes of a
-//! server and give-backs of units. This file does not know the jobs.
+//! server and give-backs of units. Other modules define the jobs.
 //!
 //! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// How long jobs may continue after the [`Background`] was dropped.
+/// The time for which jobs may continue after the [`Background`] was dropped.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// The background thread of a limiter.
@@ -54,8 +54,8 @@ impl Background {
     }
 }
 
-/// Creates the runtime and runs the jobs. Creates it on this thread: if the caller created it and the thread
-/// could not start, the drop of the runtime in an async task would panic.
+/// Creates a runtime and runs the jobs on it. If the caller created the runtime and the thread could not start, the
+/// caller would drop the runtime, which panics in an async task.
 fn run_thread(jobs: UnboundedReceiver<Job>) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run_jobs(jobs)),

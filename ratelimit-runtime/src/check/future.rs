@@ -1,5 +1,5 @@
-//! The futures of a check. They own what they need and are `Send`. If this process decided, they are ready
-//! at once and have no box.
+//! The futures of a check. They borrow nothing and are `Send`. If this process has decided, they are ready at once
+//! and have no box.
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,8 +27,8 @@ enum CheckStage {
     Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
 }
 
-/// A call that was admitted at once, with times in microseconds. Saves the conversion to durations for callers
-/// that do not read them (`cargo bench --bench all -- embedded`).
+/// A call that was admitted at once, in the numbers of the store. Saves the conversion to durations for callers that
+/// do not read them (`benches/all -- embedded`).
 #[derive(Clone, Copy)]
 struct AdmittedCall {
     source: Source,
@@ -51,13 +51,13 @@ struct DecidedCall {
 }
 
 impl Check {
-    /// A call that was admitted, and that neither metrics nor logs observe.
+    /// Creates the check of a call that was admitted, and that nothing observes.
     #[inline]
     pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64, source: Source) -> Self {
         Self(CheckStage::Admitted(AdmittedCall { source, capacity, remaining, reset_us }))
     }
 
-    /// A call that spent leased units.
+    /// Creates the check of a call that spent leased units.
     pub(super) fn spent(
         report: Report,
         label: impl FnOnce() -> LimitLabel,
@@ -68,7 +68,7 @@ impl Check {
         Self::admitted(limit, remaining, reset_after.as_micros() as u64, source)
     }
 
-    /// A call that was decided.
+    /// Creates the check of a call that was decided.
     pub(super) fn decided(
         report: Report,
         label: &LimitLabel,
@@ -80,13 +80,13 @@ impl Check {
         Self::unobserved(label, outcome, source)
     }
 
-    /// A call that was decided by several limits.
+    /// Creates the check of a call that several limits decided.
     pub(super) fn judged(report: Report, labels: &[LimitLabel], reply: &Reply) -> Self {
         let index = hardest(&reply.outcomes);
         Self::decided(report, &labels[index], &reply.outcomes[index], reply.source)
     }
 
-    /// A call that was decided, and that neither metrics nor logs observe.
+    /// Creates the check of a call that was decided, and that nothing observes.
     #[inline]
     pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let mut call = DecidedCall::new(label, outcome, source);
@@ -94,13 +94,14 @@ impl Check {
         Self(CheckStage::Decided(call))
     }
 
-    /// A peek that this process decided.
+    /// Creates the future of a peek that has its reply.
     pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let call = DecidedCall { is_rejected: false, ..DecidedCall::new(label, outcome, source) };
         Self(CheckStage::Decided(call))
     }
 
-    /// A call that `decide` decides. The box builds its future in place: a future that is passed on is copied.
+    /// Creates the check of a call that `decide` decides. Takes a closure, so that its future is built inside the
+    /// box. Saves a copy of the future.
     pub(super) fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
         report: Report,
         labels: OneOrMany<LimitLabel>,
@@ -114,8 +115,8 @@ impl Check {
         })))
     }
 
-    /// A peek that `peek` decides.
-    pub(super) fn peeking<F: Future<Output = Result<Reply, StoreError>> + Send>(
+    /// Creates the future of a peek that `peek` executes.
+    pub(super) fn pending_peek<F: Future<Output = Result<Reply, StoreError>> + Send>(
         label: LimitLabel,
         peek: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
@@ -125,7 +126,7 @@ impl Check {
         })))
     }
 
-    /// A call, or a peek (without a report), that is rejected without a decision.
+    /// Creates the check of a call that is rejected without a decision. Without a report, it is a peek.
     pub(super) fn rejected(
         report: Option<Report>,
         label: LimitLabel,
@@ -140,14 +141,14 @@ impl Check {
         })))
     }
 
-    /// A call that cannot be checked.
+    /// Creates the check of a call with invalid limits.
     pub(crate) fn failed(report: Report, label: LimitLabel, error: StoreError) -> Self {
         let rejection = Rejection::unavailable(&label, error);
-        // It is a mistake of the program, which a shadow does not hide.
+        // This is a mistake of the program, which a shadow must not hide.
         Self::rejected(Some(report), LimitLabel { shadow: false, ..label }, rejection)
     }
 
-    /// A call that no limiter can decide.
+    /// Creates the check of a call for which there is no limiter.
     pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
         let label = limit.label();
         let rejection = Rejection::unavailable(&label, error);
@@ -169,7 +170,7 @@ impl Future for Check {
             CheckStage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
             CheckStage::Decided(call) => Poll::Ready(call.result()),
             CheckStage::Pending(pending) => {
-                // Out of line, so that the ready arms stay in registers.
+                // Out of line, so that the results of the other arms stay in registers (`benches/all -- embedded`).
                 let mut result = Poll::Pending;
                 poll_into(pending.as_mut(), context, &mut result);
                 result

@@ -1,5 +1,5 @@
-//! From the reply of a store to the result of a check: which limit speaks for the call, and whether the call
-//! is rejected.
+//! Converts the reply of a store to the result of a check: picks the limit that the result reports, and rejects the
+//! call or not.
 
 use std::cmp::Reverse;
 
@@ -8,8 +8,8 @@ use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, StoreError};
 use crate::store::Reply;
 
-/// Returns the limit that speaks for the call, and its result before a shadow admits the call. `labels` are
-/// in the order of the request, and not empty.
+/// Returns the limit that the result reports, and the result before a shadow admits the call. `labels` are in the
+/// order of the request, and not empty.
 pub(super) fn judge(
     labels: &[LimitLabel],
     reply: Result<Reply, StoreError>,
@@ -26,8 +26,8 @@ pub(super) fn judge(
     }
 }
 
-/// Returns the index of the outcome that is hardest on the caller: a rejection before an admission, the
-/// longest wait of the rejections, the fewest remaining units of the admissions; the first of equals.
+/// Returns the index of the outcome that is hardest on the caller: of the rejections, the one with the longest wait;
+/// without a rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
 pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
     let hardness = |outcome: &Outcome| {
         let Outcome { allowed, retry_us, remaining, .. } = *outcome;
@@ -42,8 +42,8 @@ pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
     hardest
 }
 
-/// Returns what the caller receives: a shadow admits every call. A peek (`is_peek`) reports errors also
-/// under a shadow.
+/// Returns the result that the caller receives: a shadow admits every call. A peek (`is_peek`) returns errors of the
+/// store also for a shadow.
 pub(super) fn apply_shadow(
     label: &LimitLabel,
     result: Result<Decision, Rejection>,
@@ -52,7 +52,9 @@ pub(super) fn apply_shadow(
     match result {
         Err(rejection) if !label.shadow => Err(rejection),
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => Ok(decision),
-        Err(Rejection::CostExceedsCapacity { capacity, .. }) => Ok(Decision::never(capacity)),
+        Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
+            Ok(Decision::cost_exceeds(capacity))
+        }
         Err(unavailable) if is_peek => Err(unavailable),
         Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(label.capacity)),
     }

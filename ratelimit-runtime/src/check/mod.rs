@@ -1,7 +1,7 @@
 //! Checks: one call against one limit or several.
 //!
-//! A call that this process decides at once takes the fast path: no request, no allocation. Any other call
-//! becomes a [`Request`] to the backend, and its future the only box on the way.
+//! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
+//! a [`Request`] to the backend, in one boxed future.
 
 mod future;
 mod judge;
@@ -24,7 +24,7 @@ use crate::store::embedded::{LocalCharge, StoredState};
 use crate::store::{OneOrMany, Reply, Request};
 use crate::waiting::Waiting;
 
-/// What a check needs of a limiter.
+/// The parts of a limiter that a check needs.
 #[derive(Clone)]
 pub(crate) struct Checker {
     pub(crate) backend: Arc<Backend>,
@@ -32,29 +32,31 @@ pub(crate) struct Checker {
     pub(crate) waiting: Arc<Waiting>,
 }
 
-/// The result of the fast path. Fits in registers (`cargo bench --bench all -- instructions`).
+/// The result of the fast path. Fits in registers (`benches/all -- instructions`).
 struct FastDecision {
-    /// The call was admitted, and nothing observes it: there is nothing else to do.
+    /// Whether the call was admitted and nothing observes it, so that nothing else is to be done.
     is_final: bool,
     remaining: u32,
     reset_us: u64,
 }
 
 impl Checker {
+    /// Checks a call against one limit.
     #[inline]
     pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
         let FastDecision { is_final, remaining, reset_us } =
             self.decide_fast(limit, key, cost, &mut outcome);
         if is_final {
-            // Built in the caller: a copy of it would wait until it was written.
+            // Built here and not in a callee: saves a copy, which would have to wait for the writes of the original
+            // (`benches/all -- embedded`).
             return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
         }
         self.check_slow(started, limit, key, cost, outcome.as_ref())
     }
 
-    /// Decides the call if this process decides at once. Without Redis, that is every call that does not
-    /// wait. Stores the outcome only if there is more to do.
+    /// Decides the call if this process decides it at once. Without Redis, that is every call that does not wait.
+    /// Stores the outcome in `outcome` unless the result is final.
     fn decide_fast(
         &self,
         limit: &Limit,
@@ -73,8 +75,8 @@ impl Checker {
         with_state!(limit.algorithm(), S => self.decide_as::<S>(charge, outcome))
     }
 
-    /// The same for the algorithm that keeps the state `S`. Compiled for each by itself, because all of them
-    /// together do not fit in registers.
+    /// Decides the call by the algorithm whose state is an `S`. Not inlined, because the variables of all algorithms
+    /// together do not fit in registers (`benches/all -- instructions`).
     #[inline(never)]
     fn decide_as<S: StoredState>(
         &self,
@@ -89,7 +91,7 @@ impl Checker {
         FastDecision { is_final, remaining: decided.remaining, reset_us: decided.reset_us }
     }
 
-    /// Completes a fast decision that was rejected or is observed, and checks any other call.
+    /// Completes the check of a call that the fast path has rejected, or that is observed. Checks all other calls.
     #[inline(never)]
     fn check_slow(
         &self,
@@ -117,7 +119,7 @@ impl Checker {
     fn check_by_request(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let (policy, report) = (limit.policy(), Report::start());
         let is_leased = self.is_leased(limit);
-        // Leased units belong to the count of the limit itself, whatever the terms of the lease are.
+        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
         let lease_id = is_leased.then(|| self.backend.key_id(limit.terms(), key));
         if let Some(decision) = lease_id.and_then(|key_id| self.leases.spend(key_id, cost)) {
             return Check::spent(report, || limit.label(), &decision);
@@ -126,7 +128,7 @@ impl Checker {
         let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
         let report = report.with_key(shadow, &charge.terms, cost, || charge.key_id);
         if cost > charge.terms.capacity() {
-            let rejection = Rejection::never(&label, cost);
+            let rejection = Rejection::cost_exceeds(&label, cost);
             return Check::rejected(Some(report), label, rejection);
         }
         if limit.max_wait().is_none()
@@ -153,12 +155,13 @@ impl Checker {
         })
     }
 
+    /// Peeks at the decision about a call.
     pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let label = limit.label_for(&charge.terms);
         if cost > charge.terms.capacity() {
-            let rejection = Rejection::never(&label, cost);
+            let rejection = Rejection::cost_exceeds(&label, cost);
             return Check::rejected(None, label, rejection);
         }
         let charge = self.backend.address(policy, charge, key);
@@ -169,10 +172,10 @@ impl Checker {
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
         let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
         let capacity = label.capacity;
-        Check::peeking(label, move || async move {
+        Check::pending_peek(label, move || async move {
             let reply = backend.execute(policy, request).await?;
             let Some(key_id) = lease_id else { return Ok(reply) };
-            // Units that this process holds are left as well.
+            // The leased units that this process holds are left as well.
             let (mut outcome, held) = (reply.first(), leases.spendable(key_id));
             outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
             if held >= cost {
@@ -232,6 +235,7 @@ impl Checker {
         }
         let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
         Answer::pending(async move {
+            // Discards twice, because units can be leased while the reset is in flight.
             leases.discard(key_id);
             let result = reset.await;
             leases.discard(key_id);
@@ -246,7 +250,7 @@ impl Checker {
             && self.backend.is_shared(limit.policy())
     }
 
-    /// Returns the terms by which the store counts.
+    /// Returns the terms under which the store counts.
     fn counted(&self, limit: &Limit) -> Terms {
         if self.is_leased(limit) { limit.terms().leased() } else { limit.terms().clone() }
     }

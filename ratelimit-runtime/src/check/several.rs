@@ -10,7 +10,7 @@ use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
 use crate::store::{Charge, OneOrMany, Request};
 
-/// The charges of a call, no two of one count, each with the label of its limit.
+/// The charges of a call, each of another count, with the labels of their limits.
 struct MergedParts {
     charges: Vec<Arc<Charge>>,
     labels: Vec<LimitLabel>,
@@ -40,7 +40,7 @@ impl Checker {
         let report = report.with_keys(first.is_shadow(), keys);
         let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
         if let Some(index) = too_large {
-            let rejection = Rejection::never(&labels[index], charges[index].cost);
+            let rejection = Rejection::cost_exceeds(&labels[index], charges[index].cost);
             return Check::rejected(Some(report), labels[index].clone(), rejection);
         }
         let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));

@@ -1,5 +1,6 @@
-//! The functions that the expansion of the attribute calls, and those that the tests of the workspace need. They are
-//! not public: they change together with `ratelimit-macros`, so the two crates require each other's exact version.
+//! The functions that the expansion of the attribute calls, and some for the tests of the workspace. This module is
+//! not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
+//! exact version of that crate.
 
 mod site;
 
@@ -19,8 +20,8 @@ pub use crate::store::redis::script_text;
 /// A [`Part`] whose key need not be `Sync`.
 pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
 
-/// Starts the check of a call. The future owns what it needs, so that nothing which the key borrows lives
-/// across the `await`.
+/// Starts the check of a call. The future borrows nothing, so it does not hold the borrows of the key across the
+/// `await`.
 pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
     limiter::with_current(
         |limiter| limiter.check(limit, key, cost).pass(),
@@ -52,7 +53,7 @@ pub fn return_units(
     limiter.checker().return_units(limit, &key, cost, at)
 }
 
-/// Returns the limit under which leases of `limit` are charged, and for how many microseconds they last.
+/// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.
 #[must_use]
 pub fn leased(limit: &Limit) -> (Limit, u64) {
     (limit.counted_as_lease(), limit.terms().lease_us())
@@ -64,12 +65,12 @@ pub fn reject<R: FromRejection>(rejection: Rejection) -> R {
     R::from_rejection(rejection)
 }
 
-/// Returns the return value of a rejected call, made by `on_limited`.
+/// Returns the return value of a rejected call, from `on_limited`.
 pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
     on_limited(rejection)
 }
 
-/// Returns a period that was written as a literal.
+/// Returns the period of a literal.
 #[must_use]
 pub const fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)

@@ -1,9 +1,9 @@
 //! The positions of annotated functions, to find limits that share a name by mistake.
 //!
-//! The default name of a limit is `crate::module::function`. It contains no type, because a macro on a method
-//! cannot see the type: without a warning, two methods of one name would silently share their counts. Functions
-//! can share a name that the user chose on purpose; two aligns under it are a mistake, because they count
-//! separately.
+//! The default name of a limit is `crate::module::function`. It does not contain the type of a method, because a
+//! macro on a method cannot see the type. So two methods with one name would share their counts without a warning.
+//! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
+//! count separately.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,20 @@ use crate::limit::{Algorithm, Align, Limit, Name, Period};
 /// An annotated function with a limit.
 #[derive(Debug)]
 pub struct Site {
-    /// File, line and column.
+    /// The file, the line and the column.
     position: &'static str,
-    /// The user chose the name of the limit.
+    /// Whether the user chose the name of the limit.
     is_named: bool,
     visited: AtomicBool,
 }
 
-/// Name, algorithm and period: functions that agree on these are compared.
+/// A name, an algorithm and a period. Functions that agree on these share a name.
 type SharedName = (Name, Algorithm, Period);
 
 /// The position of a function, and the align of its limit.
 type Registration = (&'static str, Option<Align>);
 
+/// The first registration of each name.
 static FIRST: Lazy<Mutex<HashMap<SharedName, Registration>>> = Lazy::new(Mutex::default);
 
 impl Site {

@@ -18,9 +18,9 @@
 //! and `b` that is not zero. The block with `i` blocks after it has the terms kⁱ·x·b and kⁱ·y·a, which no
 //! other block has. If both texts have the same number of blocks, these terms do not cancel out for a block
 //! in which the texts differ, because `x` and `y` are below 2⁶⁰. Otherwise, the first block of the longer
-//! text has a term kⁱ·a·b with an `i` that is greater than all in the other text. The degree of the
-//! polynomial is at most the number of blocks plus 1, so the polynomial is zero for at most a fraction of
-//! (blocks + 1) ÷ p of all secrets (Schwartz 1980, Zippel 1979).
+//! text has a term kⁱ·a·b, and the other text has no term with an `i` as large. The degree of the polynomial is
+//! at most the number of blocks plus 1, so the polynomial is zero for at most a fraction of (blocks + 1) ÷ p of
+//! all secrets (Schwartz 1980, Zippel 1979).
 //!
 //! A fingerprint has two such hashes with independent secrets. So two texts of up to 1,024 bytes, which are
 //! 74 blocks, collide with a probability of at most (75 ÷ p)², less than 2⁻¹⁰⁹. An attacker who sends keys
@@ -59,7 +59,7 @@ impl Secret {
     pub(crate) fn random() -> Self {
         let random = RandomState::new();
         let mut counter = 0_u32;
-        // SipHash with a random key, of a counter.
+        // Hashes a counter by SipHash under a random key.
         let mut number = || loop {
             counter += 1;
             let number = random.hash_one(counter) >> 3;
@@ -77,8 +77,8 @@ impl Secret {
     }
 }
 
-/// Computes the fingerprint of a text. The rare cases are out of line and take and return the hasher by
-/// value, so that it stays in registers otherwise (`benches/all -- embedded`).
+/// Computes the fingerprint of a text. The rare cases are out of line, and take and return the hasher by value.
+/// So in all other cases the hasher stays in registers (`benches/all -- embedded`).
 #[derive(Clone, Copy)]
 pub(super) struct TextHasher<'a> {
     secret: &'a Secret,
@@ -181,7 +181,7 @@ impl TextHasher<'_> {
 /// Returns the number with these bytes in little-endian order; at most [`BLOCK`] bytes.
 #[inline(always)]
 fn number(bytes: &[u8]) -> u128 {
-    // Two overlapping reads of a fixed length are faster than one read of a variable length.
+    // Two overlapping reads of a fixed length save a copy of a variable length (`benches/all -- instructions`).
     if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk()) {
         let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
         let last = (last >> 8) >> (8 * (15 - bytes.len()));
@@ -229,7 +229,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// Computes a fingerprint by its definition.
+    /// Computes a fingerprint by the definition above, one byte at a time.
     fn by_definition(secret: &Secret, value: &[u8]) -> u128 {
         let doubled = |byte: &u8| vec![*byte; if *byte == MARK { 2 } else { 1 }];
         let text: Vec<u8> = value.iter().flat_map(doubled).collect();

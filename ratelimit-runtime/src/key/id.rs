@@ -1,15 +1,16 @@
-//! The number of a count.
+//! The id of a count.
 
 use crate::limit::Identity;
 
-/// A count: the fingerprint of a key, combined with the identity of a limit.
+/// The id of a count: the fingerprint of a key, combined with the identity of a limit.
 ///
-/// Two keys under one identity meet with a probability below 2⁻¹⁰⁹; `fingerprint.rs` proves it.
+/// Two keys under one identity have the same id with a probability below 2⁻¹⁰⁹; `fingerprint.rs` proves this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyId(u128);
 
 impl KeyId {
-    /// The id of no count. It is above all others: bit 63 is 0 in every identity and every fingerprint.
+    /// The id of no count. It is greater than the id of each count, in which bit 63 is 0: that bit is 0 in every
+    /// identity and in every fingerprint.
     pub(crate) const NONE: Self = Self(u128::MAX);
 
     #[inline]
@@ -31,7 +32,7 @@ impl KeyId {
         ((self.0 ^ identity.hash()) >> 64) as u64
     }
 
-    /// Returns an id for several counts together, in this order.
+    /// Combines the ids of several counts into one. The order matters.
     pub(crate) fn combine(ids: impl Iterator<Item = Self>) -> Self {
         Self(ids.fold(0, |all, id| all.rotate_left(1) ^ id.0))
     }

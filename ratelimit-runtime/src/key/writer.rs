@@ -10,9 +10,9 @@
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
 //! | `name{(}` | the count of a limit for a key with an empty text, because Redis ignores an empty hash tag |
 //!
-//! The braces are a Redis Cluster hash tag. All counts of one key are in one slot, so one script can decide
-//! several limits of the key. A value cannot choose its slot, because its braces are escaped. Counts without
-//! a key have no hash tag: their names distribute them over the slots.
+//! The braces are a Redis Cluster hash tag. All counts of one key are in one hash slot, so one script can decide
+//! several limits of the key. A value cannot choose its hash slot, because its braces are escaped. Counts
+//! without a key have no hash tag: their names distribute them over the hash slots.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ use crate::limit::{Align, Terms};
 /// The text of `()`.
 const NO_KEY: u8 = b'%';
 
-/// The text of a key. A middleware keeps it after the request that the key was read from.
+/// The text of a key. A middleware keeps it longer than the request that contained the key.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(dead_code, reason = "middleware owns keys")
@@ -33,7 +33,7 @@ pub(crate) struct OwnedKey(Box<[u8]>);
 
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        // Not the text of a value, in which each `%` is escaped.
+        // A `%` alone is the text of `()`. In the text of a value, each `%` is escaped.
         if *self.0 == [NO_KEY] {
             return out.no_key();
         }
@@ -60,7 +60,7 @@ pub struct KeyWriter<'a> {
     output: KeyOutput<'a>,
 }
 
-/// Whether the parts of a key become a text or a fingerprint.
+/// The output of a [`KeyWriter`]: a text or a fingerprint.
 enum KeyOutput<'a> {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     Text(&'a mut Vec<u8>),
@@ -106,10 +106,10 @@ impl KeyWriter<'_> {
     }
 
     /// Writes the name of a count: the algorithm, the period, the align, the name of the limit, and the key.
-    /// Two periods or two aligns cannot share a count, because a window that has ended for one of them still
-    /// counts for the other.
+    /// The period and the align are in the name, because a window that has ended under one period can still be
+    /// open under another.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
-    pub(crate) fn count(&mut self, terms: &Terms, key: &dyn Key) {
+    pub(crate) fn count_name(&mut self, terms: &Terms, key: &dyn Key) {
         self.raw(terms.algorithm().as_str().as_bytes());
         self.separator();
         let (count, unit) = terms.period().in_units();
@@ -131,7 +131,7 @@ impl KeyWriter<'_> {
             if let KeyOutput::Text(text) = &mut self.output
                 && text.ends_with(b"{")
             {
-                // Different from all other keys: their parentheses are closed.
+                // Differs from the texts of all other keys, because their parentheses are closed.
                 text.push(b'(');
             }
             self.raw(b"}");
@@ -175,7 +175,7 @@ impl KeyWriter<'_> {
             }
         }
 
-        // If `Display` fails in the middle, the key is the text up to there.
+        // If `Display` fails, the key is the text that it has written before.
         let _ = fmt::Write::write_fmt(&mut Escaped(self), value);
     }
 
@@ -240,7 +240,7 @@ impl fmt::Debug for KeyWriter<'_> {
     }
 }
 
-/// Whether each byte is escaped, as a table for the scan of a value.
+/// For each byte, whether it is escaped in a value.
 const ESCAPED: [bool; 256] = {
     let (mut escaped, mut byte) = ([false; 256], 0);
     while byte < 256 {
@@ -279,26 +279,28 @@ mod tests {
     fn the_name_of_a_count_contains_algorithm_period_limit_and_key() {
         const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
         let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| out.count(LIMIT.terms(), &("a", 7)));
+        KeyWriter::append(&mut text, |out| out.count_name(LIMIT.terms(), &("a", 7)));
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
         // An empty text and `()` are different keys.
         for (key, expected) in [(&"" as &dyn Key, "a{(}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
-            KeyWriter::append(&mut text, |out| out.count(limit.terms(), key));
+            KeyWriter::append(&mut text, |out| out.count_name(limit.terms(), key));
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
 
-            // An `OwnedKey` has the same name.
+            // An `OwnedKey` gives the same name.
             let mut again = Vec::new();
-            KeyWriter::append(&mut again, |out| out.count(limit.terms(), &KeyWriter::owned(key)));
+            KeyWriter::append(&mut again, |out| {
+                out.count_name(limit.terms(), &KeyWriter::owned(key))
+            });
             assert_eq!(again, text);
         }
 
         // The name of a limit cannot imitate another name with a key.
         let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
-        KeyWriter::append(&mut forged, |out| out.count(forged_limit.terms(), &"c"));
+        KeyWriter::append(&mut forged, |out| out.count_name(forged_limit.terms(), &"c"));
         assert_eq!(forged, b"fixed:1500ms:a%7Bb%7D{c}");
     }
 

@@ -1,4 +1,4 @@
-//! The lease of one count: the units it holds, and the calls that wait for more.
+//! The lease of one count: the units that the process holds, and the calls that wait for more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
 
-/// What is leased, and how.
+/// The count of a lease, and the settings of its limit.
 pub(super) struct LeaseTarget {
-    /// A call under the terms of the lease. Only that call uses its cost.
+    /// The charge of the call that created this target, under the terms of the lease. Other calls do not use its
+    /// cost.
     pub(super) charge: Arc<Charge>,
     pub(super) policy: Policy,
     /// The most units that the process may hold.
     pub(super) max_units: u32,
-    /// For how long after their charge units may be spent, in microseconds.
+    /// The time after their charge in which units may be spent, in microseconds.
     pub(super) lifetime: u64,
 }
 
@@ -43,17 +44,17 @@ pub(super) struct LeaseEntry {
     pub(super) target: Arc<LeaseTarget>,
     pub(super) held: HeldUnits,
     pub(super) waiters: VecDeque<LeaseWaiter>,
-    /// How many calls have waited.
+    /// The number of calls that have waited so far.
     pub(super) arrivals: u64,
-    /// How many of the waiters the request in flight includes.
+    /// The number of waiters that the request in flight includes.
     pub(super) included: usize,
-    /// The runtime of the request in flight. That runtime may stand still, so calls of others do not wait.
+    /// The runtime of the request in flight. It may be blocked, so calls of other runtimes do not wait for it.
     pub(super) fetching: Option<Id>,
-    /// The count was reset while the request was in flight.
+    /// Whether the count was reset while the request was in flight.
     pub(super) reset: bool,
-    /// Until when nothing is leased, because the store has rejected a lease.
+    /// The time until which no units are leased, because the store has rejected a lease.
     pub(super) paused: u64,
-    /// The end of the lease is scheduled.
+    /// Whether the end of the lease is scheduled.
     pub(super) scheduled: bool,
 }
 
@@ -61,14 +62,15 @@ pub(super) struct LeaseEntry {
 #[derive(Clone, Copy, Default)]
 pub(super) struct HeldUnits {
     pub(super) units: u32,
-    /// How many units were charged.
+    /// The number of units that were charged.
     pub(super) charged: u32,
-    /// When they were charged, by the clock of the store.
+    /// The time of the charge, by the clock of the store.
     pub(super) at: u64,
-    /// When they were requested and until when they may be spent, by the clock of this process.
+    /// The time of the request, by the clock of this process.
     pub(super) requested: u64,
+    /// The time until which the units may be spent, by the clock of this process.
     pub(super) until: u64,
-    /// What the store replied.
+    /// From the reply of the store, as is `reset_us`.
     pub(super) remaining: u32,
     pub(super) reset_us: u64,
 }
@@ -91,11 +93,11 @@ pub(super) struct UnspentUnits {
 pub(super) struct LeaseRequest {
     pub(super) target: Arc<LeaseTarget>,
     pub(super) units: u32,
-    /// What was held before.
+    /// The units that were held before.
     pub(super) unspent: Option<UnspentUnits>,
 }
 
-/// What a waiter receives, once the ledger is unlocked.
+/// A reply to a waiter, which is sent once the ledger is unlocked.
 pub(super) struct Delivery {
     pub(super) to: oneshot::Sender<LeaseReply>,
     pub(super) content: DeliveryContent,
@@ -115,7 +117,7 @@ impl LeaseEntry {
         Self { target, held, waiters, arrivals: 0, included: 0, fetching, reset, paused, scheduled }
     }
 
-    /// Spends `cost` units, if that many can be spent.
+    /// Spends `cost` units if the process holds as many.
     pub(super) fn take(&mut self, cost: u32, now: u64) -> Option<Reply> {
         if cost > self.held.spendable(now) {
             return None;
@@ -150,8 +152,8 @@ impl LeaseEntry {
         UnspentUnits::new(Arc::clone(&self.target), units, at)
     }
 
-    /// Prepares the next lease: the units that the waiters need, and at least twice the units that were spent
-    /// of the last lease.
+    /// Prepares the next lease: the units that the waiters need, and at least twice the units of the last lease that
+    /// were spent.
     pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
         let first = self.waiters.front()?.cost;
         let HeldUnits { units, charged, until, .. } = self.held;
@@ -163,7 +165,7 @@ impl LeaseEntry {
         let needed = needed.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
         let units = needed.max(ahead).min(self.target.capacity()).max(first);
         self.included = self.waiters.len();
-        // A reset before this moment does not affect the units that are about to be charged.
+        // A reset before this request does not affect the units that it will charge.
         self.reset = false;
         let unspent = self.take_unspent();
         self.held = HeldUnits { until, ..HeldUnits::default() };

@@ -1,5 +1,5 @@
-//! The task that requests leases on behalf of all calls that wait for a count. It is a task of its own, so
-//! that a call which is dropped loses nothing.
+//! The task that requests leases for all calls that wait for a count. It is a separate task, so that no units are
+//! lost when a call is dropped.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) struct LeaseFetch {
     ended: bool,
 }
 
-/// The task also ends with its runtime.
+/// The task also ends when its runtime shuts down.
 impl Drop for LeaseFetch {
     fn drop(&mut self) {
         if !self.ended {
@@ -43,7 +43,7 @@ impl LeaseFetch {
             let request = Request::decide(target.charge_of(units));
             let result = self.leases.backend.try_execute(target.policy, &request).await;
             self.ended = result.as_ref().is_ok_and(|reply| !reply.is_allowed());
-            self.settle(units, requested, result);
+            self.apply_reply(units, requested, result);
             if self.ended {
                 return;
             }
@@ -51,7 +51,7 @@ impl LeaseFetch {
     }
 
     /// Applies the reply of the store to the ledger.
-    fn settle(&self, units: u32, requested: u64, result: Result<Reply, StoreError>) {
+    fn apply_reply(&self, units: u32, requested: u64, result: Result<Reply, StoreError>) {
         let (ledger, now) = (&self.leases.ledger, self.now());
         match result {
             Ok(reply) if reply.is_allowed() => {
@@ -69,7 +69,7 @@ impl LeaseFetch {
         self.leases.watch();
     }
 
-    /// Sends waiters what they receive. Units for a call that has left come back on drop.
+    /// Sends the deliveries to their waiters. Units for a call that was dropped come back.
     fn deliver(&self, deliveries: Vec<Delivery>) {
         for Delivery { to, content } in deliveries {
             let _ = to.send(match content {
@@ -91,7 +91,7 @@ impl LeaseFetch {
     }
 }
 
-/// Units on their way to a waiter. They come back if the waiter does not take them.
+/// Units on their way to a waiter. If the waiter does not spend them, they return to the ledger or to the store.
 pub(super) struct DeliveredUnits {
     leases: Arc<Leases>,
     key_id: KeyId,

@@ -1,7 +1,7 @@
-//! The ledger of leases: the lease of each count, and when each lease ends. The number of counts is bounded.
+//! The ledger of leases: the lease of each count, and the time at which it ends. The number of counts is bounded.
 //!
-//! The ledger sends no requests. Under a lock it decides what each waiter receives; the caller delivers it
-//! after the lock.
+//! The ledger sends no requests. Under a lock, it decides which reply each waiter receives. The caller sends these
+//! replies after the lock is released.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,38 +21,38 @@ use crate::limit::Algorithm;
 use crate::reply::{Source, StoreError};
 use crate::store::Reply;
 
-/// Enough shards that threads rarely wait for one; a power of two.
+/// The number of shards: so many that threads rarely wait for a lock; a power of two.
 const SHARDS: usize = 64;
 
-/// The most counts of a shard. Beyond that, nothing is leased.
+/// The most counts of a shard. Further counts are not leased.
 const MAX_ENTRIES: usize = 1024;
 
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<HashMap<KeyId, LeaseEntry>>]>,
     ends: Mutex<LeaseEnds>,
-    /// Notified when there is an earlier end, or when the watch must stop.
+    /// Notified when another lease is scheduled, or when the watch must end.
     pub(super) changed: Arc<Notify>,
 }
 
-/// When to look at each lease again.
+/// The times at which the watch checks each lease again.
 #[derive(Default)]
 struct LeaseEnds {
     queue: BinaryHeap<Reverse<(u64, KeyId)>>,
     is_watched: bool,
 }
 
-/// What a call finds in the ledger.
-pub(super) enum LedgerEntry {
+/// The result of [`LeaseLedger::enter`].
+pub(super) enum EnterResult {
     Spent(Reply),
-    /// The reply will come; from a [`LeaseFetch`](super::fetch::LeaseFetch) that the caller spawns, if it is
-    /// the first.
+    /// The call waits for a reply. If it is the first, the caller spawns the
+    /// [`LeaseFetch`](super::fetch::LeaseFetch) that sends the reply.
     Waiting {
         reply: oneshot::Receiver<LeaseReply>,
-        /// Identifies the call.
+        /// The number of the call, which identifies it.
         arrival: u64,
         is_first: bool,
     },
-    /// This count cannot be leased now.
+    /// The count cannot be leased now.
     NotLeased,
 }
 
@@ -67,7 +67,7 @@ impl Default for LeaseLedger {
 }
 
 impl LeaseLedger {
-    /// Spends `cost` units if they are held and no call waits for them. Returns the reply and the capacity.
+    /// Spends `cost` units if the process holds them and no call waits. Returns the reply and the capacity.
     #[inline]
     pub(super) fn spend(&self, key_id: KeyId, cost: u32, now: u64) -> Option<(Reply, u32)> {
         let mut shard = self.shard(key_id);
@@ -75,56 +75,56 @@ impl LeaseLedger {
         Some((entry.take(cost, now)?, entry.target.charge.terms.capacity()))
     }
 
-    /// Returns how many units could be spent.
+    /// Returns the number of units that calls can spend.
     pub(super) fn spendable(&self, key_id: KeyId, now: u64) -> u32 {
         let shard = self.shard(key_id);
         shard.get(&key_id).map_or(0, |entry| entry.held.spendable(now))
     }
 
-    /// Spends units that are held, or waits for more.
+    /// Spends units that the process holds, or adds the call to the waiters.
     pub(super) fn enter(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
         cost: u32,
         now: u64,
-    ) -> LedgerEntry {
+    ) -> EnterResult {
         let mut shard = self.shard(key_id);
         if shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id) {
-            return LedgerEntry::NotLeased;
+            return EnterResult::NotLeased;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         let runtime = Handle::current().id();
-        if now < entry.paused || entry.fetching.is_some_and(|fetching| fetching != runtime) {
-            return LedgerEntry::NotLeased;
+        if now < entry.paused || entry.fetching.is_some_and(|other| other != runtime) {
+            return EnterResult::NotLeased;
         }
         if !entry.target.is_same(target) {
             if entry.fetching.is_some() {
-                return LedgerEntry::NotLeased;
+                return EnterResult::NotLeased;
             }
             entry.target = Arc::clone(target);
         }
         if entry.waiters.is_empty()
             && let Some(reply) = entry.take(cost, now)
         {
-            return LedgerEntry::Spent(reply);
+            return EnterResult::Spent(reply);
         }
         let (reply_to, reply) = oneshot::channel();
         entry.arrivals += 1;
         let arrival = entry.arrivals;
         entry.waiters.push_back(LeaseWaiter { arrival, cost, reply_to });
         let is_first = entry.fetching.replace(runtime).is_none();
-        LedgerEntry::Waiting { reply, arrival, is_first }
+        EnterResult::Waiting { reply, arrival, is_first }
     }
 
-    /// Returns whether a call still waits and the request in flight does not include it.
+    /// Returns whether a call still waits, and the request in flight does not include it.
     pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
         let shard = self.shard(key_id);
         let Some(entry) = shard.get(&key_id) else { return false };
         entry.waiters.iter().skip(entry.included).any(|waiter| waiter.arrival == arrival)
     }
 
-    /// Serves waiters from the units that are held. Returns the next lease to request; `None` if no call
+    /// Serves waiters from the units that the process holds. Returns the next lease to request; `None` if no call
     /// waits, which ends the fetch.
     pub(super) fn next_request(
         &self,
@@ -149,7 +149,7 @@ impl LeaseLedger {
         let request = entry.request(now);
         if request.is_none() {
             entry.fetching = None;
-            // The watch removes the others.
+            // If the end of the lease is scheduled, the watch removes the entry.
             if !entry.scheduled {
                 shard.remove(&key_id);
             }
@@ -157,8 +157,8 @@ impl LeaseLedger {
         (deliveries, request)
     }
 
-    /// Records that the store has charged `units` units: serves the waiters that the request included, and
-    /// holds the rest. Also returns the units that cannot be held.
+    /// Records that the store has charged `units` units: serves the waiters that the request included, and keeps the
+    /// rest. Also returns the units that the process must not keep.
     pub(super) fn charged(
         &self,
         key_id: KeyId,
@@ -188,7 +188,7 @@ impl LeaseLedger {
             remaining: outcome.remaining,
             reset_us: outcome.reset_us,
         };
-        // The store has decided these calls, however long its reply took.
+        // The store has admitted these calls, so they spend units also after the lifetime of the lease.
         let mut source = Source::Redis;
         for _ in 0..std::mem::take(&mut entry.included) {
             let Some(cost) = entry.waiters.front().map(|first| first.cost) else { break };
@@ -207,7 +207,7 @@ impl LeaseLedger {
         entry.held.units -= excess;
         let end = entry.held.until;
         if std::mem::take(&mut entry.reset) {
-            // The count of these units is gone.
+            // The reset has removed the count to which these units could return.
             (excess, entry.held) = (0, HeldUnits { until: end, ..HeldUnits::default() });
         }
         let was_scheduled = std::mem::replace(&mut entry.scheduled, true);
@@ -223,8 +223,8 @@ impl LeaseLedger {
         }
     }
 
-    /// Records that the store has rejected a lease of `units` units, which is also the reply to a waiter of
-    /// that cost. Ends the fetch; nothing is leased for the lifetime of a lease.
+    /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to a waiter of
+    /// that cost. Ends the fetch. For the lifetime of a lease, the count is not leased.
     pub(super) fn rejected(
         &self,
         key_id: KeyId,
@@ -277,8 +277,8 @@ impl LeaseLedger {
         drop(waiting);
     }
 
-    /// Takes back units that a waiter did not take. Returns false if they are of another charge than the units
-    /// held now, and must be given back to the store.
+    /// Takes back units that a waiter did not spend. Returns `false` if they are of another charge than the units
+    /// that the process holds now. The caller then returns them to the store.
     pub(super) fn put_back(&self, key_id: KeyId, unspent: &UnspentUnits) -> bool {
         let UnspentUnits { units, at, .. } = *unspent;
         let mut shard = self.shard(key_id);
@@ -295,7 +295,7 @@ impl LeaseLedger {
         }
     }
 
-    /// Takes all units that are held.
+    /// Takes all units that the process holds.
     pub(super) fn take_all(&self) -> Vec<UnspentUnits> {
         let take = |shard: &Mutex<HashMap<KeyId, LeaseEntry>>| {
             let mut shard = lock(shard);
@@ -304,7 +304,7 @@ impl LeaseLedger {
         self.shards.iter().flat_map(take).collect()
     }
 
-    /// Takes the units whose lease has ended, and removes the counts that no call uses.
+    /// Takes the units whose lease has ended, and removes the leases that no call uses.
     pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
         let mut expired = Vec::new();
         while let Some(key_id) = self.next_due(now) {
@@ -332,13 +332,13 @@ impl LeaseLedger {
         ends.queue.pop().map(|Reverse((_, key_id))| key_id)
     }
 
-    /// Returns whether the caller must start to watch for ends.
+    /// Returns whether the caller must start the watch, and marks the watch as started.
     pub(super) fn starts_watch(&self) -> bool {
         let mut ends = self.ends();
         !ends.queue.is_empty() && !std::mem::replace(&mut ends.is_watched, true)
     }
 
-    /// Returns the next end; `None` if nothing is held, which ends the watch.
+    /// Returns the next end; `None` if no lease is scheduled, which ends the watch.
     pub(super) fn next_end(&self) -> Option<u64> {
         let mut ends = self.ends();
         let end = ends.queue.peek().map(|Reverse((end, _))| *end);

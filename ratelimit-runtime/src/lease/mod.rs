@@ -2,15 +2,15 @@
 //!
 //! Why a lease never admits too much: a unit is spent at most one lifetime after it was charged, measured
 //! from the request. So the units spent in any period were charged within a period and a lifetime. The store
-//! counts leases under terms that are stricter by that (see [`Terms::leased`](crate::limit::Terms::leased)):
-//! over a period longer by the lifetime, or into a bucket smaller by what refills in it. The units of a fixed
-//! window never outlive it.
+//! counts leases under stricter terms (see [`Terms::leased`](crate::limit::Terms::leased)): the period is longer
+//! by the lifetime, or the bucket is smaller by the tokens that refill in the lifetime. In a fixed window, units
+//! are never spent after the end of the window.
 //!
-//! Unspent units go back by [`Op::Return`]. In any order and however late, the store then counts no less than
-//! what was spent and what is held.
+//! Unspent units are given back by [`Op::Return`]. After any number of returns, in any order and at any time, the
+//! store counts at least the units that were spent or are held.
 //!
-//! A call takes units that its process holds. If they do not suffice, a task requests more for all calls that
-//! wait. If the store rejects the lease, there is nothing to lease: for one lifetime, each call sends its own
+//! A call spends units that its process holds. If they do not suffice, a task requests more for all calls that
+//! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
 //! request.
 
 mod entry;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use self::entry::{LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
-use self::ledger::{LeaseLedger, LedgerEntry};
+use self::ledger::{EnterResult, LeaseLedger};
 use crate::algorithm::Op;
 use crate::backend::Backend;
 use crate::clock::before;
@@ -33,10 +33,11 @@ use crate::limit::Limit;
 use crate::reply::{Decision, StoreError};
 use crate::store::{Charge, Reply, Request};
 
-/// A call waits for the request in flight for this fraction of its deadline, and then sends its own.
-const PATIENCE: u32 = 16;
+/// A call waits for the request in flight for its deadline divided by this number. If that request does not include
+/// the call, the call then sends its own request.
+const WAITS_PER_DEADLINE: u32 = 16;
 
-/// How many give-backs are in flight at a time.
+/// The number of give-backs that are in flight at a time.
 const CONCURRENT_RETURNS: usize = 64;
 
 /// The leases of a limiter.
@@ -45,7 +46,7 @@ pub(crate) struct Leases {
     ledger: LeaseLedger,
 }
 
-/// What a waiter receives.
+/// The reply that a waiter receives.
 enum LeaseReply {
     Units(DeliveredUnits),
     Rejected(Reply),
@@ -59,7 +60,7 @@ impl Leases {
         Arc::new(Self { backend, ledger: LeaseLedger::default() })
     }
 
-    /// Spends units that this process holds. `key_id` is the count under the terms of the limit itself.
+    /// Spends units that this process holds. `key_id` is the id under the terms of the limit, not of the lease.
     #[inline]
     pub(crate) fn spend(&self, key_id: KeyId, cost: u32) -> Option<Decision> {
         if cost == 0 {
@@ -69,12 +70,12 @@ impl Leases {
         Some(Decision::new(capacity, &reply.first(), reply.source))
     }
 
-    /// Returns how many units this process could spend.
+    /// Returns the number of units that this process can spend.
     pub(crate) fn spendable(&self, key_id: KeyId) -> u32 {
         self.ledger.spendable(key_id, self.backend.clock().steady())
     }
 
-    /// Prepares a call for which this process does not hold enough. `charge` is under the terms of the lease.
+    /// Prepares a call for which this process does not hold enough units. `charge` is under the terms of the lease.
     pub(crate) fn call(
         self: &Arc<Self>,
         limit: &Limit,
@@ -106,12 +107,12 @@ impl Leases {
     fn return_in_background(&self, unspent: UnspentUnits) {
         let backend = Arc::clone(&self.backend);
         self.backend.background().spawn(async move {
-            // Units that are lost on the way leave the window by themselves.
+            // A failure is not reported: the units then leave the window by themselves.
             let _ = return_one(&backend, unspent).await;
         });
     }
 
-    /// Gives back the units of each lease that ends, while any are held.
+    /// Starts the job that gives back the units of each lease that ends.
     fn watch(self: &Arc<Self>) {
         if !self.ledger.starts_watch() {
             return;
@@ -122,17 +123,17 @@ impl Leases {
             while let Some((leases, end)) = watch.next_end() {
                 let changed = Arc::clone(&leases.ledger.changed);
                 drop(leases);
-                before(clock.sleep_to(end), changed.notified()).await;
+                before(clock.sleep_until_steady(end), changed.notified()).await;
                 let Some(leases) = watch.0.upgrade() else { return };
                 let expired = leases.ledger.take_expired(clock.steady());
-                // Units that are lost sit unused until they leave the window by themselves.
+                // A failure is not reported: the units then sit unused until they leave the window by themselves.
                 let _ = return_all(&leases.backend, expired).await;
             }
         });
     }
 }
 
-/// Returns the units of all leases once the limiter is gone.
+/// Gives back the units of all leases when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
         let unspent = self.ledger.take_all();
@@ -154,32 +155,32 @@ async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), Stor
 
 /// Gives back units of several counts. Returns the first error.
 async fn return_all(backend: &Arc<Backend>, unspent: Vec<UnspentUnits>) -> Result<(), StoreError> {
-    let mut lanes: Vec<Vec<_>> = Vec::new();
-    lanes.resize_with(CONCURRENT_RETURNS.min(unspent.len()), Vec::new);
+    let mut shares: Vec<Vec<_>> = Vec::new();
+    shares.resize_with(CONCURRENT_RETURNS.min(unspent.len()), Vec::new);
     for (index, units) in unspent.into_iter().enumerate() {
-        lanes[index % CONCURRENT_RETURNS].push(units);
+        shares[index % CONCURRENT_RETURNS].push(units);
     }
-    let lane = |units: Vec<UnspentUnits>| {
+    let return_share = |share: Vec<UnspentUnits>| {
         let backend = Arc::clone(backend);
         async move {
             let mut result = Ok(());
-            for units in units {
+            for units in share {
                 let returned = return_one(&backend, units).await;
                 result = result.and(returned);
             }
             result
         }
     };
-    let lanes: Vec<_> = lanes.into_iter().map(|units| tokio::spawn(lane(units))).collect();
+    let tasks: Vec<_> = shares.into_iter().map(|share| tokio::spawn(return_share(share))).collect();
     let mut result = Ok(());
-    for lane in lanes {
+    for task in tasks {
         // A task fails only if its runtime shuts down.
-        result = result.and(lane.await.unwrap_or(Err(StoreError::NoRuntime)));
+        result = result.and(task.await.unwrap_or(Err(StoreError::NoRuntime)));
     }
     result
 }
 
-/// The job that watches for ends. It may also end with the background thread.
+/// The job that gives back the units of leases that end. It also ends with the background thread.
 struct LeaseWatch(Weak<Leases>);
 
 impl LeaseWatch {
@@ -218,27 +219,27 @@ impl LeasedCall {
         result.or_else(|error| backend.fall_back(policy, &request, error))
     }
 
-    /// Waits for the request of this call or of another call. Sends one for this call alone if that would
-    /// take too long, or if the count is not leased.
+    /// Waits for the reply to a lease request. If that takes too long, or if the count is not leased, sends a request
+    /// for this call alone.
     async fn decide_by(&self, by: Instant) -> Result<Reply, StoreError> {
         let Self { leases, key_id, target } = self;
         let (deadline, cost) = (leases.backend.deadline(), target.charge.cost);
         let late = || StoreError::Timeout { deadline };
-        // If a fetch ends with its runtime, its waiters of other runtimes try once more.
+        // If a fetch ends with its runtime before it replies, the call tries once more.
         for _ in 0..2 {
             let now = leases.backend.clock().steady();
             let (mut reply, arrival) = match leases.ledger.enter(*key_id, target, cost, now) {
-                LedgerEntry::Spent(reply) => return Ok(reply),
-                LedgerEntry::NotLeased => break,
-                LedgerEntry::Waiting { reply, arrival, is_first } => {
+                EnterResult::Spent(reply) => return Ok(reply),
+                EnterResult::NotLeased => break,
+                EnterResult::Waiting { reply, arrival, is_first } => {
                     if is_first {
                         LeaseFetch::spawn(leases, *key_id);
                     }
                     (reply, arrival)
                 }
             };
-            // One timer at a time: most replies come within the first.
-            let mut received = timeout(deadline / PATIENCE, &mut reply).await;
+            // Saves the second timer for most calls: their replies come within the first timeout.
+            let mut received = timeout(deadline / WAITS_PER_DEADLINE, &mut reply).await;
             if received.is_err() {
                 if leases.ledger.is_not_included(*key_id, arrival) {
                     break;

@@ -1,9 +1,9 @@
-//! The algorithms by which a limit can count. "Adding an algorithm" in CONTRIBUTING.md lists the other places
-//! that know them.
+//! The algorithms by which a limit can count. CONTRIBUTING.md, "Adding an algorithm", lists the other parts of
+//! an algorithm.
 
 use std::fmt;
 
-/// Defines the algorithms from one list: the variants, all of them in a row, and their words.
+/// Defines from one list: the variants, the constant `ALL`, and the words.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $algorithm:ident = $word:literal,)*) => {
         /// The algorithm by which a limit counts.

@@ -2,20 +2,21 @@
 
 use super::{InvalidLimit, Period, Rate, WindowScale};
 
-/// Threshold and burst, with what a decision needs that follows from them and the period.
+/// Threshold and burst, and the values that a decision derives from them and the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Amounts {
     pub(super) threshold: u32,
     /// The most that is admitted at once: the burst of a bucket, the threshold of a window.
     pub(super) capacity: u32,
-    /// The tokens that a bucket keeps while leased units can be spent; 0 unless units are leased.
-    pub(super) reserved: u32,
+    /// The level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
+    /// these are the amounts of a lease.
+    pub(super) lease_reserve: u32,
     pub(super) rate: Rate,
     pub(super) scale: WindowScale,
 }
 
 impl Amounts {
-    /// Fails if a bucket with these amounts takes over 100 years to fill.
+    /// Derives the amounts. Fails if a bucket with them takes over 100 years to fill.
     pub(super) const fn new(
         threshold: u32,
         capacity: u32,
@@ -24,13 +25,13 @@ impl Amounts {
         match Rate::new(threshold, period.micros(), capacity) {
             Some(rate) => {
                 let scale = WindowScale::new(threshold, period.micros());
-                Ok(Self { threshold, capacity, reserved: 0, rate, scale })
+                Ok(Self { threshold, capacity, lease_reserve: 0, rate, scale })
             }
             None => Err(InvalidLimit::SLOW_FILL),
         }
     }
 
-    /// Returns what one of `instances` processes may admit by itself: its share, and at least 1.
+    /// Returns the share of one of `instances` processes: the amounts divided by `instances`, at least 1.
     pub(super) fn share(self, instances: u32, period: Period) -> Self {
         if instances <= 1 {
             return self;

@@ -35,7 +35,7 @@ impl Identity {
         Self::new(self.name.clone(), self.algorithm, period, self.align)
     }
 
-    /// Returns the identity as a number. [`KeyId`](crate::key::KeyId) combines it with a key.
+    /// Returns the hash of the identity. [`KeyId`](crate::key::KeyId) combines it with a key.
     #[inline]
     pub(crate) const fn hash(&self) -> u128 {
         self.hash
@@ -69,8 +69,8 @@ impl Align {
     }
 }
 
-/// Hashes an identity by 128-bit FNV-1a; no client chooses these values. Bit 63 stays 0, so that no
-/// fingerprint in the embedded store equals the mark of a free slot.
+/// Hashes an identity by 128-bit FNV-1a. The hash needs no secret, because clients do not choose identities.
+/// Bit 63 is 0, so that no count has the id [`KeyId::NONE`](crate::key::KeyId::NONE).
 const fn hash(algorithm: Algorithm, period: Period, align: Option<Align>, name: &str) -> u128 {
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
     let (mut hash, name) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, name.as_bytes());

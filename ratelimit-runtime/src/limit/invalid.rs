@@ -1,4 +1,4 @@
-//! The error of a limit with a wrong value.
+//! The error of an invalid limit.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ impl InvalidLimit {
 
     /// The longest period and the longest time a bucket may take to fill: 100 years.
     ///
-    /// Times are microseconds in `f64`-exact integers (Lua has no others); this keeps a time plus
-    /// two periods below 2⁵³.
+    /// Lua computes times in `f64`, which is exact for integers below 2⁵³. With this bound, a time plus two
+    /// periods stays below 2⁵³ microseconds.
     pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
 }
 

@@ -1,4 +1,4 @@
-//! The label of a limit: its part that replies and reports contain.
+//! The label of a limit, for replies and reports.
 
 use super::{Limit, Name, Quota, Terms};
 
@@ -24,7 +24,7 @@ impl Limit {
         self.label_for(&self.terms)
     }
 
-    /// Returns the label of calls that are charged under `terms` instead, those of a lease.
+    /// Returns the label of calls that are charged under `terms`, which can be the terms of a lease.
     pub(crate) fn label_for(&self, terms: &Terms) -> LimitLabel {
         LimitLabel {
             name: self.terms.identity.name.clone(),

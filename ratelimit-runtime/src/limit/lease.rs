@@ -1,16 +1,16 @@
-//! Leasing as a part of a limit: which leases are possible, and by how much stricter a leased limit is
-//! counted. `lease/` explains why.
+//! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
+//! them. `lease/mod.rs` explains the terms.
 
 use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale};
 
-/// The shortest period of a limit with a lease: with a shorter one, a lease would end too soon to be of use.
-const SHORTEST_US: u64 = 100_000;
+/// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
+const MIN_PERIOD_US: u64 = 100_000;
 
-/// A lease lasts for the period divided by this number, and at most for `LONGEST_US`.
-const FRACTION: u64 = 100;
+/// The period divided by this number is the longest lifetime of a lease.
+const LEASES_PER_PERIOD: u64 = 100;
 
-/// The longest term of a lease.
-const LONGEST_US: u64 = 1_000_000;
+/// The longest lifetime of a lease, for any period.
+const MAX_LEASE_US: u64 = 1_000_000;
 
 impl Limit {
     /// Leases up to `units` of a busy key: one request to Redis charges them in advance, and calls spend
@@ -41,13 +41,13 @@ impl Limit {
         if units == 0 {
             return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));
         }
-        if self.terms.period_us() < SHORTEST_US {
+        if self.terms.period_us() < MIN_PERIOD_US {
             return Err(InvalidLimit(
                 "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
                  least 100 ms",
             ));
         }
-        if self.capacity() as u64 <= self.terms.lease_reserve() {
+        if self.capacity() as u64 <= self.terms.lease_refill() {
             return Err(InvalidLimit(
                 "with `lease`, `burst` must be larger than the number of tokens that refill in a \
                  hundredth of the period (at most a second), rounded up: raise `burst`",
@@ -90,7 +90,7 @@ impl Limit {
         Self { terms: self.terms.leased(), policy: Policy { lease: 0, ..self.policy } }
     }
 
-    /// Returns how many units a process may lease; 0 if none.
+    /// Returns the number of units that a process may lease; 0 for a limit that does not lease.
     #[inline]
     pub(crate) const fn lease_units(&self) -> u32 {
         self.policy.lease
@@ -98,14 +98,14 @@ impl Limit {
 }
 
 impl Terms {
-    /// Returns for how long after its charge a leased unit may be spent, in microseconds.
+    /// Returns the lifetime of a lease: the time after its charge in which a unit may be spent, in microseconds.
     pub(crate) const fn lease_us(&self) -> u64 {
-        let fraction = self.period_us() / FRACTION;
-        if fraction < LONGEST_US { fraction } else { LONGEST_US }
+        let fraction = self.period_us() / LEASES_PER_PERIOD;
+        if fraction < MAX_LEASE_US { fraction } else { MAX_LEASE_US }
     }
 
-    /// Returns the terms under which leases of a limit with these terms are charged. Units that they admit may be
-    /// spent up to [`lease_us`](Self::lease_us) later, and is then still within these terms.
+    /// Returns the terms under which leases of a limit with these terms are charged. Units that they admit may
+    /// be spent up to [`lease_us`](Self::lease_us) later, and are then still within these terms.
     pub(crate) fn leased(&self) -> Self {
         let stretch_us = match self.algorithm() {
             Algorithm::Sliding | Algorithm::SlidingCounter => self.lease_us(),
@@ -114,20 +114,20 @@ impl Terms {
         let period = self.period().plus(stretch_us);
         let amounts = Amounts {
             capacity: self.lease_capacity(),
-            reserved: self.lease_reserve() as u32,
+            lease_reserve: self.lease_refill() as u32,
             scale: WindowScale::new(self.threshold(), period.micros()),
-            // The rate stays: processes that do not lease count the same bucket at this rate.
+            // The rate does not change, because processes that do not lease share the bucket.
             ..self.amounts
         };
         Self { identity: self.identity.with_period(period), amounts }
     }
 
     const fn lease_capacity(&self) -> u32 {
-        self.capacity() - self.lease_reserve() as u32
+        self.capacity() - self.lease_refill() as u32
     }
 
-    /// Returns what a bucket refills during a lease, rounded up; 0 for a window.
-    const fn lease_reserve(&self) -> u64 {
+    /// Returns the tokens that a bucket refills during the lifetime of a lease, rounded up; 0 for a window.
+    const fn lease_refill(&self) -> u64 {
         if !self.algorithm().is_bucket() {
             return 0;
         }

@@ -1,11 +1,11 @@
-//! Limits: how much is admitted, by which algorithm, under which name. The constructors find every wrong value of a
-//! limit, at compile time if the limit is a `const`.
+//! Limits: how much is admitted, by which algorithm, under which name. The constructors reject invalid limits, at
+//! compile time if the limit is a `const`.
 //!
 //! A limit has three parts. Stores receive the first two, which together are its [`Terms`].
 //!
 //! - its identity: what makes two calls share a count
 //! - its amounts: what may differ from call to call on one count
-//! - its policy: how calls are treated around the decision
+//! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
 mod amounts;

@@ -12,7 +12,7 @@ use std::fmt;
 /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
 /// assert_eq!(LOGIN.name(), "login");
 /// ```
-// Not `Copy`, so that a name which is known only at run time can be owned later.
+// Not `Copy`, so that a later version can own names that are known only at run time.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Name(&'static str);
 

@@ -48,8 +48,8 @@ impl Period {
         DAY_US.is_multiple_of(self.micros) || self.micros.is_multiple_of(DAY_US)
     }
 
-    /// Returns how far calendar boundaries lie before multiples of this period since the epoch, in
-    /// microseconds below the period, at an offset of `minutes` from UTC.
+    /// Returns the time from a calendar boundary to the next multiple of this period since the epoch, in
+    /// microseconds, at an offset of `minutes` from UTC.
     pub(super) const fn shift_us(self, minutes: i32) -> u64 {
         let offset = minutes as i64 * 60_000_000;
         // The epoch was a Thursday; weeks begin on Monday.
@@ -57,7 +57,7 @@ impl Period {
         (offset + week as i64).rem_euclid(self.micros as i64) as u64
     }
 
-    /// Returns the period as a count of the largest unit that divides it.
+    /// Returns the period as a number of the largest unit that divides it.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
     pub(crate) const fn in_units(self) -> (u64, &'static str) {
         match self.micros {

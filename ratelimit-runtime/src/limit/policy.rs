@@ -1,16 +1,16 @@
-//! The policy of a limit: how calls are treated around the decision. It is no part of a count.
+//! The policy of a limit: the part that stores do not receive.
 
 use std::time::Duration;
 
-/// How calls are treated around the decision. All limits of one decision have the same policy, except for
-/// leases.
+/// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
+/// for leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Policy {
     pub(super) scope: Scope,
     pub(super) on_error: Option<OnError>,
     pub(super) shadow: bool,
     pub(super) wait: Option<Duration>,
-    /// How many units a process may lease; 0 for none.
+    /// The number of units that a process may lease; 0 for a limit that does not lease.
     pub(super) lease: u32,
 }
 

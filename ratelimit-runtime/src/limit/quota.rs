@@ -1,4 +1,4 @@
-//! The quota of a limit: the part of it that clients receive.
+//! The quota of a limit: its threshold and its period, as clients receive them.
 
 use std::time::Duration;
 

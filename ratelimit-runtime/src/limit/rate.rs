@@ -2,7 +2,7 @@
 
 use super::InvalidLimit;
 
-/// The largest level of a bucket: two of them still add up exactly in an `f64`.
+/// The largest capacity of a bucket in units. The sum of two such numbers is exact in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
 
 /// The refill rate in lowest terms: a token is `token` units, and `drain` units refill each
@@ -17,9 +17,9 @@ impl Rate {
     /// Returns the rate of `threshold` per `period_us` into a bucket of `burst`; `None` if the bucket takes
     /// over 100 years to fill.
     ///
-    /// The rate is exact when `burst × period / gcd(period, threshold)` is at most 2⁵² µs, as it is
-    /// for any burst up to 52,000 in a day. Beyond, it is the next slower rate that can be counted:
-    /// never faster, and slower by less than `burst` parts in 2⁵¹. [`Limit::token_bucket`] documents this.
+    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs, as it is for any burst up
+    /// to 52,000 in a day. Otherwise, it is the next slower rate that can be counted, slower by less than `burst`
+    /// parts in 2⁵¹. [`Limit::token_bucket`] documents this.
     ///
     /// [`Limit::token_bucket`]: super::Limit::token_bucket
     pub(super) const fn new(threshold: u32, period_us: u64, burst: u32) -> Option<Self> {
@@ -36,8 +36,9 @@ impl Rate {
         Some(Self { token, drain }.next_slower(max_token))
     }
 
-    /// Returns the fastest rate of at most `max_token` units a token that is not above this one, which
-    /// has more units: the last fraction below this one in the walk down the Stern-Brocot tree.
+    /// Returns the fastest rate that is not above this one and has at most `max_token` units in a token. This
+    /// rate must have more. The result is the last smaller fraction on the path to this one down the Stern-Brocot
+    /// tree.
     const fn next_slower(self, max_token: u64) -> Self {
         let (token, drain, max_token) = (self.token as u128, self.drain as u128, max_token as u128);
         // Neighbours around `drain / token`, as (numerator, denominator). The denominators grow up to
@@ -82,7 +83,7 @@ mod tests {
                 if gcd(token, drain) != 1 {
                     continue;
                 }
-                // A token takes at most `max_token` microseconds, or no rate is slow enough.
+                // With a smaller `max_token`, no rate is slow enough.
                 for max_token in token.div_ceil(drain)..token {
                     let found = Rate { token, drain }.next_slower(max_token);
                     let rates = (1..=max_token)
@@ -106,7 +107,7 @@ mod tests {
 
     const DAY_US: u64 = 86_400_000_000;
 
-    /// How much later than it should be a bucket is full, in picoseconds.
+    /// Returns how much later an empty bucket is full than at the exact rate, in picoseconds.
     fn lag_ps(threshold: u32, period_us: u64, burst: u32) -> u128 {
         let Rate { token, drain } = Rate::new(threshold, period_us, burst).expect("a rate");
         let (token, drain) = (u128::from(token), u128::from(drain));

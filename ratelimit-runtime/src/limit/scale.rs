@@ -1,9 +1,9 @@
-//! How fine a sliding counter measures the overlap of its windows.
+//! The resolution at which a sliding counter measures the overlap of its windows.
 
 /// The unit of time in which the overlap is counted.
 ///
-/// `grain` is one microsecond, or as many as keep `threshold × span` within 2⁵². A coarser grain weighs
-/// the previous window by less than a grain too much, never too little.
+/// `grain` is the smallest number of microseconds that keeps `threshold × span` within 2⁵². The rounding to grains
+/// never shortens the overlap, and lengthens it by less than a grain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WindowScale {
     pub(crate) grain: u64,
@@ -14,13 +14,14 @@ pub(crate) struct WindowScale {
 impl WindowScale {
     pub(super) const fn new(threshold: u32, period_us: u64) -> Self {
         let product = threshold as u128 * period_us as u128;
-        // The span is rounded up by less than one, that is `threshold` of the product.
+        // Rounding up the span adds less than `threshold` to the product.
         let room = (1u128 << 52) - threshold as u128;
         let grain = product.div_ceil(room) as u64;
         Self { grain, span: period_us.div_ceil(grain) }
     }
 
-    /// Returns how far into a window, capped at `period`, the weight of `count` falls to `room`.
+    /// Returns the time from the start of a window until `count`, the count of the window before it, weighs at
+    /// most `room`; at most `period`.
     pub(crate) fn until(self, count: u32, room: u32, period: u64) -> u64 {
         let fits = u64::from(room) * self.span / u64::from(count);
         (self.grain * (self.span - fits.min(self.span))).min(period)

@@ -1,9 +1,9 @@
-//! The part of a limit that a store receives: its identity and its amounts.
+//! The terms of a limit, which a store receives: its identity and its amounts.
 
 use super::{Algorithm, Align, Amounts, Identity, Name, Period, Rate, WindowScale};
 
-/// Identity and amounts. Two calls with equal terms and one key can be batched, share a lease, wait in one
-/// line, and be rejected by one cached rejection. No policy is in here.
+/// Identity and amounts, without the policy. Calls with equal terms and one key can share a batch entry, a lease,
+/// a line and a cached rejection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(super) identity: Identity,
@@ -57,11 +57,11 @@ impl Terms {
         self.amounts.scale
     }
 
-    /// Returns the tokens that a bucket keeps while leased units can be spent; 0 unless these are the terms
-    /// of a [lease](Self::leased).
+    /// Returns the level below which a bucket does not drain while leased units can be spent, in tokens; 0 unless
+    /// these are the terms of a [lease](Self::leased).
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "an argument of scripts"))]
-    pub(crate) const fn reserved(&self) -> u32 {
-        self.amounts.reserved
+    pub(crate) const fn lease_reserve(&self) -> u32 {
+        self.amounts.lease_reserve
     }
 
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
@@ -69,8 +69,8 @@ impl Terms {
         self.identity.align
     }
 
-    /// Returns how far calendar boundaries lie before multiples of the period since the epoch, in
-    /// microseconds below the period; `None` when windows start with their first call.
+    /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
+    /// microseconds; `None` for windows that start with their first call.
     #[inline]
     pub(crate) const fn shift_us(&self) -> Option<u64> {
         match self.identity.align {
@@ -79,7 +79,7 @@ impl Terms {
         }
     }
 
-    /// Returns these terms with the share that one of `instances` processes may admit by itself.
+    /// Returns these terms with the share of one of `instances` processes.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let amounts = self.amounts.share(instances, self.identity.period);
         Self { identity: self.identity.clone(), amounts }

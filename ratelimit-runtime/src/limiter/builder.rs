@@ -15,7 +15,7 @@ use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Certificates, Redis, RedisSettings};
 
-/// A longer deadline is cut to this.
+/// The longest deadline. A longer one is shortened to this.
 #[cfg(feature = "redis")]
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 
@@ -179,7 +179,7 @@ impl Builder {
                 url,
                 certificates: &self.certificates,
                 prefix: &self.key_prefix,
-                // A later moment may be beyond what the clock can represent.
+                // With a longer deadline, the end of a request could exceed the range of `Instant`.
                 deadline: self.deadline.min(MAX_DEADLINE),
                 max_in_flight: self.max_in_flight,
                 clock: self.clock.clone(),

@@ -1,4 +1,5 @@
-//! The limiter that annotated functions use: the one scoped to the task, or else the process-wide one.
+//! The limiter that annotated functions use: the limiter of the task, if one is scoped to it, or the process-wide
+//! limiter.
 
 use std::fmt;
 use std::sync::Once;
@@ -18,7 +19,8 @@ tokio::task_local! {
     static SCOPED: RateLimiter;
 }
 
-/// Set when the first limiter is scoped. Saves looking for one until then.
+/// Set when the first limiter is scoped. Saves the lookup of a scoped limiter until then
+/// (`benches/all -- attribute`).
 static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 
 /// Sets the limiter that annotated functions of this process use.
@@ -51,7 +53,7 @@ pub fn current() -> Result<RateLimiter, BuildError> {
     with_current(|limiter| Ok(limiter.clone()), Err)
 }
 
-/// Calls `act` with the limiter that an annotated function called here would use.
+/// Calls `act` with the limiter that an annotated function called here would use, or `failed` if it cannot be built.
 #[inline]
 pub(crate) fn with_current<R>(
     act: impl FnOnce(&RateLimiter) -> R,

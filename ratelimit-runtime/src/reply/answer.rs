@@ -1,4 +1,4 @@
-//! The future of an operation that is not a check. On the embedded store, it is ready at once.
+//! The future of an operation that is not a check. It is ready at once on the embedded store.
 
 use std::fmt;
 use std::pin::Pin;

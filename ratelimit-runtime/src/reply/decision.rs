@@ -43,7 +43,7 @@ impl Decision {
     }
 
     /// Returns the decision about a cost above the capacity: no wait helps.
-    pub(crate) fn never(capacity: u32) -> Self {
+    pub(crate) fn cost_exceeds(capacity: u32) -> Self {
         Self {
             allowed: false,
             limit: capacity,

@@ -1,5 +1,4 @@
-//! The types that any room may return: the decision of a check, its rejection, errors, and the future of a
-//! request.
+//! The results that all modules can return: decisions, rejections, errors, and the future of an answer.
 
 mod answer;
 mod decision;

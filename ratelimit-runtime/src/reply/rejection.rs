@@ -1,4 +1,4 @@
-//! The reason why a call was rejected, and its conversion to the return value of the function.
+//! The rejection of a call, and its conversion to the return value of the function.
 
 use std::fmt;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Rejection {
         Self::Limited { name: label.name.clone(), quota: label.quota, decision }
     }
 
-    pub(crate) fn never(label: &LimitLabel, cost: u32) -> Self {
+    pub(crate) fn cost_exceeds(label: &LimitLabel, cost: u32) -> Self {
         Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity: label.capacity }
     }
 
@@ -105,7 +105,7 @@ impl std::error::Error for Rejection {
     }
 }
 
-/// Writes a wait for a person, rounded up: "1 second", "3 minutes".
+/// Writes a wait in words, rounded up: "1 second", "3 minutes".
 fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     let millis = wait.as_nanos().div_ceil(1_000_000).max(1);
     let (count, unit) = match millis {
@@ -169,8 +169,8 @@ mod tests {
     use crate::reply::Source;
 
     #[test]
-    fn a_rejection_tells_a_person_how_long_to_wait() {
-        let says = |micros| {
+    fn displays_the_wait_in_words() {
+        let wait_text = |micros| {
             let decision = Decision {
                 allowed: false,
                 limit: 1,
@@ -183,12 +183,12 @@ mod tests {
             let text = Rejection::Limited { name: Name::new("n"), quota, decision }.to_string();
             text.strip_prefix("too many requests, try again in ").expect("prefix").to_owned()
         };
-        assert_eq!(says(1), "1 millisecond");
-        assert_eq!(says(250_000), "250 milliseconds");
-        assert_eq!(says(999_001), "1 second");
-        assert_eq!(says(29_000_001), "30 seconds");
-        assert_eq!(says(120_000_000), "2 minutes");
-        assert_eq!(says(7_200_000_000), "2 hours");
-        assert_eq!(says(172_800_000_001), "3 days");
+        assert_eq!(wait_text(1), "1 millisecond");
+        assert_eq!(wait_text(250_000), "250 milliseconds");
+        assert_eq!(wait_text(999_001), "1 second");
+        assert_eq!(wait_text(29_000_001), "30 seconds");
+        assert_eq!(wait_text(120_000_000), "2 minutes");
+        assert_eq!(wait_text(7_200_000_000), "2 hours");
+        assert_eq!(wait_text(172_800_000_001), "3 days");
     }
 }

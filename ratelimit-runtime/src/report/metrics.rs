@@ -21,7 +21,7 @@ const BREAKER: &str = "ratelimit_breaker_open";
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
 
-/// Describes the metrics. Each limiter repeats it, because the recorder may be a new one.
+/// Describes the metrics. Each new limiter calls this again, because the recorder may be a new one.
 pub(crate) fn describe() {
     with_recorder(|recorder| {
         let checks =
@@ -36,7 +36,7 @@ pub(crate) fn describe() {
     });
 }
 
-/// When a check started.
+/// The time at which a check started.
 pub(crate) struct Started(Instant);
 
 impl Started {
@@ -71,7 +71,7 @@ enum MetricOutcome {
 }
 
 impl MetricOutcome {
-    /// In the order of the variants.
+    /// The texts of the values, in the order of the variants.
     const NAMES: [&str; 6] = [
         "allowed",
         "limited",
@@ -115,7 +115,7 @@ pub(crate) fn keys_changed(by: isize) {
     let mut keys = STORED.fetch_add(by, SeqCst) + by;
     loop {
         with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(keys as f64));
-        // A thread that has set an older number after a newer one sets it again.
+        // Another thread may have set the gauge before, to a newer number. Then this thread sets it again.
         let now = STORED.load(SeqCst);
         if now == keys {
             return;
@@ -124,14 +124,14 @@ pub(crate) fn keys_changed(by: isize) {
     }
 }
 
-/// The metric keys of a limit. Saves building them at each decision (`tests/allocations.rs`).
+/// The metric keys of a limit. Saves their allocations at each decision (`tests/allocations.rs`).
 struct LimitSeries {
     decisions: [[Key; SOURCES.len()]; MetricOutcome::NAMES.len()],
     durations: [Key; SOURCES.len()],
 }
 
 impl LimitSeries {
-    /// Returns the metric keys of the limit `name`, which are kept as long as the process lives.
+    /// Returns the metric keys of the limit `name`. They are kept until the process ends.
     fn of(name: &Name) -> Arc<Self> {
         static ALL: Lazy<RwLock<HashMap<Name, Arc<LimitSeries>>>> = Lazy::new(RwLock::default);
         if let Some(series) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(name) {

@@ -1,6 +1,7 @@
-//! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response of
-//! a web request reports limits. Keys can be personal and can have any number of values, so no event and no label
-//! contains one; events of rejections contain a hash of the key.
+//! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response
+//! to a web request reports limits. Keys can be personal and can have any number of values, so no event and no
+//! label contains a key. Events of rejections contain a hash of the key. The part of a Redis key before the hash
+//! tag names the limit and is not personal.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -90,7 +91,7 @@ impl Report {
     }
 }
 
-/// Returns whether metrics or the log of a request observe checks, also those that no event mentions.
+/// Returns whether metrics or the log of a request observe checks. They also observe checks without an event.
 #[inline]
 pub(crate) fn is_observed() -> bool {
     #[cfg(any(feature = "tower", feature = "actix"))]
@@ -100,8 +101,7 @@ pub(crate) fn is_observed() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// Adds a decision to the log of the request that the call is a part of. Shadows are for operators, not for
-/// clients.
+/// Adds a decision to the log of the current web request. Skips shadows, because clients must not observe them.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(unused_variables, reason = "no web request has a log")
@@ -116,7 +116,7 @@ fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     }
 }
 
-/// Adds a limit that is about to be decided to the log of the request.
+/// Adds a limit that is about to be decided to the log of the current web request.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(unused_variables, reason = "no web request has a log")
@@ -159,7 +159,7 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
     );
 }
 
-/// Emits the event of a rejection. Clients decide how many there are, so the level is low.
+/// Emits the event of a rejection. The level is low, because clients can cause any number of rejections.
 fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
     match rejection {
         Rejection::Limited { name, decision, .. } if shadow => tracing::info!(

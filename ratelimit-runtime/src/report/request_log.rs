@@ -1,4 +1,5 @@
-//! The limits that are decided while a request is handled, so that its response can report them.
+//! The log of a web request: the limits that are decided while the request is handled, so that its response can
+//! report them.
 //!
 //! The middleware of `web` opens a log for each request and writes the response headers from it.
 //! [`Report`](super::Report) records each check that ends while the log is open. Not compiled without a web
@@ -18,7 +19,7 @@ tokio::task_local! {
     static CURRENT: RefCell<RequestLog>;
 }
 
-/// Whether this process has ever opened a log. Until then a check does not look for one.
+/// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
 static WAS_OPENED: StickyFlag = StickyFlag::new();
 
 /// A future with a log that is open while the future is polled.
@@ -61,7 +62,7 @@ impl RequestLog {
         self.inline[0].is_none()
     }
 
-    /// Adds a limit that has not decided yet. Responses do not report a shadow limit.
+    /// Adds a limit that has not decided yet. Skips a shadow, because clients must not observe it.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() {
             let name = limit.terms().name().clone();
@@ -71,7 +72,7 @@ impl RequestLog {
 
     /// Records the decision of a limit.
     pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
-        // A call that was admitted because no store decided: how much remains is not known.
+        // If the call was admitted because no store decided, the remaining units are not known.
         if decision.source == Source::Fallback && decision.reset_after.is_zero() {
             return;
         }
@@ -108,7 +109,7 @@ impl RequestLog {
 }
 
 impl LoggedLimit {
-    /// Returns the identity of this entry: a log has one entry for each.
+    /// Returns the name and the quota. Logged limits that agree on these are one.
     pub(crate) fn identity(&self) -> (&Name, Quota) {
         (&self.name, self.quota)
     }
@@ -125,13 +126,13 @@ impl LoggedDecision {
     }
 }
 
-/// The whole seconds of `span`, rounded up.
+/// Returns the seconds of `span`, rounded up.
 pub(crate) fn whole_seconds(span: Duration) -> u32 {
     let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// Whether the log of a request is open in this task.
+/// Returns whether a log is open in this task.
 #[inline]
 pub(super) fn is_open() -> bool {
     WAS_OPENED.is_set() && CURRENT.try_with(|_| ()).is_ok()
@@ -142,7 +143,7 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
     with_current(|log| log.record(name, quota, decision));
 }
 
-/// Adds a limit that is decided together with others to the log that is open, if any: only one of them
+/// Adds a limit that is decided together with others to the log that is open, if any. Only one of these limits
 /// reports the decision.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));

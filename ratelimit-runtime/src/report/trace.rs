@@ -1,5 +1,5 @@
-//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash.
-//! Without the secret, the hash does not reveal the key, not even by trying all keys.
+//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash. Without
+//! the secret, a reader of the events cannot test guesses of the key.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use crate::limit::{Name, Terms};
 
 /// The keys of a check, hashed.
 pub(super) enum KeyTrace {
-    /// No event would contain them.
+    /// No event will contain the keys.
     None,
     One(KeyHash),
     Many(Vec<(Name, KeyHash)>),

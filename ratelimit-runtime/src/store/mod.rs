@@ -1,4 +1,4 @@
-//! Where counts live: the [`Store`] trait, and the request and the reply of every store.
+//! The stores of counts: the [`Store`] trait, its request and reply, the embedded store and the Redis store.
 
 pub(crate) mod embedded;
 mod one_or_many;
@@ -20,12 +20,12 @@ use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
 
-/// A store of counts. The trait is not public, which seals it.
+/// A store of counts. The trait is not public, so other crates cannot implement it.
 ///
-/// Its futures have no box of their own: the caller puts the whole way of a check into one.
+/// Its futures are not boxed: the caller boxes one future for a whole check.
 pub(crate) trait Store: Send + Sync {
-    /// Executes a request atomically. A cluster whose nodes hold different keys of it executes it node by
-    /// node, and rolls back if one rejects.
+    /// Executes a request atomically. If its keys are in several hash slots of a cluster, charges them hash slot by
+    /// hash slot, and rolls back if one rejects.
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
     /// Removes the count of `charge`.
@@ -34,11 +34,11 @@ pub(crate) trait Store: Send + Sync {
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns the name of a count in this store; empty if the store needs no more than the key id.
+    /// Returns the name of a count in this store; empty if the store needs only the key id.
     fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
 
     fn source(&self) -> Source;
 
-    /// Returns how long a reply may take.
+    /// Returns the longest time that a reply may take.
     fn deadline(&self) -> Duration;
 }

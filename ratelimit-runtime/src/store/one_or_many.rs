@@ -1,9 +1,9 @@
-//! One value without an allocation, or several.
+//! A list that holds one value without an allocation.
 
 use std::ops::Deref;
 use std::slice;
 
-/// One value or several. Most decisions are about one limit; the one needs no `Vec`.
+/// One value or several. Most decisions are about one limit, so most lists need no `Vec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OneOrMany<T> {
     One(T),

@@ -8,22 +8,22 @@ use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
 
-/// What a call asks of one count. It owns everything, so that it can wait, be sent by another task, and be
-/// given back later.
+/// The units that a call requests from one count. A charge owns its parts, so that it can wait, be sent by another
+/// task, and be given back later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) terms: Terms,
-    /// The count.
+    /// The id of the count.
     pub(crate) key_id: KeyId,
-    /// The count, as [`Store::count_name`](super::Store::count_name) of the shared store names it; empty if
+    /// The name of the count in the shared store, by [`Store::count_name`](super::Store::count_name); empty if
     /// only this process counts.
     pub(crate) count_name: Vec<u8>,
     pub(crate) cost: u32,
 }
 
 impl Charge {
-    /// Returns this charge for one of `instances` processes that decide without the shared store. A call
-    /// that costs more than the share of a process takes all of it.
+    /// Returns this charge for one of `instances` processes that decide without the shared store. A cost above the
+    /// share of a process becomes the whole share.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let terms = self.terms.share(instances);
         let cost = self.cost.min(terms.capacity());
@@ -50,7 +50,7 @@ impl BucketCharge {
         self.0
     }
 
-    /// Returns the same with another cost.
+    /// Returns this charge with another cost.
     pub(crate) fn with_cost(&self, cost: u32) -> Self {
         Self(Arc::new(Charge { cost, ..(*self.0).clone() }))
     }
@@ -64,10 +64,11 @@ impl BucketCharge {
 /// hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    /// Applies an operation to all charges atomically: all of them admit the call and are charged, or none
-    /// is. No two charges are of one count. The cost of each is within its capacity, except for a refund.
+    /// Applies an operation to all charges atomically: either all counts admit the call and are charged, or no count
+    /// is charged. Each charge is of another count. The cost of a charge is within its capacity, except for a
+    /// refund.
     Apply(Op, OneOrMany<Arc<Charge>>),
-    /// Applies an operation to a bucket.
+    /// Reserves a moment of a bucket, or cancels a reservation.
     ApplyAhead(BucketOp, BucketCharge),
 }
 
@@ -82,7 +83,7 @@ impl Request {
         Self::Apply(op, OneOrMany::One(charge))
     }
 
-    /// Returns whether this gives units back, and so makes room.
+    /// Returns whether this request gives units back.
     pub(crate) fn gives_back(&self) -> bool {
         match self {
             Self::Apply(op, _) => op.gives_back(),
@@ -126,7 +127,7 @@ impl Reply {
         self.outcomes.iter().all(|outcome| outcome.allowed)
     }
 
-    /// Returns the outcome of the first charge; of the only one, if the request had one.
+    /// Returns the outcome of the first charge.
     pub(crate) fn first(&self) -> Outcome {
         self.outcomes.first().copied().unwrap_or(Outcome::UNDECIDED)
     }

@@ -1,4 +1,4 @@
-//! The shared store of a build without one. No value of it exists.
+//! The shared store of a build without Redis. This type has no values.
 
 use std::time::Duration;
 

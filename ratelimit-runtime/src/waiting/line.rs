@@ -1,6 +1,6 @@
-//! Lines of this process. Only the first call in a line sends requests; it sleeps as long as the store
-//! replied, and sends the next. The others sleep until it is their turn. A waiting call is charged only when
-//! it is admitted, so a call that is dropped has taken nothing.
+//! The lines of a process. Only the first call in a line sends requests: it sleeps for the `retry_after` of the
+//! reply, and then sends the next request. The other calls sleep until it is their turn. A waiting call is charged
+//! only when it is admitted, so a call that is dropped has taken nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::limit::{Algorithm, Terms};
 use crate::reply::StoreError;
 use crate::store::{OneOrMany, Reply, Request};
 
-/// The lines of a limiter. A line exists while a call stands in it.
+/// The lines of a limiter. A line exists while a call is in it.
 #[derive(Default)]
 pub(super) struct Lines {
     lines: Mutex<HashMap<KeyId, Arc<Line>>>,
@@ -21,7 +21,7 @@ pub(super) struct Lines {
 
 #[derive(Default)]
 struct Line {
-    /// Held by the first call; the mutex is fair.
+    /// Locked by the first call. The mutex is fair: it is locked in the order in which the calls came.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<LineState>,
 }
@@ -29,13 +29,13 @@ struct Line {
 #[derive(Default)]
 struct LineState {
     waiters: usize,
-    /// The units that all calls in the line need together.
+    /// The sum of the costs of the calls in the line.
     units: u64,
-    /// When the first call expects to be admitted; `None` if it does not sleep.
+    /// The time at which the first call expects to be admitted; `None` if that is not known.
     first: Option<u64>,
 }
 
-/// Waits in line, and then for the store.
+/// Waits for the turn of a call, and then until the store admits it.
 pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, StoreError> {
     let clock = call.clock();
     let mut position = LinePosition::enter(call);
@@ -43,7 +43,7 @@ pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, St
         return reject(call, position.earliest()).await;
     }
     let line = Arc::clone(&position.line);
-    let Some(_turn) = before(clock.sleep_until(deadline), line.turn.lock()).await else {
+    let Some(_turn) = before(clock.sleep_until_local(deadline), line.turn.lock()).await else {
         return reject(call, position.earliest()).await;
     };
     loop {
@@ -67,16 +67,15 @@ pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, St
         if sent.saturating_add(retry) > deadline {
             return Ok(reply);
         }
-        // The store decided between `sent` and now. A request that comes too early would be in vain, so this
-        // counts from now.
+        // The store decided between `sent` and now. Counts from now, because a request that comes too early is
+        // rejected again.
         let at = clock.local().saturating_add(retry).min(deadline);
         position.expect_at(at);
-        clock.sleep_until(at).await;
+        clock.sleep_until_local(at).await;
     }
 }
 
-/// Rejects a call that the calls ahead leave no time: its counts as they are, and the wait until it would be
-/// its turn.
+/// Rejects a call whose turn comes too late. Returns the state of its counts, and at least the wait until its turn.
 async fn reject(call: &WaitingCall, earliest: u64) -> Result<Reply, StoreError> {
     let turn = earliest.saturating_sub(call.clock().local());
     let request = Request::Apply(Op::Peek, call.charges.clone());
@@ -106,7 +105,7 @@ impl<'a> LinePosition<'a> {
         state.waiters += 1;
         state.units += u64::from(cost);
         drop(state);
-        // Unlocked last, so that the last call to leave observes this one.
+        // Unlocked last, so that another call that leaves the line observes this call.
         drop(lines);
         Self { call, line, cost, is_first: false }
     }
@@ -117,29 +116,29 @@ impl<'a> LinePosition<'a> {
         lock(&self.line.state).first = Some(at);
     }
 
-    /// Returns the earliest time at which the last call in the line can be admitted, as far as the first
-    /// call knows; 0 if it does not.
+    /// Returns the earliest time at which the last call in the line can be admitted; 0 if that is not known.
     fn earliest(&self) -> u64 {
         let state = lock(&self.line.state);
         let Some(at) = state.first.filter(|_| state.waiters > 1) else { return 0 };
-        let after = self.call.charges.first().map_or(0, |charge| after(&charge.terms, state.units));
-        at.saturating_add(after)
+        let rest = self.call.charges.first();
+        at.saturating_add(rest.map_or(0, |charge| least_time(&charge.terms, state.units)))
     }
 }
 
-/// Returns how long `units` take after the first of them are admitted, at least.
-fn after(terms: &Terms, units: u64) -> u64 {
+/// Returns the least time from the admission of the first call to that of the last, if all calls in the line take
+/// `units` units.
+fn least_time(terms: &Terms, units: u64) -> u64 {
     let threshold = u64::from(terms.threshold());
-    // The first call takes the last unit that is free when it is admitted, or it would not have waited.
+    // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
     let windows = |whole: u64| {
         units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
     };
     match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            // The first call may wait for another of its limits.
-            let between = u128::from(units.saturating_sub(terms.capacity().into()));
-            let after = between * u128::from(terms.rate().token) / u128::from(terms.rate().drain);
-            u64::try_from(after).unwrap_or(u64::MAX)
+            // The bucket can be full when the first call is admitted, because that call may wait for another limit.
+            let missing = u128::from(units.saturating_sub(terms.capacity().into()));
+            let refill = missing * u128::from(terms.rate().token) / u128::from(terms.rate().drain);
+            u64::try_from(refill).unwrap_or(u64::MAX)
         }
         Algorithm::Sliding => windows(1),
         Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),

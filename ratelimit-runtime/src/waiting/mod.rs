@@ -1,9 +1,9 @@
-//! Waiting calls: admitted first come, first served, in time or not at all. A call that is dropped takes
-//! nothing.
+//! Waiting calls: the limiter admits them first come, first served. A call is admitted within its wait, or rejected.
+//! A call that is dropped takes nothing.
 //!
-//! A bucket knows when it will admit a call, so a call reserves that moment and sleeps until then:
-//! `reservations`. With the other algorithms, and with several limits, calls stand in a line of this process,
-//! and the first one sends requests: `line`.
+//! A bucket can compute when it will admit a call, so a call reserves that moment and sleeps until then:
+//! `reservations`. With the other algorithms, and with several limits, calls wait in a line of this process, and
+//! the first call sends requests: `line`.
 
 mod line;
 mod reservations;
@@ -34,7 +34,7 @@ struct WaitingCall {
     waiting: Arc<Waiting>,
     policy: Policy,
     charges: OneOrMany<Arc<Charge>>,
-    /// All counts of the call together.
+    /// The combined id of all counts of the call.
     key_id: KeyId,
 }
 
@@ -44,7 +44,8 @@ impl Waiting {
         Arc::new(Self { backend, lines, reservations })
     }
 
-    /// Waits up to `wait` until the call is admitted, or it is clear that it will not be in time.
+    /// Waits up to `wait` until the call is admitted. Returns a rejection once it is known that the call cannot be
+    /// admitted in time.
     pub(crate) async fn admit(
         self: Arc<Self>,
         policy: Policy,
@@ -84,11 +85,11 @@ impl WaitingCall {
         self.backend().execute(self.policy, request).await
     }
 
-    /// Gives back what `source` charged for this call.
+    /// Gives back the units that `source` charged for this call.
     async fn refund(self, source: Source) {
         for charge in self.charges.iter() {
             let request = Request::give_back(Op::Refund, Arc::clone(charge));
-            // The caller has left, so no one observes a failure.
+            // A failure is not reported, because the caller has dropped the call.
             let _ = self.backend().give_back(self.policy, source, request).await;
         }
     }

@@ -1,10 +1,9 @@
 //! Reservations of buckets: a call reserves the moment at which it will be admitted, with one request, and
 //! sleeps until then. Calls of all processes are admitted in the order of their reservations.
 //!
-//! The calls of a process use its moments in the order of the calls, whichever call reserved which. When a
-//! call is dropped, the calls behind it move up, and the last moment is cancelled. If another process has
-//! reserved a later moment, the store keeps this one: it stays for the next call of this process, or passes
-//! unused.
+//! The calls of a process share the moments that they have reserved: the first call uses the first moment. When a
+//! call is dropped, the calls behind it move up, and the last moment is cancelled. If another process has reserved
+//! a later moment, the store does not cancel: the moment stays for the next call of this process, or passes unused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -30,19 +29,19 @@ type QueueKey = (KeyId, Source);
 
 #[derive(Default)]
 struct ReservationQueue {
-    /// By cost: calls of one cost can use each other's moments.
+    /// The lane of each cost, because only calls of one cost can share moments.
     lanes: BTreeMap<u32, CostLane>,
-    /// How many calls have come.
+    /// The number of calls that have come so far.
     arrivals: u64,
-    /// Moments are being cancelled.
+    /// Whether a task cancels moments.
     cancelling: bool,
 }
 
 #[derive(Default)]
 struct CostLane {
-    /// The waiting calls by arrival. Only the first waits for the clock, until the first moment.
+    /// The waiting calls by arrival. Only the first call sleeps by the clock, until the first moment.
     waiters: BTreeMap<u64, Arc<Notify>>,
-    /// As many moments as waiters; more after calls were dropped.
+    /// The reserved moments: as many as waiters, or more after calls were dropped.
     moments: BTreeSet<ReservedMoment>,
 }
 
@@ -92,11 +91,11 @@ struct QueuedCall<'a> {
     bucket: &'a BucketCharge,
     queue: QueueKey,
     arrival: u64,
-    called: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 impl<'a> QueuedCall<'a> {
-    /// Adds the moment that was reserved, and enters the queue.
+    /// Adds the moment that the call has reserved, and enters the queue.
     fn enter(
         call: &'a WaitingCall,
         bucket: &'a BucketCharge,
@@ -104,7 +103,7 @@ impl<'a> QueuedCall<'a> {
         source: Source,
     ) -> Self {
         let now = call.clock().local();
-        let (key, called) = ((call.key_id, source), Arc::new(Notify::new()));
+        let (key, wake) = ((call.key_id, source), Arc::new(Notify::new()));
         let mut queues = lock(&call.waiting.reservations.queues);
         let queue = queues.entry(key).or_default();
         queue.arrivals += 1;
@@ -112,9 +111,9 @@ impl<'a> QueuedCall<'a> {
         let at = outcome.clock + outcome.retry_us;
         let local = now.saturating_add(outcome.retry_us);
         let lane = queue.lanes.entry(bucket.charge().cost).or_default();
-        lane.enter(arrival, &called, ReservedMoment { at, arrival, local }, now);
+        lane.enter(arrival, &wake, ReservedMoment { at, arrival, local }, now);
         drop(queues);
-        let entered = Self { call, bucket, queue: key, arrival, called };
+        let entered = Self { call, bucket, queue: key, arrival, wake };
         entered.cancel_spare();
         entered
     }
@@ -125,9 +124,9 @@ impl<'a> QueuedCall<'a> {
             let now = clock.local();
             let turn = self.with_lane(|lane| lane.turn(self.arrival, now));
             match turn.flatten() {
-                None => self.called.notified().await,
+                None => self.wake.notified().await,
                 Some(at) if at > now => {
-                    before(clock.sleep_until(at), self.called.notified()).await;
+                    before(clock.sleep_until_local(at), self.wake.notified()).await;
                 }
                 Some(_) => return,
             }
@@ -139,15 +138,15 @@ impl<'a> QueuedCall<'a> {
         queues.get_mut(&self.queue)?.lanes.get_mut(&self.bucket.charge().cost).map(work)
     }
 
-    /// Cancels the moments that no call needs.
+    /// Cancels the moments that no call of this process needs.
     fn cancel_spare(&self) {
         let mut queues = lock(&self.call.waiting.reservations.queues);
         let Some(queue) = queues.get_mut(&self.queue).filter(|queue| !queue.cancelling) else {
             return;
         };
-        queue.forget_passed(self.call.clock().local());
-        if queue.spare().is_none() {
-            if queue.is_deserted() {
+        queue.remove_passed(self.call.clock().local());
+        if queue.last_spare().is_none() {
+            if queue.has_no_waiters() {
                 queues.remove(&self.queue);
             }
             return;
@@ -173,7 +172,7 @@ impl Drop for QueuedCall<'_> {
     }
 }
 
-/// Cancels the moments of a queue that no call needs, the last one first.
+/// Cancels the moments of a queue that no call needs, the last moment first.
 async fn cancel_spare(call: WaitingCall, bucket: BucketCharge, key: QueueKey) {
     let queues = &call.waiting.reservations.queues;
     let mut task = CancelTask { queues, key, ended: false };
@@ -186,12 +185,13 @@ async fn cancel_spare(call: WaitingCall, bucket: BucketCharge, key: QueueKey) {
         let op = BucketOp::Cancel { moment: moment.at };
         let request = Request::ApplyAhead(op, bucket.with_cost(cost));
         let result = call.backend().give_back(call.policy, key.1, request).await;
-        // If another process has reserved behind the last of these moments, it has behind all of them.
+        // If the store keeps the last spare moment, another process has reserved a later moment. The store would then
+        // keep the earlier spare moments as well.
         kept = result.is_ok_and(|reply| !reply.is_allowed()).then_some((cost, moment));
     }
 }
 
-/// The cancelling of a queue: until no moment is spare, or the runtime shuts down.
+/// Marks a queue as being cancelled, until no moment is spare or the runtime shuts down.
 struct CancelTask<'a> {
     queues: &'a Mutex<HashMap<QueueKey, ReservationQueue>>,
     key: QueueKey,
@@ -206,14 +206,14 @@ impl Drop for CancelTask<'_> {
         let mut queues = lock(self.queues);
         if let Some(queue) = queues.get_mut(&self.key) {
             queue.cancelling = false;
-            if queue.is_deserted() {
+            if queue.has_no_waiters() {
                 queues.remove(&self.key);
             }
         }
     }
 }
 
-/// Takes the next moment to cancel; `None` if no spare moment is behind the one that the store kept.
+/// Takes the next moment to cancel; `None` if no spare moment is later than `kept`, which the store did not cancel.
 fn next_spare(
     queues: &mut HashMap<QueueKey, ReservationQueue>,
     key: QueueKey,
@@ -223,34 +223,34 @@ fn next_spare(
     if let Some((cost, moment)) = kept {
         let lane = queue.lanes.entry(cost).or_default();
         lane.moments.insert(moment);
-        lane.call_first();
+        lane.wake_first();
     }
-    let spare = queue.spare().filter(|(_, spare)| kept.is_none_or(|(_, kept)| *spare > kept));
+    let spare = queue.last_spare().filter(|(_, spare)| kept.is_none_or(|(_, kept)| *spare > kept));
     if let Some((cost, moment)) = spare {
         queue.lanes.get_mut(&cost)?.moments.remove(&moment);
         return spare;
     }
     queue.cancelling = false;
-    if queue.is_deserted() {
+    if queue.has_no_waiters() {
         queues.remove(&key);
     }
     None
 }
 
 impl ReservationQueue {
-    /// Returns the last of the moments that no call needs, and its cost.
-    fn spare(&self) -> Option<(u32, ReservedMoment)> {
+    /// Returns the last moment that no call needs, and its cost.
+    fn last_spare(&self) -> Option<(u32, ReservedMoment)> {
         let spare = self.lanes.iter().filter(|(_, lane)| lane.has_spare());
         let last = spare.filter_map(|(cost, lane)| Some((*cost, *lane.moments.last()?)));
         last.max_by_key(|(_, moment)| moment.at)
     }
 
-    fn forget_passed(&mut self, now: u64) {
-        self.lanes.values_mut().for_each(|lane| lane.forget_passed(now));
+    fn remove_passed(&mut self, now: u64) {
+        self.lanes.values_mut().for_each(|lane| lane.remove_passed(now));
         self.lanes.retain(|_, lane| !(lane.waiters.is_empty() && lane.moments.is_empty()));
     }
 
-    fn is_deserted(&self) -> bool {
+    fn has_no_waiters(&self) -> bool {
         self.lanes.values().all(|lane| lane.waiters.is_empty())
     }
 }
@@ -260,14 +260,14 @@ impl CostLane {
         self.moments.len() > self.waiters.len()
     }
 
-    fn enter(&mut self, arrival: u64, called: &Arc<Notify>, moment: ReservedMoment, now: u64) {
-        self.forget_passed(now);
-        self.waiters.insert(arrival, Arc::clone(called));
+    fn enter(&mut self, arrival: u64, wake: &Arc<Notify>, moment: ReservedMoment, now: u64) {
+        self.remove_passed(now);
+        self.waiters.insert(arrival, Arc::clone(wake));
         self.moments.insert(moment);
-        self.call_first();
+        self.wake_first();
     }
 
-    /// Returns the time of the first moment, if it is this call's turn. Takes the moment if it has come.
+    /// Returns the time of the first moment if it is the turn of the call `arrival`. Takes the moment if it has come.
     fn turn(&mut self, arrival: u64, now: u64) -> Option<u64> {
         let (first, _) = self.waiters.first_key_value()?;
         let local = self.moments.first().filter(|_| *first == arrival)?.local;
@@ -279,7 +279,7 @@ impl CostLane {
     }
 
     /// Removes the moments that passed while no call waited.
-    fn forget_passed(&mut self, now: u64) {
+    fn remove_passed(&mut self, now: u64) {
         if self.waiters.is_empty() {
             self.moments.retain(|moment| moment.local > now);
         }
@@ -287,12 +287,12 @@ impl CostLane {
 
     fn leave(&mut self, arrival: u64) {
         if self.waiters.remove(&arrival).is_some() {
-            self.call_first();
+            self.wake_first();
         }
     }
 
     /// Wakes the first call: it may have become the first, or its moment may have changed.
-    fn call_first(&self) {
+    fn wake_first(&self) {
         if let Some((_, first)) = self.waiters.first_key_value() {
             first.notify_one();
         }

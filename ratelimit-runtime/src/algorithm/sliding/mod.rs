@@ -1,11 +1,11 @@
 //! Exact sliding window: the log of the calls admitted in the trailing period. Twin of `lua/sliding.lua`.
 //!
-//! Each admitted call has one entry, whatever its cost: its time, and the running total of its page up to
-//! and including it. The units between two entries are a difference of totals, so every lookup is a binary
-//! search, and a cost of a million takes no longer than a cost of one.
+//! Each admitted call has one entry, for any cost: its time, and the running total of the units in its page, its
+//! own units included. The units between two entries are the difference of their totals. So every lookup is a
+//! binary search, and a cost of a million takes no longer than a cost of one.
 //!
-//! A log of up to 4,096 entries is one page. A longer log is in [`pages`], so that no call copies or frees
-//! many entries while it holds the lock of the store.
+//! A log of up to 4,096 entries is one page. A longer log is a list of [`pages`], so that no call copies or
+//! frees many entries while it holds the lock of the store.
 
 mod pages;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use self::pages::LongLog;
 use super::{Op, Outcome, State};
 use crate::limit::Terms;
 
-/// The entries of a full page; few in the unit tests, so that short logs have many pages.
+/// The number of entries in a full page; small in unit tests, so that short logs have many pages.
 const PAGE: usize = if cfg!(test) { 8 } else { 4096 };
 
 #[derive(Clone, Copy, Debug)]
@@ -38,18 +38,18 @@ struct Page {
 #[derive(Clone, Debug)]
 pub(crate) enum Log {
     Short(ShortLog),
-    /// Boxed, so that it takes no more space than a short log.
+    /// Boxed, so that this variant takes no more space than a short log.
     Long(Box<LongLog>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShortLog {
     page: Page,
-    /// When the last entry leaves the window.
+    /// The time at which the last entry leaves the window.
     expires: u64,
 }
 
-/// A log and its key share one cache line of the table.
+/// A log and its key id fit in one cache line.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Log>() == 48);
 
@@ -83,7 +83,7 @@ impl State for Log {
         let allowed = op.gives_back() || units == 0 || used + units <= threshold;
         let mut retry = 0;
         if !allowed {
-            // The call fits once all units in excess have left.
+            // The call fits once all excess units have left the window.
             let blocker = page.reached(base + used + units - threshold);
             retry = page.entries[blocker].at + period - clock;
         } else if units > 0 {
@@ -141,8 +141,8 @@ impl State for Log {
 }
 
 impl Log {
-    /// Applies an operation that makes a short log long, or that meets a long one. A long log that has become
-    /// one page is short again.
+    /// Applies an operation to a long log, or to a short log that the operation makes long. A long log that has
+    /// shrunk to one page becomes a short log.
     #[cold]
     #[inline(never)]
     fn apply_to_long(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
@@ -160,7 +160,7 @@ impl Log {
 }
 
 impl Page {
-    /// Returns how many entries have left the window.
+    /// Returns the number of entries that have left the window.
     fn expired(&self, now: u64, period: u64) -> usize {
         self.entries.partition_point(|entry| entry.at + period <= now)
     }
@@ -171,31 +171,31 @@ impl Page {
         if index == 0 { self.base } else { self.entries[index - 1].total }
     }
 
-    /// Returns the first entry whose running total reaches `total`.
+    /// Returns the index of the first entry whose running total reaches `total`.
     fn reached(&self, total: u64) -> usize {
         self.entries.partition_point(|entry| entry.total < total)
     }
 
-    /// Removes the first `first` entries; the running totals count from `base` on.
+    /// Removes the entries before the index `first`. `base` becomes the running total before the page.
     #[inline(always)]
     fn forget(&mut self, first: usize, base: u64) {
         self.entries.drain(..first);
         self.base = base;
-        // Frees the memory of a past burst.
+        // Frees memory once most entries are gone.
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 
-    /// Removes the oldest units until `used` are left. Those leave the window no earlier than the units that
-    /// were really used.
+    /// Removes the oldest units until `used` are left. The units that stay leave the window no earlier than the
+    /// units that were used.
     fn advance(&mut self, used: u64) {
         let total = self.entries.back().map_or(self.base, |last| last.total);
         let base = total - used;
         self.forget(self.reached(base + 1), base);
     }
 
-    /// Removes the newest units until `used` are left. Returns when the last of those was admitted.
+    /// Removes the newest units until `used` are left. Returns the time of the last entry that stays.
     fn cut(&mut self, used: u64) -> u64 {
         let total = self.base + used;
         let last = self.reached(total);

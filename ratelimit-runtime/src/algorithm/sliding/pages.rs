@@ -1,8 +1,8 @@
 //! A long sliding log: full pages of 4,096 entries, and the newest page, which grows. Twin of
 //! `lua/segments.lua`.
 //!
-//! A full page is not moved, and running totals start at 0 in each page. So an append copies at most one
-//! page, and lowering an entry rewrites at most one page.
+//! Full pages are never copied, and each page has running totals of its own. So an append copies at most the
+//! newest page, and a give-back changes the entries of at most one page.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use super::{LogEntry, PAGE, Page, ShortLog};
 use crate::algorithm::{Op, Outcome};
 use crate::limit::Terms;
 
-/// How many pages a call frees at most: each takes some microseconds.
-const FREED: usize = 2;
+/// The number of pages that one call frees at most, because each takes some microseconds to free.
+const MAX_FREED: usize = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LongLog {
-    /// The oldest first, with their units; none is empty.
+    /// The pages, oldest first, each with its units. No page is empty.
     pages: VecDeque<(Page, u64)>,
     /// The units of all pages.
     used: u64,
@@ -24,7 +24,7 @@ pub(crate) struct LongLog {
     dead: VecDeque<(Page, u64)>,
 }
 
-/// Where an entry is: a page, an entry of it, and the units of all entries before.
+/// The position of an entry: the index of its page, its index in the page, and the units of all entries before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     page: usize,
@@ -41,7 +41,7 @@ impl From<ShortLog> for LongLog {
 }
 
 impl LongLog {
-    /// Applies an operation as a short log does.
+    /// Applies an operation, with the outcome that a short log would have.
     pub(super) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
         let cost = u64::from(cost);
@@ -79,9 +79,9 @@ impl LongLog {
         self.expires
     }
 
-    /// Returns this log as a short one, if one page is left. Frees some dead pages.
+    /// Frees up to [`MAX_FREED`] dead pages. Returns this log as a short one if at most one page is left.
     pub(super) fn shorten(&mut self) -> Option<ShortLog> {
-        self.dead.truncate(self.dead.len().saturating_sub(FREED));
+        self.dead.truncate(self.dead.len().saturating_sub(MAX_FREED));
         if self.pages.len() > 1 || !self.dead.is_empty() {
             return None;
         }
@@ -94,7 +94,7 @@ impl LongLog {
         last.map_or(0, |entry| entry.at)
     }
 
-    /// Returns the first entry that is still in the window.
+    /// Returns the position of the first entry that is still in the window.
     fn expired(&self, now: u64, period: u64) -> Position {
         let left = |page: &Page| page.entries.back().is_some_and(|last| last.at + period <= now);
         let page = self.pages.partition_point(|(page, _)| left(page));
@@ -106,7 +106,7 @@ impl LongLog {
         Position { page, entry, before: before + first.base_of(entry) - first.base }
     }
 
-    /// Returns the entry at which `units` are reached, counted from the first entry of the log.
+    /// Returns the position of the entry at which the units, added up from the first entry, reach `units`.
     fn reached(&self, units: u64) -> Position {
         let mut before = 0;
         for (index, (page, sum)) in self.pages.iter().enumerate() {

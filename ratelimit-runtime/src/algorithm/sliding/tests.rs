@@ -1,4 +1,4 @@
-//! Long logs against a plain list of entries.
+//! Compares long logs with a plain list of entries.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use crate::limit::Limit;
 
 const PERIOD: u64 = 1_000;
 
-/// Time and cost of each admitted call.
+/// The time and the cost of each admitted call.
 #[derive(Default)]
 struct List(Vec<(u64, u64)>);
 
 impl List {
-    /// Whether the call is admitted, the units used, the wait and when the key is as new.
+    /// Returns whether the call is admitted, the units that are left, the wait, and the time until the list is
+    /// empty.
     fn apply(&mut self, op: Op, threshold: u64, clock: u64, cost: u64) -> (bool, u64, u64, u64) {
         let now = self.0.last().map_or(clock, |last| clock.max(last.0));
         let mut live = self.0.clone();
@@ -56,7 +57,7 @@ impl List {
 #[derive(Clone, Debug)]
 enum LogStep {
     Apply(Op, u32),
-    /// Gives back what was charged so long ago.
+    /// Returns units that were charged this many microseconds ago, and the number of the units.
     Return(u64, u32),
     Wait(i64),
     Change(usize),
@@ -78,7 +79,7 @@ fn step() -> impl Strategy<Value = LogStep> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn a_log_is_a_list(
+    fn a_log_decides_like_a_list(
         thresholds in prop::collection::vec(prop_oneof![1_u32..20, 20_u32..600], 3),
         steps in prop::collection::vec(step(), 1..1_500),
     ) {
@@ -106,8 +107,8 @@ proptest! {
             let got = log.apply(op, limit.terms(), clock, cost);
             let got = (got.allowed, got.remaining.into(), got.retry_us, got.reset_us);
             prop_assert_eq!(got, expected, "{:?} at {}", op, clock);
-            let used = list.0.last().map_or(0, |last| last.0 + PERIOD);
-            prop_assert_eq!(log.expires(), used);
+            let expires = list.0.last().map_or(0, |last| last.0 + PERIOD);
+            prop_assert_eq!(log.expires(), expires);
         }
     }
 }

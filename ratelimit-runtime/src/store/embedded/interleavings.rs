@@ -1,5 +1,5 @@
 //! Tries every order in which threads can take the locks of the embedded store; a deadlock in any of them
-//! fails a test. `CONTRIBUTING.md` says how to run these tests.
+//! fails a test. CONTRIBUTING.md describes how to run these tests.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn is_charged(store: &Embedded, key_id: KeyId) -> bool {
     apply(store, Op::Peek, &[key_id])[0].remaining == 0
 }
 
-/// Each call shares a count with the next one, and names it last.
+/// Each call has two counts. Its second count is the first count of the next call.
 #[test]
 fn calls_that_share_counts_in_a_circle_do_not_deadlock() {
     assert_eq!([A, B, C, BESIDE_A].map(shard_of), [1, 2, 3, 1]);
@@ -90,20 +90,20 @@ fn no_thread_observes_half_a_charge() {
             let store = Arc::clone(&store);
             spawn(move || assert!(charge_all(&store, &[A, B])))
         };
-        let looks = [[A, B], [B, A]].map(|[first, second]| {
+        let observers = [[A, B], [B, A]].map(|[first, second]| {
             let store = Arc::clone(&store);
             spawn(move || {
                 let seen = is_charged(&store, first);
                 assert!(!seen || is_charged(&store, second), "half a charge");
             })
         });
-        for thread in looks.into_iter().chain([call]) {
+        for thread in observers.into_iter().chain([call]) {
             thread.join().expect("no panic");
         }
     });
 }
 
-/// A call of one count can come between. The other count is charged only if it does not.
+/// A concurrent call can take the unit of one count. The call of both counts is then rejected and charges neither.
 #[test]
 fn a_call_that_loses_one_count_charges_no_other() {
     loom::model(|| {

@@ -1,12 +1,12 @@
 //! The embedded store: counts in this process, bounded in number. It reclaims expired counts as new keys
 //! arrive.
 //!
-//! The store keeps fingerprints of keys under a secret of its own: a key of any length takes the same space,
-//! and without the secret nobody can find two keys that meet.
+//! The store keeps fingerprints of keys under a secret of its own. So a key of any length takes the same space, and
+//! a client cannot find two keys that share a count.
 
 #![allow(
     clippy::inline_always,
-    reason = "a result that is returned through memory is read back slower than it was computed"
+    reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
 #[cfg(all(test, loom))]
@@ -35,13 +35,13 @@ use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
 use crate::report;
 
-/// Enough shards that threads rarely wait for one.
+/// The number of shards: so many that threads rarely wait for a lock.
 const SHARDS: usize = 64;
 
 pub(crate) struct Embedded {
     shards: Box<[Mutex<Shard>; SHARDS]>,
     secret: Secret,
-    /// The fingerprint of `()`, the key of a limit without one.
+    /// The fingerprint of `()`, the key of a limit without a key.
     no_key: u128,
     clock: Clock,
 }
@@ -83,11 +83,12 @@ impl Embedded {
         Reply { outcomes, source }
     }
 
+    /// Applies an operation to one count.
     pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
         with_state!(charge.terms.algorithm(), S => self.apply_as::<S>(op, charge))
     }
 
-    /// The same, for the algorithm that keeps the state `S`.
+    /// Applies an operation to one count, whose state is an `S`.
     #[inline(always)]
     pub(crate) fn apply_as<S: StoredState>(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
         let clock = self.clock.local();
@@ -151,10 +152,10 @@ impl Embedded {
         drop(change([shard], |[shard]| shard.remove(terms.algorithm(), key_id)));
     }
 
-    /// Locks a shard, for the arithmetic only.
+    /// Locks a shard. The caller holds the lock for the arithmetic only.
     #[inline(always)]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        // A panic cannot leave a shard half changed: no foreign code runs under the lock.
+        // A panic leaves no shard half changed, because no foreign code runs under the lock.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -173,8 +174,8 @@ fn add<S: StoredState>(shard: MutexGuard<'_, Shard>, key_id: KeyId, state: S, no
     change([shard], |[shard]| shard.add(key_id, state, now));
 }
 
-/// Changes shards, and reports how many counts came or went once the shards are unlocked: the recorder of
-/// metrics is foreign code, and may be slow.
+/// Changes shards, unlocks them, and then reports the change in the number of counts. The report is last, because
+/// the recorder of metrics is foreign code and may be slow.
 fn change<'a, H, T>(mut shards: H, work: impl FnOnce(&mut H) -> T) -> T
 where
     H: AsRef<[MutexGuard<'a, Shard>]>,
@@ -188,8 +189,8 @@ where
     result
 }
 
-/// Returns the shard of a count, from bits that are spread evenly. The tables inside are ordered by the
-/// highest bits.
+/// Returns the shard of a count, from bits that are spread evenly. These are not the highest bits, by which the
+/// tables in a shard are sorted.
 fn shard_of(key_id: KeyId) -> usize {
     (key_id.bits() >> 64) as usize % SHARDS
 }

@@ -8,8 +8,8 @@ use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
 use crate::store::Charge;
 
-/// A [`Charge`], borrowed. Saves owning the terms for a call that is decided at once
-/// (`cargo bench --bench all -- instructions`).
+/// A borrowed [`Charge`]. Saves a clone of the terms for a call that is decided at once
+/// (`benches/all -- instructions`).
 #[derive(Clone, Copy)]
 pub(crate) struct LocalCharge<'a> {
     pub(crate) key_id: KeyId,
@@ -23,7 +23,7 @@ impl<'a> From<&'a Charge> for LocalCharge<'a> {
     }
 }
 
-/// A state that has a table in each shard.
+/// A state type that has a table in each shard.
 pub(crate) trait StoredState: State {
     fn table(shard: &mut Shard) -> &mut Table<Self>;
 }
@@ -72,8 +72,8 @@ macro_rules! define_shard {
 states!(define_shard!());
 
 impl Shard {
-    /// Applies an operation to a count. If the count has no state, this makes one in `new`, for
-    /// [`add`](Self::add).
+    /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
+    /// to [`add`](Self::add).
     #[inline(always)]
     pub(super) fn apply<S: StoredState>(
         &mut self,
@@ -85,7 +85,7 @@ impl Shard {
         self.state(key_id, new).apply(op, terms, clock, cost)
     }
 
-    /// Returns the state of a count, or a new one.
+    /// Returns the state of a count. If the count has no state, creates one in `new`.
     #[inline(always)]
     pub(super) fn state<'a, S: StoredState>(
         &'a mut self,
@@ -95,6 +95,7 @@ impl Shard {
         S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
     }
 
+    /// Adds the state of a count that has none. Drops a state that equals that of an unused key.
     pub(super) fn add<S: StoredState>(&mut self, key_id: KeyId, state: S, now: u64) {
         if state.expires() > 0 {
             self.make_room(now, key_id.bits() as usize);

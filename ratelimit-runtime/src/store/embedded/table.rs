@@ -1,24 +1,24 @@
-//! A table of states by key id. The states are inside the table, so a lookup reads one spot in memory.
+//! A table of states by key id. The states are inside the table, so a lookup reads one place in memory.
 //!
-//! Cells are sorted by key id. The home of a key id is the cell it would have if key ids were spread evenly,
-//! as they nearly are; its cell is the home or shortly behind. A lookup starts at the home, and ends at the
-//! key id or where the key id would be.
+//! Cells are sorted by key id. The home of a key id is the cell that the key id would have if key ids were spread
+//! evenly. They nearly are, so each key id is in its home or in one of the next cells. A lookup starts at the home
+//! and ends at the first key id that is not smaller.
 
 use crate::algorithm::State;
 use crate::key::KeyId;
 
-/// The number of cells behind the last home, for key ids that do not fit into their homes.
+/// The number of cells after the last home, for key ids whose homes are taken.
 const TAIL: usize = 8;
 
-/// How many cells an insertion sweeps: enough to find expired states faster than new ones arrive.
+/// The number of cells that an insertion sweeps: enough to find expired states faster than new ones arrive.
 const SWEEP: usize = 4;
 
-/// How many cells an eviction chooses from.
+/// The number of states that an eviction compares.
 const SAMPLE: usize = 5;
 
 pub(crate) struct Table<S> {
     cells: Vec<TableCell<S>>,
-    /// How many cells are homes.
+    /// The number of cells that are homes.
     homes: usize,
     len: usize,
     /// Where the next sweep continues.
@@ -44,7 +44,7 @@ impl<S: State> Table<S> {
     /// Returns the state of `key_id`.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, key_id: KeyId) -> Option<&mut S> {
-        let at = self.reach(key_id);
+        let at = self.position_of(key_id);
         let cell = self.cells.get_mut(at)?;
         (cell.key_id() == key_id).then_some(&mut cell.state)
     }
@@ -55,22 +55,22 @@ impl<S: State> Table<S> {
         if self.len * 6 >= self.homes * 5 {
             self.resize(self.homes + self.homes / 5 + 2 * TAIL);
         }
-        let at = self.reach(key_id);
+        let at = self.position_of(key_id);
         let behind = self.cells[at..].iter().position(TableCell::is_free).unwrap_or_else(|| {
             let end = self.cells.len();
-            // Reserves exactly, because a vector that grows by itself doubles.
+            // Reserves exactly: `resize_with` alone would double the capacity.
             self.cells.reserve_exact(TAIL);
             self.cells.resize_with(end + TAIL, TableCell::free);
             end - at
         });
-        // All cells up to the free one move by one.
+        // Moves all cells up to the free one by one cell.
         self.cells[at..=at + behind].rotate_right(1);
         self.cells[at] = TableCell::new(key_id, state);
         self.len += 1;
     }
 
     pub(super) fn remove(&mut self, key_id: KeyId) -> Option<S> {
-        let at = self.reach(key_id);
+        let at = self.position_of(key_id);
         let there = self.cells.get(at).is_some_and(|cell| cell.key_id() == key_id);
         there.then(|| self.take(at))
     }
@@ -98,8 +98,8 @@ impl<S: State> Table<S> {
         }
     }
 
-    /// Removes the state that would expire first among a sample. `spread` is any number that differs from
-    /// call to call.
+    /// Removes the state of a sample that would expire first. `spread` is any number that differs from call to
+    /// call.
     pub(super) fn evict(&mut self, spread: usize) {
         let len = self.cells.len();
         // The sample is spread over the table, because neighbours may have arrived together.
@@ -115,7 +115,7 @@ impl<S: State> Table<S> {
 
     /// Returns the index at which `key_id` is or would be.
     #[inline(always)]
-    fn reach(&self, key_id: KeyId) -> usize {
+    fn position_of(&self, key_id: KeyId) -> usize {
         let mut at = self.home(key_id);
         while self.cells.get(at).is_some_and(|cell| cell.key_id() < key_id) {
             at += 1;
@@ -123,13 +123,13 @@ impl<S: State> Table<S> {
         at
     }
 
-    /// Returns the index whose share of the homes is the share of `key_id` in the range of key ids.
+    /// Returns the home of `key_id`: its place among the homes is proportional to its place among all key ids.
     #[inline(always)]
     fn home(&self, key_id: KeyId) -> usize {
         (((key_id.bits() >> 64) * self.homes as u128) >> 64) as usize
     }
 
-    /// Frees a cell. The cells that it had pushed behind their homes move up.
+    /// Frees a cell, and moves the key ids after it back towards their homes.
     fn take(&mut self, mut at: usize) -> S {
         let taken = std::mem::replace(&mut self.cells[at], TableCell::free());
         self.len -= 1;
@@ -188,7 +188,7 @@ mod tests {
     use crate::algorithm::{Op, Outcome};
     use crate::limit::Terms;
 
-    /// The expiry, or 0.
+    /// A state that consists of its expiry.
     #[derive(Default)]
     struct Until(u64);
 
@@ -210,7 +210,7 @@ mod tests {
         Evict(usize),
     }
 
-    /// Few key ids, many of them with the same home, at both ends.
+    /// Generates key ids from a small set: many have the same home, and some homes are at the ends of the table.
     fn key_id() -> impl Strategy<Value = KeyId> {
         (prop_oneof![Just(0_u64), Just(u64::MAX), 0..8_u64, any::<u64>()], 1..20_u64)
             .prop_map(|(high, low)| KeyId::from_bits(u128::from(high) << 64 | u128::from(low)))
@@ -225,7 +225,7 @@ mod tests {
         ]
     }
 
-    /// Returns whether the cells are sorted and each can be reached from its home.
+    /// Returns whether the cells are sorted, and no cell is free between a key id and its home.
     fn is_sound(table: &Table<Until>) -> bool {
         let taken = |at: &usize| !table.cells[*at].is_free();
         let used: Vec<usize> = (0..table.cells.len()).filter(taken).collect();

@@ -63,7 +63,7 @@ impl Address {
         if service.is_empty() {
             return Err(invalid("no service after the hosts"));
         }
-        // The user before the hosts is that of the primary. The user of the Sentinels is in the query.
+        // The user before the hosts is the user of the primary. The user of the Sentinels is in the query.
         let primary = url.targets(scheme, database, DEFAULT_PORT, certificates)?;
         let value = |name: &str| {
             let pairs = url.query.split('&').filter_map(|pair| pair.split_once('='));

@@ -1,9 +1,10 @@
-//! A Redis Cluster: sends each command to the node that serves its slot, and follows slot migrations.
+//! A Redis Cluster: sends each command to the node that serves its hash slot, and follows migrations. Slots in
+//! this file are hash slots.
 //!
 //! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
 //! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
-//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. A cluster sends nothing
-//! else again.
+//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. After any other reply, this
+//! file does not send a command again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use super::script;
 use super::slot::{self, SLOTS};
 use crate::background::Background;
 
-/// How many redirects a command follows.
+/// The most redirects that a command follows.
 const MAX_REDIRECTS: usize = 5;
 
 /// How long a node may take to reply to `CLUSTER SLOTS`.
@@ -44,7 +45,7 @@ pub(super) struct Cluster {
     deadline: Duration,
     nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     slots: watch::Sender<SlotNodes>,
-    /// When the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
+    /// The time at which the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
     last_refresh: AtomicU64,
     created: Instant,
     background: Arc<Background>,
@@ -191,7 +192,7 @@ impl Cluster {
     /// Sends `CLUSTER SLOTS` to one node after the other until one replies with the slots.
     async fn read_slots(&self) {
         let mut nodes: Vec<_> = lock(&self.nodes).values().cloned().collect();
-        // A random node is first: one that is cut off from the others would always reply with outdated slots.
+        // The first node is random, because a node without connection to the others replies with outdated slots.
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
         let length = nodes.len().max(1);
         nodes.rotate_left(random as usize % length);

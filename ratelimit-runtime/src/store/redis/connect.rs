@@ -25,11 +25,11 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A login takes at least one round trip. If it takes longer than this, `TCP_NODELAY` is set: a command is
 /// sent before the server has acknowledged the command before it. On a shorter round trip that wait is short,
-/// and commands share packets (`cargo bench --bench all -- redis`).
+/// and saves packets, because commands share them (`benches/all -- redis`).
 const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
 /// Connects, logs in, and drives the connection in a task of this runtime. `primary` is the address of the
-/// server as the Sentinels reported it, if they did.
+/// server if the Sentinels reported it.
 pub(super) async fn connect_to(
     target: &Target,
     primary: Option<PrimaryAddress>,

@@ -1,5 +1,5 @@
-//! A connection, which records when bytes are sent and received: whether the server has closed it, and for
-//! how long a request has been unanswered. `connect.rs` creates it.
+//! A connection that records when it sends and receives bytes. So a node knows whether the server has closed the
+//! connection, and for how long a request has been unanswered. `connect.rs` creates connections.
 //!
 //! Callers cannot measure this: a caller can drop its future before the deadline, and its runtime can be
 //! blocked.
@@ -25,7 +25,8 @@ use super::primary::PrimaryAddress;
 /// before it is used. Servers close idle connections after a second at the earliest.
 const IDLE_US: u64 = 100_000;
 
-/// How many times a caller yields so that the driver can read what an idle connection has received.
+/// The number of times that a caller yields, so that the driver can read the bytes that an idle connection has
+/// received.
 const YIELDS: usize = 3;
 
 /// A connection that belongs to one runtime. All clones share one connection, which closes with the last
@@ -36,7 +37,7 @@ pub(super) struct Connection(Arc<ConnectionState>);
 struct ConnectionState {
     client: MultiplexedConnection,
     activity: Activity,
-    /// The same socket, to peek at without the runtime that drives it. It closes with the driver.
+    /// The socket of the connection, to peek at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
     driver: AbortHandle,
     primary: Option<PrimaryAddress>,
@@ -83,8 +84,7 @@ impl Connection {
         reply.and_then(Value::extract_error)
     }
 
-    /// Returns whether the connection is alive: whether this machine has not received its end from the
-    /// server.
+    /// Returns whether the connection is alive: whether this machine has not received the end of its stream.
     pub(super) async fn is_alive(&self) -> bool {
         let activity = &self.0.activity;
         if activity.is_idle() && self.is_readable() {
@@ -128,7 +128,7 @@ impl Connection {
 pub(super) struct Activity(Arc<ActivityTimes>);
 
 struct ActivityTimes {
-    /// When the first bytes after the last received bytes were sent; 0 if none were.
+    /// The time at which the first bytes after the last received bytes were sent; 0 if none were sent.
     unanswered_since: AtomicU64,
     last_received: AtomicU64,
     is_closed: AtomicBool,

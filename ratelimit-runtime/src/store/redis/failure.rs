@@ -1,4 +1,4 @@
-//! Why a command has no reply, and the [`StoreError`] that a caller of the limiter receives for it.
+//! The failures of commands, and the [`StoreError`] that a caller of the limiter receives for each.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
     }
 }
 
-/// Parts of the message of a server when the user may not run a command of the script. The code is `ERR`.
+/// Parts of the error messages of servers if the user may not run a command of the script. The code is `ERR`.
 const NO_PERMISSION: [&str; 2] = [
     "The user executing the script can't", // Redis 7
     "ACL failure in script",               // Redis 7.2 and later, Valkey
@@ -57,7 +57,7 @@ const NO_PERMISSION: [&str; 2] = [
 /// message as well as the code.
 pub(super) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreError {
     let contains = |word: &str| code == word || code == "ERR" && message.contains(word);
-    // Before the others: the message contains the name of the user, which can be one of the other words.
+    // Checked first, because the message contains the name of the user, which can be one of the other words.
     let code = if NO_PERMISSION.into_iter().any(contains) {
         "NOPERM"
     } else if let [key] = keys

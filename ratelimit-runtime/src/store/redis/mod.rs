@@ -36,7 +36,7 @@ use self::node::{Node, ServerLookup};
 pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
 use self::rollback::SlotGroup;
-use self::script::{Code, REPLY, Script, decode_reply};
+use self::script::{REPLY, Script, ScriptOp, decode_reply};
 use self::sentinel::Sentinels;
 use super::{Charge, OneOrMany, Reply, Request, Store};
 use crate::algorithm::{Op, Outcome};
@@ -46,7 +46,7 @@ use crate::key::{Key, KeyWriter};
 use crate::limit::{Algorithm, Terms};
 use crate::reply::{BuildError, Source, StoreError};
 
-/// How a [`Redis`] is reached.
+/// The settings of a [`Redis`].
 pub(crate) struct RedisSettings<'a> {
     pub(crate) url: &'a str,
     pub(crate) certificates: &'a Certificates,
@@ -114,8 +114,8 @@ impl Store for Redis {
     async fn execute(&self, request: Request) -> Result<Reply, StoreError> {
         let servers = &self.servers;
         // A give-back makes room, so it does not count among the decisions in flight.
-        let (by, _permit) = servers.admit(!request.gives_back())?;
-        let (code, charge) = match request {
+        let (by, _guard) = servers.admit(!request.gives_back())?;
+        let (op, charge) = match request {
             Request::Apply(Op::Decide, OneOrMany::One(charge)) => {
                 let outcome = servers.decide_one(charge, by).await?;
                 return Ok(Reply::one(outcome, Source::Redis));
@@ -124,10 +124,10 @@ impl Store for Redis {
                 let outcomes = OneOrMany::Many(servers.apply_many(op, charges, by).await?);
                 return Ok(Reply { outcomes, source: Source::Redis });
             }
-            Request::Apply(op, OneOrMany::One(charge)) => (Code::from(op), charge),
-            Request::ApplyAhead(op, bucket) => (Code::from(op), bucket.into_charge()),
+            Request::Apply(op, OneOrMany::One(charge)) => (ScriptOp::from(op), charge),
+            Request::ApplyAhead(op, bucket) => (ScriptOp::from(op), bucket.into_charge()),
         };
-        let outcome = servers.apply_one(code, &charge, by).await?;
+        let outcome = servers.apply_one(op, &charge, by).await?;
         Ok(Reply::one(outcome, Source::Redis))
     }
 
@@ -161,7 +161,7 @@ impl Store for Redis {
         let mut name = Vec::with_capacity(self.prefix.len() + terms.name().as_str().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
-        KeyWriter::append(&mut name, |out| out.count(terms, key));
+        KeyWriter::append(&mut name, |out| out.count_name(terms, key));
         name
     }
 
@@ -174,50 +174,50 @@ impl Store for Redis {
     }
 }
 
-/// A script with its arguments.
+/// A call of a script.
 struct ScriptCall<'a> {
     script: &'static Script,
     keys: Vec<&'a [u8]>,
     arguments: Vec<Vec<u8>>,
-    /// The keys are decided together. Otherwise the call can be repeated key by key.
+    /// Whether the script decides all keys together. Otherwise the caller can send the keys one by one.
     is_atomic: bool,
 }
 
-/// One of the decisions in flight.
-struct InFlightPermit(Arc<Servers>);
+/// Counts one decision among those in flight, until it is dropped.
+struct InFlightGuard(Arc<Servers>);
 
-impl Drop for InFlightPermit {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Servers {
-    /// Begins a request: returns its deadline, and a permit if it counts among the decisions in flight.
+    /// Begins a request: returns its deadline, and a guard if it counts among the decisions in flight.
     fn admit(
         self: &Arc<Self>,
         counts: bool,
-    ) -> Result<(Instant, Option<InFlightPermit>), StoreError> {
+    ) -> Result<(Instant, Option<InFlightGuard>), StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(StoreError::NoRuntime);
         }
-        let mut permit = None;
+        let mut guard = None;
         if counts {
             let others = self.in_flight.fetch_add(1, Ordering::Relaxed);
-            permit = Some(InFlightPermit(Arc::clone(self)));
+            guard = Some(InFlightGuard(Arc::clone(self)));
             if others >= self.max_in_flight {
                 return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
             }
         }
-        Ok((Instant::now() + self.deadline, permit))
+        Ok((Instant::now() + self.deadline, guard))
     }
 
     fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the slot of a key: the keys of a script must share one.
+    /// Returns the hash slot of a key, which all keys of a script must share; 0 on one server.
     fn slot(&self, key: &[u8]) -> u16 {
         match self.topology {
             Topology::One(_) => 0,
@@ -225,7 +225,8 @@ impl Servers {
         }
     }
 
-    /// Groups charges by what one script can decide: all of them on one server, those of a slot in a cluster.
+    /// Groups charges so that one script can decide a group: all charges on one server; in a cluster, the charges of
+    /// a hash slot.
     fn groups(&self, charges: Vec<Arc<Charge>>) -> Vec<SlotGroup> {
         let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
         for (index, charge) in charges.into_iter().enumerate() {
@@ -241,14 +242,14 @@ impl Servers {
     /// Applies an operation to one charge.
     async fn apply_one(
         &self,
-        op: impl Into<Code>,
+        op: impl Into<ScriptOp>,
         charge: &Charge,
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
             script: Script::of(terms),
-            arguments: script::alone(op, terms, self.clock.sent(), *cost),
+            arguments: script::arguments_of_one(op, terms, self.clock.sent(), *cost),
             keys: vec![count_name],
             is_atomic: true,
         };
@@ -297,14 +298,14 @@ impl Servers {
         let call = ScriptCall {
             script: Script::all(),
             keys: group.iter().map(|(_, charge)| &charge.count_name[..]).collect(),
-            arguments: script::together(op, parts, self.clock.sent()),
+            arguments: script::arguments_of_all(op, parts, self.clock.sent()),
             is_atomic: true,
         };
         let reply = match self.run_for(&call, by).await? {
             Value::BulkString(reply) => reply,
             reply => {
                 let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
-                self.look_for_replica(&error);
+                self.back_off_from_replica(&error);
                 return Err(error);
             }
         };
@@ -314,8 +315,8 @@ impl Servers {
         reply.chunks(REPLY).map(|reply| decode_reply(reply).ok_or_else(unexpected)).collect()
     }
 
-    /// Opens the breaker if an error that a script has caught says that the server is a replica.
-    fn look_for_replica(&self, error: &StoreError) {
+    /// Opens the breaker if an error that a script has caught shows that the server is a replica.
+    fn back_off_from_replica(&self, error: &StoreError) {
         if let Topology::One(node) = &self.topology {
             node.back_off_from_replica(error);
         }
@@ -329,7 +330,7 @@ impl Servers {
         }
     }
 
-    /// Runs a script once, whether the server knows it or not.
+    /// Runs a script once. If the server does not know the script, sends its text.
     async fn run_for(&self, call: &ScriptCall<'_>, by: Instant) -> Result<Value, StoreError> {
         let ScriptCall { script, keys, arguments, is_atomic } = call;
         let key = keys.first().copied().unwrap_or_default();

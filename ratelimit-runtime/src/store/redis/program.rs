@@ -1,9 +1,9 @@
-//! The texts of the scripts: whole files of `lua/`, one behind the other, and between them the few lines that
-//! are written here. These come from the tables of this file, as does what the runtime sends.
+//! The texts of the scripts: files of `lua/`, one after the other, with a few generated lines between them. The
+//! generated lines and the arguments that the store sends come from the same tables, which are in this file.
 
 use crate::limit::{Algorithm, Terms};
 
-/// What one function of `lua/` decides. An algorithm whose limits differ in their terms has several forms.
+/// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Sliding,
@@ -14,9 +14,9 @@ pub(crate) enum Form {
     LeasedBucket,
 }
 
-/// A number that a function of `lua/` takes about a limit.
-pub(crate) struct Term {
-    /// The name of the argument of the function.
+/// A number of a limit that a function of `lua/` takes.
+pub(crate) struct Argument {
+    /// The name of the number in the function.
     name: &'static str,
     width: Width,
     value: fn(&Terms) -> u64,
@@ -31,14 +31,14 @@ enum Width {
     SignedSeven,
 }
 
-/// How the word of an operation, the cost and the moment are packed, which stand in front of the terms.
+/// The format of the operation, the cost and the moment, which precede the arguments of a form.
 const CALL: &str = "sI4I7";
 const CALL_NAMES: [&str; 3] = ["op", "cost", "moment"];
 
-/// What all functions of algorithms take first.
+/// The first arguments of all functions of algorithms.
 const COMMON: &str = "call, pack, unpack, key, clock, given";
 
-/// What all functions of algorithms return, and `lua/answer.lua` takes.
+/// The results of all functions of algorithms, which are arguments of `lua/answer.lua`.
 const RESULTS: &str = "allowed, remaining, retry, reset, slack, version, lives, changed";
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
@@ -55,14 +55,15 @@ const FIXED: &str = include_str!("../../../lua/fixed.lua");
 const SLIDING_COUNTER: &str = include_str!("../../../lua/sliding_counter.lua");
 const BUCKET: &str = include_str!("../../../lua/bucket.lua");
 
-const THRESHOLD: Term = Term::four("threshold", |terms| terms.threshold().into());
-const PERIOD: Term = Term::seven("period", Terms::period_us);
-const BURST: Term = Term::four("burst", |terms| (terms.capacity() + terms.reserved()).into());
-const TOKEN: Term = Term::seven("token", |terms| terms.rate().token);
+const THRESHOLD: Argument = Argument::four("threshold", |terms| terms.threshold().into());
+const PERIOD: Argument = Argument::seven("period", Terms::period_us);
+const BURST: Argument =
+    Argument::four("burst", |terms| (terms.capacity() + terms.lease_reserve()).into());
+const TOKEN: Argument = Argument::seven("token", |terms| terms.rate().token);
 /// At most the threshold, which is a `u32`.
-const DRAIN: Term = Term::four("drain", |terms| terms.rate().drain);
+const DRAIN: Argument = Argument::four("drain", |terms| terms.rate().drain);
 
-impl Term {
+impl Argument {
     const fn four(name: &'static str, value: fn(&Terms) -> u64) -> Self {
         Self { name, width: Width::Four, value }
     }
@@ -73,7 +74,7 @@ impl Term {
 }
 
 impl Width {
-    /// The letters of `struct.unpack`.
+    /// Returns the format for `struct.unpack`.
     fn format(self) -> &'static str {
         match self {
             Self::Four => "I4",
@@ -91,29 +92,29 @@ impl Width {
 }
 
 impl Form {
-    /// In the order of the numbers that `lua/several.lua` reads, from 1 on.
+    /// All forms, in the order of the lists that `lua/several.lua` reads.
     pub(crate) const EACH: [Self; 5] =
         [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::Bucket, Self::LeasedBucket];
 
-    /// The form that decides a limit.
+    /// Returns the form of a limit.
     pub(crate) fn of(terms: &Terms) -> Self {
         match terms.algorithm() {
             Algorithm::Sliding => Self::Sliding,
             Algorithm::Fixed => Self::Fixed,
             Algorithm::SlidingCounter => Self::SlidingCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.reserved() > 0 => {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
                 Self::LeasedBucket
             }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
         }
     }
 
-    /// The place in [`EACH`](Self::EACH).
+    /// Returns the index in [`EACH`](Self::EACH).
     pub(crate) fn index(self) -> usize {
         self as usize
     }
 
-    /// The name of the function, and the files that make it.
+    /// Returns the name of the function, and the files that define it.
     fn function(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Sliding => ("sliding", &[SEGMENTS, SLIDING]),
@@ -123,12 +124,12 @@ impl Form {
         }
     }
 
-    /// The last arguments of the function.
-    fn terms(self) -> &'static [Term] {
+    /// Returns the last arguments of the function.
+    fn arguments(self) -> &'static [Argument] {
         match self {
             Self::Sliding => &[THRESHOLD, PERIOD],
             Self::Fixed => {
-                const SHIFT: Term = Term {
+                const SHIFT: Argument = Argument {
                     name: "shift",
                     width: Width::SignedSeven,
                     value: |terms| terms.shift_us().unwrap_or(u64::MAX),
@@ -136,32 +137,33 @@ impl Form {
                 &[THRESHOLD, PERIOD, SHIFT]
             }
             Self::SlidingCounter => {
-                const GRAIN: Term = Term::seven("grain", |terms| terms.scale().grain);
-                const SPAN: Term = Term::seven("span", |terms| terms.scale().span);
+                const GRAIN: Argument = Argument::seven("grain", |terms| terms.scale().grain);
+                const SPAN: Argument = Argument::seven("span", |terms| terms.scale().span);
                 &[THRESHOLD, PERIOD, GRAIN, SPAN]
             }
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => {
-                const TERM: Term = Term::seven("term", Terms::lease_us);
-                const RESERVE: Term = Term::four("reserve", |terms| terms.reserved().into());
-                &[BURST, TOKEN, DRAIN, TERM, RESERVE]
+                const LEASE_TERM: Argument = Argument::seven("term", Terms::lease_us);
+                const RESERVE: Argument =
+                    Argument::four("reserve", |terms| terms.lease_reserve().into());
+                &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
             }
         }
     }
 
-    /// Packs the terms of a limit.
+    /// Appends the packed arguments of a limit.
     pub(crate) fn put_terms(self, out: &mut Vec<u8>, terms: &Terms) {
-        for term in self.terms() {
-            out.extend(&(term.value)(terms).to_be_bytes()[8 - term.width.bytes()..]);
+        for argument in self.arguments() {
+            out.extend(&(argument.value)(terms).to_be_bytes()[8 - argument.width.bytes()..]);
         }
     }
 
-    /// How the terms are packed, for `struct.unpack`.
+    /// Returns the format of the packed arguments for `struct.unpack`.
     fn layout(self) -> String {
-        self.terms().iter().map(|term| term.width.format()).collect()
+        self.arguments().iter().map(|argument| argument.width.format()).collect()
     }
 
-    /// The script that decides one call.
+    /// Returns the script that decides one call.
     pub(crate) fn script(self) -> String {
         let ((name, files), layout) = (self.function(), self.layout());
         let decide = format!(
@@ -171,10 +173,11 @@ impl Form {
         [PRELUDE, &files.concat(), &decide, ANSWER].concat()
     }
 
-    /// The same, with text as arguments and as the reply.
+    /// Returns the script that decides one call, with text as its arguments and as its reply.
     fn by_hand(self) -> String {
         let (script, layout) = (self.script(), self.layout());
-        let names = CALL_NAMES.into_iter().chain(self.terms().iter().map(|term| term.name));
+        let arguments = self.arguments().iter().map(|argument| argument.name);
+        let names = CALL_NAMES.into_iter().chain(arguments);
         let names: Vec<String> = names.map(|name| format!("'{name}'")).collect();
         let names = names.join(", ");
         format!(
@@ -184,17 +187,17 @@ impl Form {
     }
 }
 
-/// The script that decides several limits together.
+/// Returns the script that decides several limits together.
 pub(crate) fn all() -> String {
     over_several(ALL)
 }
 
-/// The script that decides many calls, each by itself.
+/// Returns the script that decides many calls, each by itself.
 pub(crate) fn batch() -> String {
     over_several(BATCH)
 }
 
-/// The script that removes the state of a sliding log.
+/// Returns the script that removes the state of a sliding log.
 pub(crate) fn reset() -> String {
     RESET.to_owned()
 }
@@ -214,7 +217,7 @@ fn over_several(main: &str) -> String {
     [PRELUDE, &answer, &files.concat(), &lists, SEVERAL, main].concat()
 }
 
-/// The text of a script for `redis-cli --eval`, by its name. A script of one call takes text as arguments.
+/// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
     Some(match name {
@@ -234,25 +237,25 @@ pub fn text(name: &str) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::script::Code;
+    use super::super::script::ScriptOp;
     use super::*;
     use crate::algorithm::{BucketOp, Op};
     use crate::limit::Limit;
 
-    /// The words of all operations.
+    /// Returns the words of all operations.
     fn words() -> Vec<&'static str> {
         let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
-            // Another operation belongs into the list as well.
-            Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => Code::from(op),
+            // A new operation must also be added to the list in the line above.
+            Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => ScriptOp::from(op),
         });
         let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { moment: 0 }];
         let of_buckets = of_buckets.map(|op| match op {
-            BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => Code::from(op),
+            BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
         });
-        ops.into_iter().chain(of_buckets).map(Code::word).collect()
+        ops.into_iter().chain(of_buckets).map(ScriptOp::word).collect()
     }
 
-    /// The words that a function compares `op` with.
+    /// Returns the words with which a function compares `op`.
     fn known(text: &str) -> Vec<&str> {
         let compared =
             ["op == '", "op ~= '"].into_iter().flat_map(|start| text.split(start).skip(1));
@@ -274,11 +277,11 @@ mod tests {
             let (_, rest) = file.split_once(&format!("\nlocal function {name}(")).expect(name);
             let (arguments, _) = rest.split_once(')').expect("an end");
             let arguments: Vec<&str> = arguments.split(',').map(str::trim).collect();
-            let terms = form.terms().iter().map(|term| term.name);
-            let passed: Vec<&str> = COMMON.split(", ").chain(CALL_NAMES).chain(terms).collect();
+            let own = form.arguments().iter().map(|argument| argument.name);
+            let passed: Vec<&str> = COMMON.split(", ").chain(CALL_NAMES).chain(own).collect();
             let (taken, left) = arguments.split_at(passed.len());
             assert_eq!(taken, passed, "{form:?}");
-            // A limit that does not lease leaves two out.
+            // The script of a limit that does not lease does not pass the last two.
             let optional: &[&str] = if form == Form::Bucket { &["term", "reserve"] } else { &[] };
             assert_eq!(left, optional, "{form:?}");
         }

@@ -1,5 +1,5 @@
-//! Several limits whose keys are in different slots of a cluster: charged slot by slot, and rolled back if
-//! one slot rejects.
+//! Decides several limits whose keys are in different hash slots of a cluster: charges them hash slot by hash slot,
+//! and rolls back if one rejects.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::store::Charge;
 /// Called with each count that a rollback gave units back to.
 pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
 
-/// The charges of one slot, each with its index in the request.
+/// The charges of one hash slot, each with its index in the request.
 pub(super) type SlotGroup = Vec<(usize, Arc<Charge>)>;
 
 impl Servers {
-    /// Peeks at charges of several slots.
+    /// Peeks at charges of several hash slots.
     pub(super) async fn peek_by_slots(
         &self,
         groups: &[SlotGroup],
@@ -33,9 +33,9 @@ impl Servers {
         Ok(outcomes)
     }
 
-    /// Decides charges that no single script can: first peeks at every group, then charges group by group.
-    /// If a concurrent call takes the units in between, gives back what was charged; until then, other
-    /// calls can be rejected because of it.
+    /// Decides charges of several hash slots: first peeks at every group, then charges group by group. If a
+    /// concurrent call takes units in between, gives the charges back. Until then, other calls can be rejected
+    /// because of these charges.
     pub(super) async fn decide_by_slots(
         self: &Arc<Self>,
         groups: Vec<SlotGroup>,
@@ -51,7 +51,7 @@ impl Servers {
             let result = self.apply_group(Op::Decide, &group, by).await;
             fits = result.as_ref().is_ok_and(|replied| is_allowed(replied));
             if !fits && !rollback.charged.is_empty() {
-                // The caller receives the reply when nothing is charged any more, if there is time.
+                // The caller receives the rejection after the rollback, if the deadline allows.
                 let _ = timeout_at(by, rollback.start()).await;
             }
             let replied = result?;
@@ -78,7 +78,7 @@ fn is_allowed(outcomes: &[Outcome]) -> bool {
     outcomes.iter().all(|outcome| outcome.allowed)
 }
 
-/// What a call that may still fail has charged. Gives it back on drop.
+/// The charges of a call that can still be rejected. Gives them back on drop.
 struct Rollback {
     servers: Arc<Servers>,
     /// Each charge with its time.
@@ -86,8 +86,8 @@ struct Rollback {
 }
 
 impl Rollback {
-    /// Gives back in the background, because the deadline of the caller may have passed, or the caller may
-    /// leave. The receiver completes once everything is given back.
+    /// Gives the charges back in the background, because the deadline of the call may have passed, or the caller
+    /// may drop the call. The receiver completes once all charges are given back.
     fn start(&mut self) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         let (charged, servers) = (mem::take(&mut self.charged), Arc::clone(&self.servers));
@@ -95,7 +95,7 @@ impl Rollback {
             let by = Instant::now() + servers.deadline;
             let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
             for (charge, at) in charged {
-                // The caller receives the failure that led here.
+                // An error here is not reported: the caller receives the reason of the rollback.
                 let _ = servers.apply_one(Op::Return { at }, &charge, by).await;
             }
             for key_id in key_ids {

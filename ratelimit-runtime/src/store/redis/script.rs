@@ -1,5 +1,5 @@
-//! The scripts that the store calls: what they take, and what they reply. Their texts are in
-//! [`program`](super::program).
+//! The scripts that the store calls: their arguments and their replies. [`program`](super::program) has their
+//! texts.
 
 use once_cell::sync::Lazy;
 use redis::Cmd;
@@ -9,33 +9,33 @@ use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 
-/// A script, as the server gets it.
+/// The text of a script, and its hash.
 pub(super) struct Script {
     text: String,
     hash: String,
 }
 
 impl Script {
-    /// The script that decides one call of a limit.
+    /// Returns the script that decides one call of a limit.
     pub(super) fn of(terms: &Terms) -> &'static Self {
         static SCRIPTS: Lazy<[Script; Form::EACH.len()]> =
             Lazy::new(|| Form::EACH.map(|form| Script::new(form.script())));
         &SCRIPTS[Form::of(terms).index()]
     }
 
-    /// The script that decides several limits together.
+    /// Returns the script that decides several limits together.
     pub(super) fn all() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::all()));
         &SCRIPT
     }
 
-    /// The script that decides many calls, each by itself.
+    /// Returns the script that decides many calls, each by itself.
     pub(super) fn batch() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch()));
         &SCRIPT
     }
 
-    /// The script that removes the state of a sliding log.
+    /// Returns the script that removes the state of a sliding log.
     pub(super) fn reset() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::reset()));
         &SCRIPT
@@ -46,12 +46,12 @@ impl Script {
         Self { text, hash }
     }
 
-    /// The call that the server knows by hash, if it has seen the text.
+    /// Returns the command that calls the script by its hash. It fails if the server does not know the script.
     pub(super) fn by_hash(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
         command("EVALSHA", &self.hash, keys, arguments)
     }
 
-    /// The same call with the text, which the server then knows.
+    /// Returns the command that calls the script by its text. The server then knows the script.
     pub(super) fn by_text(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
         command("EVAL", &self.text, keys, arguments)
     }
@@ -63,8 +63,8 @@ fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> C
     command
 }
 
-/// Asks whether a server would decide: one that replicates another, or has no memory left, refuses to write
-/// a key.
+/// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
+/// free memory reject.
 pub(super) fn probe(key: &[u8]) -> Cmd {
     const WRITE: &str =
         "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
@@ -73,30 +73,30 @@ pub(super) fn probe(key: &[u8]) -> Cmd {
     command
 }
 
-/// Asks whether a node of a cluster runs scripts, whatever slots it serves.
+/// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
 pub(super) fn probe_of_node() -> Cmd {
     let mut command = redis::cmd("EVAL");
     command.arg("return 1").arg(0);
     command
 }
 
-/// An operation, as scripts get it.
+/// An operation, as scripts receive it.
 #[derive(Clone, Copy)]
-pub(super) struct Code {
-    /// What the scripts compare `op` with.
+pub(super) struct ScriptOp {
+    /// The word with which the scripts compare `op`.
     word: &'static str,
-    /// The time that the operation is about, or 0.
+    /// The time or the wait of the operation, or 0.
     moment: u64,
 }
 
 #[cfg(test)]
-impl Code {
+impl ScriptOp {
     pub(super) fn word(self) -> &'static str {
         self.word
     }
 }
 
-impl From<Op> for Code {
+impl From<Op> for ScriptOp {
     fn from(op: Op) -> Self {
         let (word, moment) = match op {
             Op::Decide => ("decide", 0),
@@ -108,7 +108,7 @@ impl From<Op> for Code {
     }
 }
 
-impl From<BucketOp> for Code {
+impl From<BucketOp> for ScriptOp {
     fn from(op: BucketOp) -> Self {
         let (word, moment) = match op {
             BucketOp::Reserve { wait } => ("reserve", wait),
@@ -118,14 +118,14 @@ impl From<BucketOp> for Code {
     }
 }
 
-/// The arguments of the script that decides one call.
-pub(super) fn alone(
-    op: impl Into<Code>,
+/// Returns the arguments of the script that decides one call.
+pub(super) fn arguments_of_one(
+    op: impl Into<ScriptOp>,
     terms: &Terms,
     clock: Option<u64>,
     cost: u32,
 ) -> Vec<Vec<u8>> {
-    let Code { word, moment } = op.into();
+    let ScriptOp { word, moment } = op.into();
     let mut call = Vec::with_capacity(64);
     put_word(&mut call, word);
     call.extend(cost.to_be_bytes());
@@ -136,38 +136,42 @@ pub(super) fn alone(
     arguments
 }
 
-/// The arguments of `lua/all.lua`: the limits, and their costs.
-pub(super) fn together<'a>(
+/// Returns the arguments of `lua/all.lua`: the limits, and their costs.
+pub(super) fn arguments_of_all<'a>(
     op: Op,
     parts: impl Iterator<Item = (&'a Terms, u32)>,
     clock: Option<u64>,
 ) -> Vec<Vec<u8>> {
     let mut head = Vec::with_capacity(64);
-    put_word(&mut head, Code::from(op).word);
+    put_word(&mut head, ScriptOp::from(op).word);
     let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
     for (limit, cost) in parts {
         head.extend(cost.to_be_bytes());
-        arguments.push(among_several(limit));
+        arguments.push(packed_limit(limit));
     }
     arguments[0] = head;
     arguments
 }
 
-/// The arguments of `lua/batch.lua`: the entries, as [`put_entry`] makes them, and their limits.
-pub(super) fn in_batch(entries: Vec<u8>, limits: &[&Terms], clock: Option<u64>) -> Vec<Vec<u8>> {
+/// Returns the arguments of `lua/batch.lua`: the entries, which [`put_entry`] writes, and their limits.
+pub(super) fn arguments_of_batch(
+    entries: Vec<u8>,
+    limits: &[&Terms],
+    clock: Option<u64>,
+) -> Vec<Vec<u8>> {
     let clock = clock.map_or_else(Vec::new, packed_clock);
-    [entries, clock].into_iter().chain(limits.iter().map(|terms| among_several(terms))).collect()
+    [entries, clock].into_iter().chain(limits.iter().map(|terms| packed_limit(terms))).collect()
 }
 
-/// An entry of `lua/batch.lua`: so many calls of a limit, by its index.
+/// Appends an entry of `lua/batch.lua`: `count` equal calls, with the index of their limit.
 pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) {
     out.push(limit as u8 + 1);
     out.extend(cost.to_be_bytes());
     out.extend(count.to_be_bytes());
 }
 
-/// A limit, as `lua/several.lua` unpacks it.
-fn among_several(terms: &Terms) -> Vec<u8> {
+/// Packs a limit for `lua/several.lua`.
+fn packed_limit(terms: &Terms) -> Vec<u8> {
     let form = Form::of(terms);
     let mut out = Vec::with_capacity(32);
     out.push(form.index() as u8 + 1);
@@ -175,10 +179,10 @@ fn among_several(terms: &Terms) -> Vec<u8> {
     out
 }
 
-/// How long the reply of one limit is.
+/// The length of the reply of one limit, in bytes.
 pub(super) const REPLY: usize = 30;
 
-/// The reply of `lua/answer.lua`; `None` if it is not one.
+/// Decodes a reply of `lua/answer.lua`; `None` if it is malformed.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (clock, reply) = reply.split_first_chunk()?;
     let (allowed, reply) = reply.split_first()?;
@@ -195,18 +199,17 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     })
 }
 
-/// By how much the wait until the reset was rounded up, in units of a bucket; or [`LEASED`].
+/// Decodes the slack of a reply: the units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
 pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
     reply.last_chunk().map(|slack| u32::from_be_bytes(*slack))
 }
 
-/// The slack of a wait until leased units have drained, however many calls were before.
+/// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
 pub(super) const LEASED: u32 = u32::MAX;
 
-/// What the error of one entry means.
+/// Converts the error message of one entry.
 pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
-    // As Redis writes errors: the code, a space, the rest. Before Redis 7 the place in the script may
-    // stand in front.
+    // Redis writes the code, a space and the message. Before Redis 7, the position in the script can come first.
     let is_code =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let split = message.trim_start_matches('-').split_once(' ');
@@ -214,7 +217,7 @@ pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {
     super::failure::server_error(code, rest, &[key])
 }
 
-/// A word, and the zero byte that ends it.
+/// Appends a word, and the zero byte that ends it.
 fn put_word(out: &mut Vec<u8>, word: &str) {
     out.extend(word.as_bytes());
     out.push(0);

@@ -1,5 +1,5 @@
-//! Resets a sliding log: removes the state first, then the segments of a long log. `lua/sliding.lua` makes
-//! the keys of the segments.
+//! Resets a sliding log: removes the state first, then the segments of a long log. `lua/segments.lua` creates the
+//! segments.
 
 use redis::Cmd;
 use tokio::time::Instant;
@@ -8,12 +8,12 @@ use super::script::Script;
 use super::{ScriptCall, Servers};
 use crate::reply::StoreError;
 
-/// How many segments one command removes: Redis does nothing else in the meantime.
-const AT_ONCE: usize = 16;
+/// The number of segments that one command removes, because Redis does nothing else while it runs a command.
+const SEGMENTS_PER_COMMAND: usize = 16;
 
 impl Servers {
-    /// Removes a log. The count starts anew once its state is removed; a segment that cannot be removed before
-    /// the deadline expires.
+    /// Removes a log. The count starts anew once its state is removed. Segments that are left at the deadline expire
+    /// by their TTL.
     pub(super) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<(), StoreError> {
         let call = ScriptCall {
             script: Script::reset(),
@@ -24,10 +24,10 @@ impl Servers {
         let reply = self.run(&call, by).await?;
         let Some((first, count)) = numbers(&reply) else { return Ok(()) };
         let numbers: Vec<u64> = (first..first + count).collect();
-        for some in numbers.chunks(AT_ONCE) {
+        for chunk in numbers.chunks(SEGMENTS_PER_COMMAND) {
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK");
-            unlink.arg(some.iter().map(|number| segment(key, *number)).collect::<Vec<_>>());
+            unlink.arg(chunk.iter().map(|number| segment(key, *number)).collect::<Vec<_>>());
             if self.send(&unlink, key, true, by).await.is_err() {
                 break;
             }
@@ -43,10 +43,10 @@ fn numbers(reply: &[u8]) -> Option<(u64, u64)> {
     Some((number(first), number(count)))
 }
 
-/// Returns the key of a segment. It is in the slot of the log and has the key of the log as a prefix.
+/// Returns the key of a segment. It is in the hash slot of the log and has the key of the log as a prefix.
 fn segment(key: &[u8], number: u64) -> Vec<u8> {
     let mut name = key.to_vec();
-    // A count without a key has no tag: its name is the tag of its segments.
+    // A count without a key has no hash tag: its name is the hash tag of its segments.
     if !key.contains(&b'{') {
         name.push(b'{');
         name.extend_from_slice(key);

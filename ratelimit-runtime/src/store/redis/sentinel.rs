@@ -14,7 +14,7 @@ use super::connect::connect_to;
 use super::connection::Connection;
 use super::primary::PrimaryAddress;
 
-/// How long one Sentinel may take to connect and to reply, before the next one receives the request.
+/// The time in which a Sentinel must connect and reply. After that, the next Sentinel receives the request.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The interval at which a node requests the address of the primary.
@@ -46,7 +46,7 @@ impl Sentinels {
         let connection =
             connect_to(&self.primary_login.with_address(host, *port), Some(primary.clone()))
                 .await?;
-        // The server can have become a replica before the Sentinels know it, so its own role decides.
+        // The server can have become a replica before the Sentinels report it, so this checks its role.
         let role = connection.send(&redis::cmd("ROLE"), false).await?;
         let is_primary = match &role {
             redis::Value::Array(parts) => parts.first().is_some_and(

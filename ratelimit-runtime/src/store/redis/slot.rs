@@ -1,10 +1,10 @@
 //! The hash slot of a key in a Redis Cluster: the CRC16 (XMODEM) of its hash tag, or of the whole key if it
 //! has none, modulo 16384. Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
 
-/// The number of slots.
+/// The number of hash slots.
 pub(super) const SLOTS: u16 = 16384;
 
-/// Returns the slot of a key.
+/// Returns the hash slot of a key.
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }

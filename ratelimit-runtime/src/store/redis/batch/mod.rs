@@ -1,9 +1,9 @@
-//! Batches: one script decides many calls, which is what makes a busy Redis fast.
+//! Batches: one script decides many calls. Saves work of a busy Redis (`benches/all -- redis`).
 //!
-//! While few decisions are in flight, each is sent by itself. Beyond that they queue, and up to [`SENDERS`]
-//! tasks per queue send batches of whatever is pending, without waiting for more. If the server is far away,
-//! more tasks send. Equal calls are one entry of a script, with a count; `reply.rs` splits its outcome, so
-//! that each caller receives what it would have received in sequence.
+//! While few decisions are in flight, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
+//! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
+//! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
+//! so that each caller receives the outcome that it would have received if the calls had come in sequence.
 
 mod reply;
 
@@ -28,21 +28,21 @@ use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Charge;
 
-/// How many decisions can be in flight before they queue.
+/// The number of decisions in flight from which on further calls queue.
 const UNQUEUED: usize = 4;
 
-/// How many scripts of a queue are in flight at a time.
+/// The number of scripts of a queue that are in flight at a time.
 const SENDERS: usize = 2;
 
-/// The most entries of a script: Redis does nothing else in the meantime.
+/// The most entries of a script, because Redis does nothing else while it runs a script.
 const MAX_ENTRIES: usize = 64;
 
 /// The most calls that one script decides.
 const MAX_CALLS: usize = 1024;
 
-/// A pending call waits for a sender for this fraction of its deadline. If the server is so far away that no
-/// sender returns in that time, another one starts.
-const PATIENCE: u32 = 16;
+/// A pending call waits for a sender for its deadline divided by this number. If no sender becomes free in that
+/// time, another sender starts.
+const SENDER_CHECKS: u32 = 16;
 
 /// The queues of pending calls.
 #[derive(Default)]
@@ -50,14 +50,14 @@ pub(super) struct BatchQueues {
     queues: Mutex<HashMap<QueueId, BatchQueue>>,
 }
 
-/// The runtime whose tasks send the calls, and the slot, because the keys of a script are in one slot.
+/// The runtime whose tasks send the calls, and the hash slot, which all keys of a script share.
 type QueueId = (Id, u16);
 
 #[derive(Default)]
 struct BatchQueue {
     pending: VecDeque<PendingCall>,
     senders: usize,
-    /// When a sender last took calls.
+    /// The time at which a sender last took calls.
     last_sent: Option<Instant>,
 }
 
@@ -90,15 +90,15 @@ impl Servers {
         }
         let id = (Handle::current().id(), self.slot(&charge.count_name));
         let mut reply = self.enqueue(id, charge, by);
-        let mut patience = by - self.deadline / PATIENCE * (PATIENCE - 1);
+        let mut next_check = by - self.deadline / SENDER_CHECKS * (SENDER_CHECKS - 1);
         loop {
-            match timeout_at(patience.min(by), &mut reply).await {
+            match timeout_at(next_check.min(by), &mut reply).await {
                 Ok(Ok(result)) => return result,
                 Ok(Err(_)) => {
                     let message = "the tokio runtime of the request has shut down".into();
                     return Err(StoreError::Connection { message });
                 }
-                Err(_) if patience < by => patience = self.add_sender_if_due(id, by),
+                Err(_) if next_check < by => next_check = self.add_sender_if_due(id, by),
                 Err(_) => return Err(StoreError::Timeout { deadline: self.deadline }),
             }
         }
@@ -111,14 +111,14 @@ impl Servers {
         by: Instant,
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
         let (reply_to, reply) = oneshot::channel();
-        // Hashed before the lock: a busy queue is locked by every call.
+        // Hashed before the lock, because every call locks a busy queue.
         let digest = digest(&charge);
         let mut queues = lock(&self.queues.queues);
         let queue = queues.entry(id).or_default();
         queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
         let needs_sender = queue.senders < SENDERS;
         queue.senders += usize::from(needs_sender);
-        // A runtime that shuts down drops the sender at once, and the drop locks the queues.
+        // If the runtime is shutting down, `spawn_sender` drops the sender, and the drop locks the queues.
         drop(queues);
         if needs_sender {
             self.spawn_sender(id);
@@ -130,14 +130,14 @@ impl Servers {
         tokio::spawn(BatchSender { servers: Arc::clone(self), id, ended: false }.run());
     }
 
-    /// Starts another sender if calls are pending and none was sent for a while. Returns when a call that is
-    /// still pending looks again.
+    /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
+    /// call that is still pending checks again.
     fn add_sender_if_due(self: &Arc<Self>, id: QueueId, by: Instant) -> Instant {
         let mut queues = lock(&self.queues.queues);
         let Some(queue) = queues.get_mut(&id).filter(|queue| !queue.pending.is_empty()) else {
             return by;
         };
-        let (now, pause) = (Instant::now(), self.deadline / PATIENCE);
+        let (now, pause) = (Instant::now(), self.deadline / SENDER_CHECKS);
         let due = queue.last_sent.map_or(now, |last_sent| last_sent + pause);
         if due > now {
             return due;
@@ -157,8 +157,8 @@ struct BatchSender {
     ended: bool,
 }
 
-/// A sender also ends with its runtime. The last one then takes the pending calls along, because no other
-/// sender will take them.
+/// A sender also ends when its runtime shuts down. The last sender of a queue then drops the pending calls, so that
+/// their callers receive an error, because no other sender would send them.
 impl Drop for BatchSender {
     fn drop(&mut self) {
         if self.ended {
@@ -203,7 +203,7 @@ impl BatchSender {
             && entries.len() < MAX_ENTRIES
             && let Some(PendingCall { charge, digest, by, reply_to }) = queue.pending.pop_front()
         {
-            // A caller that has left is not charged.
+            // A call whose caller has dropped it is not charged.
             if reply_to.is_closed() {
                 continue;
             }
@@ -221,7 +221,7 @@ impl BatchSender {
         }
         queue.last_sent = Some(Instant::now());
         if entries.is_empty() {
-            // Under the lock, so that the next call starts another sender.
+            // Still under the lock, so that the next call starts another sender.
             self.ended = true;
             self.leave(&mut queues);
         }
@@ -229,7 +229,7 @@ impl BatchSender {
     }
 }
 
-/// Equal calls.
+/// An entry of a batch: equal calls.
 struct BatchEntry {
     charge: Arc<Charge>,
     by: Instant,
@@ -248,13 +248,13 @@ impl Servers {
             });
             script::put_entry(&mut calls, limit, charge.cost, reply_to.len() as u32);
         }
-        let arguments = script::in_batch(calls, &limits, self.clock.sent());
+        let arguments = script::arguments_of_batch(calls, &limits, self.clock.sent());
         let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
         let call =
             ScriptCall { script: Script::batch(), keys, arguments, is_atomic: entries.len() == 1 };
         match self.run_for(&call, by).await {
             Ok(reply) => self.send_replies(entries, &reply),
-            // Some keys of the slot are on another node already. Nothing was executed.
+            // Some keys of the hash slot have migrated to another node. Nothing was executed.
             Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && entries.len() > 1 => {
                 self.decide_each(entries).await;
             }
@@ -290,11 +290,11 @@ impl Servers {
             let outcome = reply.as_mut().and_then(|reply| reply.next(name, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
-                self.look_for_replica(error);
+                self.back_off_from_replica(error);
             }
             for (index, reply_to) in reply_to.into_iter().enumerate() {
                 let outcome = outcome.as_ref().map(|outcome| outcome.of_call(index, &charge));
-                // The caller may have left.
+                // Fails if the caller has dropped the call.
                 let _ = reply_to.send(outcome.map_err(Clone::clone));
             }
         }

@@ -39,12 +39,12 @@ pub(super) enum ServerLookup {
     Primary(Sentinels),
 }
 
-/// A server, or whichever server is the current primary.
+/// A server, or the current primary of a service.
 pub(super) struct Node {
     lookup: ServerLookup,
     /// The address of the server, or the name of the service, for logs.
     name: Box<str>,
-    /// How long a reply may take.
+    /// The longest time that a reply may take.
     deadline: Duration,
     /// A command that succeeds if the server would decide.
     probe: Cmd,
@@ -52,7 +52,7 @@ pub(super) struct Node {
     runtimes: Mutex<HashMap<Id, Arc<RuntimeState>>>,
     /// Whether the background thread probes the server.
     is_probing: AtomicBool,
-    /// How many probes in a row had no answer, or were followed by a call without a reply.
+    /// The number of probes in a row that had no answer, or were followed by a call without a reply.
     failed_probes: AtomicU32,
     /// Whether the background thread follows the primary.
     is_following: AtomicBool,
@@ -115,7 +115,8 @@ impl Node {
         }
         let before = runtime.connection();
         let timed_out = || StoreError::Timeout { deadline: self.deadline };
-        // Callers may drop their futures before the deadline, so that none of them times out.
+        // Callers may drop their futures before the deadline. Then no call times out, and only the connection shows
+        // that the server does not reply.
         let silence = TIMEOUTS_TO_OPEN * self.deadline;
         if before.as_ref().is_some_and(|connection| connection.is_unresponsive(silence)) {
             self.open_breaker(&runtime, &timed_out());
@@ -123,7 +124,7 @@ impl Node {
             return Err(error.map_or(Failure::Timeout, Failure::BreakerOpen));
         }
         let Ok(reply) = timeout_at(by, self.exchange(&runtime, command, asking)).await else {
-            // A timeout on a connection that was replaced says nothing about the current one.
+            // A timeout on a connection that was replaced does not concern the current connection.
             let is_current = match (&before, &runtime.connection()) {
                 (Some(before), Some(now)) => before.is_same(now),
                 (before, now) => before.is_none() == now.is_none(),
@@ -181,7 +182,7 @@ impl Node {
         }
     }
 
-    /// Opens the breaker if an error says that the server is a replica. The next connection may lead to the
+    /// Opens the breaker if an error shows that the server is a replica. The next connection may lead to the
     /// primary, because an address can move to another server.
     pub(super) fn back_off_from_replica(self: &Arc<Self>, error: &StoreError) {
         if is_replica(error) {
@@ -208,7 +209,7 @@ impl Node {
         if let Some(runtime) = runtimes.get(&Handle::current().id()) {
             return Arc::clone(runtime);
         }
-        // New runtimes are rare, so this is the moment to remove those that have shut down.
+        // New runtimes are rare, so this also removes the runtimes that have shut down.
         runtimes.retain(|_, runtime| !runtime.shutdown.is_closed());
         Arc::clone(runtimes.entry(Handle::current().id()).or_insert_with(RuntimeState::new))
     }
@@ -289,7 +290,7 @@ async fn warn_of_eviction(node: Box<str>, connection: Connection) {
     }
 }
 
-/// Returns whether an error says that the server is a replica, which does not decide.
+/// Returns whether an error shows that the server is a replica, which does not decide.
 fn is_replica(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
 }

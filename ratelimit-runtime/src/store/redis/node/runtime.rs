@@ -1,4 +1,4 @@
-//! What a node keeps for each tokio runtime: the connection and the circuit breaker.
+//! The state of a node for each tokio runtime: the connection and the circuit breaker.
 
 use std::sync::{Arc, Mutex};
 
