@@ -295,10 +295,10 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|count: CountInput| {
     let Some(limit) = count.limit() else { return };
-    let identity = text(|out| out.count(limit.terms(), &count.key));
+    let identity = text(|out| out.count_name(limit.terms(), &count.key));
     // A stored key is the same key.
     let stored = KeyWriter::owned(&count.key);
-    assert_eq!(text(|out| out.count(limit.terms(), &stored)), identity);
+    assert_eq!(text(|out| out.count_name(limit.terms(), &stored)), identity);
     let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
     assert_eq!(fingerprint(&stored), fingerprint(&count.key), "{}", identity.escape_ascii());
 

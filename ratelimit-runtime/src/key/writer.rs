@@ -292,7 +292,7 @@ mod tests {
             // An `OwnedKey` gives the same name.
             let mut again = Vec::new();
             KeyWriter::append(&mut again, |out| {
-                out.count_name(limit.terms(), &KeyWriter::owned(key))
+                out.count_name(limit.terms(), &KeyWriter::owned(key));
             });
             assert_eq!(again, text);
         }
