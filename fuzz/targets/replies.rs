@@ -48,10 +48,15 @@ impl LimitInput {
         };
         let period = Duration::from_micros(self.period_us);
         let limit = Limit::new("replies", algorithm, self.threshold, period).ok()?;
-        let limit = self.burst.map_or(Some(limit), |burst| limit.try_burst(burst).ok())?;
-        self.align.map_or(Some(limit), |minutes| {
-            limit.try_align(Align::offset_minutes(i32::from(minutes) % (14 * 60))).ok()
-        })
+        let limit = match self.burst {
+            Some(burst) => limit.try_burst(burst).ok()?,
+            None => limit,
+        };
+        let offset = |minutes: i16| Align::offset_minutes(i32::from(minutes) % (14 * 60));
+        match self.align {
+            Some(minutes) => limit.try_align(offset(minutes)).ok(),
+            None => Some(limit),
+        }
     }
 }
 
@@ -67,7 +72,7 @@ enum OpInput {
 
 impl OpInput {
     /// The operation, its word, and the time it is about.
-    fn op(&self) -> (script::Code, &'static str, u64) {
+    fn op(&self) -> (script::ScriptOp, &'static str, u64) {
         match *self {
             Self::Decide => (Op::Decide.into(), "decide", 0),
             Self::Peek => (Op::Peek.into(), "peek", 0),
@@ -96,7 +101,7 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32) {
     let (op, word, moment) = input.op();
-    let alone = script::alone(op, terms, clock, cost);
+    let alone = script::arguments_of_one(op, terms, clock, cost);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());
     let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
@@ -104,7 +109,7 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
     assert_eq!(take(&mut rest, 4), cost.into());
     assert_eq!(take(&mut rest, 7), moment);
 
-    let named = script::in_batch(Vec::new(), &[terms], None).pop().expect("a limit");
+    let named = script::arguments_of_batch(Vec::new(), &[terms], None).pop().expect("a limit");
     let (index, packed) = named.split_first().expect("an index");
     assert_eq!(rest, packed);
     if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {
