@@ -1,6 +1,6 @@
 //! Draws a table as an SVG chart of lines. This library is drawn in front. Each line has its name at its end.
 //!
-//! The chart is readable as an `<img>` on light and on dark pages. Its description contains its values in words.
+//! The chart is readable as an `<img>` on light and on dark pages. Its description gives values in words.
 
 use std::fmt::Write;
 

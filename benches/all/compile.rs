@@ -1,4 +1,4 @@
-//! Measures how long crates of annotated functions take to compile, and crates of the same functions without the
+//! Measures the time to compile a crate of annotated functions, and a crate of the same functions without the
 //! attribute.
 
 use std::fmt::Write;

@@ -15,7 +15,7 @@ use crate::peers::{self, Decides, KEYED, Ours};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::{FLOWING, Scale, child, keys};
 
-/// The number of keys that are decided in turn. All of them exist before.
+/// The number of keys that are decided in turn. All of them exist before the count starts.
 const KEYS: u32 = 1_000;
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {

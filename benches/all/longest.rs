@@ -27,7 +27,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let rounds = scale.rounds as u32;
     let log = Log::new();
     let mut rows = Vec::new();
-    // The minimum of several rounds contains the least of the work of other programs.
+    // Takes the minimum of several rounds, which contains the least work of other programs.
     let mut row = |name: &str, rounds: u32, work: &dyn Fn()| {
         let least = (0..rounds).map(|_| log.slowest(work)).reduce(|one, other| {
             let [median, longest] = [0, 1].map(|index: usize| one[index].min(other[index]));
