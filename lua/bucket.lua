@@ -43,7 +43,7 @@ local function bucket(
   local now = clock < at and at or clock
   local lag, last, full = now - clock, level, nil
 
-  -- If the rate has changed, the level becomes the one that the new rate would have given since the last call.
+  -- If the rate has changed, computes the level that the new rate would have given since the last change.
   if old_token ~= token or old_drain ~= drain then
     -- The time until the level has drained at the old rate. Then the bucket is full at any new rate as well,
     -- because the key may have expired. At an unchanged rate, the level gives this time.

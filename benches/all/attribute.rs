@@ -1,4 +1,4 @@
-//! What the attribute costs: a call through it, and the crate that uses it.
+//! Measures the cost of the attribute: a call through it, and the compilation of a crate that uses it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,11 +39,11 @@ async fn keyless() -> bool {
 
 type Call = Box<dyn Fn(u32) -> bool>;
 
-/// How a call may be keyed; ids are below `keys`.
+/// The kinds of keys.
 pub(crate) const KEYS: [&str; 4] =
     ["`key = \"{user}:{id}\"`", "`key = user`", "`key = (user, id)`", "no key"];
 
-/// A call of a function with such a key.
+/// Returns a function that makes a call with a key of this kind; ids are below `keys`.
 pub(crate) fn call(key: &str, keys: u32) -> Call {
     let names: Vec<String> = (0..keys).map(|index| format!("user:{index}")).collect();
     match KEYS.iter().position(|name| *name == key) {
@@ -54,7 +54,7 @@ pub(crate) fn call(key: &str, keys: u32) -> Call {
     }
 }
 
-/// `governor`, called by hand with a key that is made for it.
+/// Returns a function that calls `governor` with a key that is built for the call.
 pub(crate) fn by_hand() -> Call {
     let governor = peers::keyed("governor", FLOWING);
     Box::new(move |id| governor.admits(&format!("{}:{id}", black_box("user"))))

@@ -1,6 +1,6 @@
-//! A table as an SVG chart of lines: ours in front, each line with its name where it ends.
+//! Draws a table as an SVG chart of lines. This library is drawn in front. Each line has its name at its end.
 //!
-//! It is readable as an `<img>` on light and on dark pages, and its description says what it shows.
+//! The chart is readable as an `<img>` on light and on dark pages. Its description gives values in words.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use crate::figure::{figure, short};
 use crate::table::{Axis, Column, Kind, Table};
 
 const SIZE: (f64, f64) = (860.0, 440.0);
-/// Where lines are drawn: left, top, right, bottom.
+/// The edges of the area of the lines: left, top, right, bottom.
 const PLOT: (f64, f64, f64, f64) = (72.0, 92.0, 650.0, 376.0);
-/// Between the names of two lines.
+/// The least distance between the names of two lines.
 const NAME: f64 = 19.0;
 
 const STYLE: &str = "
@@ -53,11 +53,11 @@ text { fill: #9198a1 }
 }
 ";
 
-/// A line, and where its name stands.
+/// A line, and the position of its name.
 struct Line<'a> {
     column: &'a Column,
     class: &'static str,
-    /// Figures, with where they are drawn.
+    /// The figures, each with its position.
     points: Vec<(f64, f64, f64)>,
     name_at: f64,
 }
@@ -81,7 +81,7 @@ pub(crate) fn lines(table: &Table, axis: Axis) -> String {
         })
         .collect();
     spread(&mut lines);
-    // Ours is drawn last, in front of all others.
+    // This library is drawn last, in front of all others.
     lines.sort_by_key(|line| line.class == "ours");
 
     let mut out = String::new();
@@ -109,7 +109,7 @@ pub(crate) fn lines(table: &Table, axis: Axis) -> String {
     out + "</svg>\n"
 }
 
-/// Who is who has the same colour in all charts.
+/// Returns the class of a line. A limiter has the same colour in all charts.
 fn class(column: &Column, first: bool) -> &'static str {
     match (column.kind, column.name.as_str()) {
         (Kind::Ours, _) if first => "ours",
@@ -122,7 +122,7 @@ fn class(column: &Column, first: bool) -> &'static str {
     }
 }
 
-/// From the values to where they are drawn.
+/// The conversion from values to positions.
 struct Vertical {
     axis: Axis,
     from: f64,
@@ -166,7 +166,7 @@ impl Vertical {
     }
 }
 
-/// Where the rows stand, by their logarithms.
+/// Returns the positions of the rows, by their logarithms.
 fn places(table: &Table) -> Vec<f64> {
     let at: Vec<f64> = table.rows.iter().map(|row| row.at.expect("an axis").ln()).collect();
     let (first, last) = (at[0], at[at.len() - 1]);
@@ -176,7 +176,7 @@ fn places(table: &Table) -> Vec<f64> {
     at.iter().map(|at| left + (at - first) / width * (right - left)).collect()
 }
 
-/// Moves names apart that would stand upon each other.
+/// Moves names apart that would overlap.
 fn spread(lines: &mut [Line<'_>]) {
     lines.sort_by(|one, other| one.name_at.total_cmp(&other.name_at));
     for _ in 0..200 {
@@ -255,7 +255,7 @@ fn draw(out: &mut String, line: &Line<'_>) {
     .expect("text");
 }
 
-/// For those who do not see it.
+/// Returns the description for readers who cannot see the chart.
 fn described(table: &Table, lines: &[Line<'_>]) -> String {
     let mut text = format!("{}, {}.", table.unit, table.better.words());
     let labels = [&table.rows[0].label, &table.rows[table.rows.len() - 1].label];

@@ -1,9 +1,9 @@
-//! This program, started by itself: memory and instructions are counted in processes of their own, which do
-//! what `main` hands to them.
+//! Starts this program again: memory and instructions are measured in separate processes, which run the case that
+//! `main` passes to them.
 
 use std::process::Command;
 
-/// This program, to be started with such words.
+/// Returns the command that starts this program with these arguments.
 pub(crate) fn program() -> Command {
     Command::new(std::env::current_exe().expect("this program has a path"))
 }

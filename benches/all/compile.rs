@@ -1,4 +1,5 @@
-//! How long crates of annotated functions take to compile, beside the same functions bare.
+//! Measures the time to compile a crate of annotated functions, and a crate of the same functions without the
+//! attribute.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ pub(crate) fn measure(scale: &Scale) -> Block {
     )
 }
 
-/// A crate of its own.
+/// A crate to compile.
 struct Crate {
     folder: PathBuf,
 }
@@ -49,13 +50,13 @@ impl Crate {
             root.join("ratelimit-runtime").display()
         );
         std::fs::write(folder.join("Cargo.toml"), manifest).expect("written");
-        // The same dependencies as here, and none to download.
+        // The dependencies are those of this workspace, so that cargo downloads none.
         std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
         std::fs::write(folder.join("src/lib.rs"), source(annotated)).expect("written");
         Self { folder }
     }
 
-    /// Builds this crate anew, and nothing below it.
+    /// Compiles this crate again, but not its dependencies.
     fn seconds(&self, build: &str) -> f64 {
         let source = self.folder.join("src/lib.rs");
         let text = std::fs::read_to_string(&source).expect("read");
@@ -83,7 +84,7 @@ fn source(annotated: bool) -> String {
         )
         .expect("text");
     }
-    // Something must ask for the futures, or no code is made for them.
+    // Code must use the futures, because otherwise the compiler generates no code for them.
     source.push_str("pub fn all() {\n");
     for number in 0..FUNCTIONS {
         writeln!(source, "drop(Box::new(f{number}(\"\", 1, 1)) as Box<dyn Future<Output = _>>);")

@@ -1,5 +1,5 @@
-//! Who decides on Redis: ours, scripts of tutorials, and limiters from crates.io, each on a server of
-//! its own, with the connections that its documentation advises.
+//! The limiters that decide on Redis: this library, scripts from tutorials, and limiters from crates.io. Each has
+//! a server of its own, and the connections that its documentation recommends.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{FLOWING, PERIOD};
 
 const LIMIT: Limit = Limit::token_bucket("bench", FLOWING, PERIOD);
 
-/// Where units are charged in advance, millions are spent in a second.
+/// With leases, a process spends millions of units in a second.
 const HOT: Limit = Limit::token_bucket("hot", 4_000_000_000, PERIOD);
 
 pub(crate) struct Contender {
@@ -35,7 +35,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 #[derive(Clone)]
 enum Who {
     Ours(RateLimiter, Limit),
-    /// The textbook token bucket.
+    /// The token bucket of tutorials.
     Script(MultiplexedConnection, Arc<Script>),
     Count(MultiplexedConnection),
     ThrottleKit(Arc<RedisBackend>, throttle_kit::Quota),
@@ -43,8 +43,8 @@ enum Who {
     Actix(Box<actix_limitation::Limiter>),
 }
 
-/// Decisions a second; the 50th and 99th percentile of one, processor time of the client and of the
-/// server for one, these in µs. None of it where a decision failed.
+/// Decisions per second; the 50th and 99th percentile of the duration of one decision, and the processor time of
+/// the client and of the server for one decision, all in µs. NaN if a decision failed.
 pub(crate) type Figures = [f64; 5];
 
 impl Who {
@@ -53,7 +53,7 @@ impl Who {
         let connection = client.get_multiplexed_async_connection().await.expect("it answers");
         match name {
             "ours" | "ours, `lease = 50`" | "ours, `lease = 1000`" => {
-                // As long as it takes, as all others here, and nothing is decided elsewhere.
+                // The deadline is long, as it is for all others here, so that no call falls back.
                 let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
                 let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
                 let limit = match name {
@@ -88,9 +88,9 @@ impl Who {
         }
     }
 
-    /// Fails where the call was not admitted, all of which should be.
+    /// Decides a call. Fails if the call is not admitted, because every call should be.
     async fn decide(&mut self, index: u32) -> Result<(), Failed> {
-        // Trypema takes no colons.
+        // Trypema rejects keys with colons.
         let between = if matches!(self, Self::Trypema(..)) { '-' } else { ':' };
         let key = format!("user{between}{index}");
         match self {
@@ -108,7 +108,7 @@ impl Who {
                 let _: i64 = count.arg(key).query_async(connection).await?;
             }
             Self::ThrottleKit(backend, quota) => {
-                // It admits when it fails, with nothing left.
+                // If it fails, it admits the call and reports 0 remaining units.
                 let result = backend.check(&key, quota).await;
                 if !result.allowed || result.remaining == 0 {
                     return Err(format!("{result:?}").into());
@@ -128,14 +128,14 @@ impl Who {
 }
 
 impl Contender {
-    /// On a server of its own.
+    /// Starts a limiter on a server of its own.
     pub(crate) fn start(runtime: &Runtime, name: &'static str, kind: Kind) -> Self {
         let server = Server::start();
         let who = runtime.block_on(Who::connect(name, &server.url));
         Self { column: Column::new(name, kind), server, who }
     }
 
-    /// Decides one key, for what this leaves in Redis.
+    /// Decides one call, for the state that the call leaves in Redis.
     pub(crate) fn decide(&self, runtime: &Runtime, index: u32) {
         runtime.block_on(self.who.clone().decide(index)).expect("an idle server answers");
     }
@@ -194,18 +194,18 @@ impl Contender {
     }
 }
 
-/// Microseconds that the threads of this process have run.
+/// Returns the processor time of the threads of this process, in microseconds.
 fn client_time() -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
     let run = tasks.filter_map(|task| {
-        // A thread may end between the two.
+        // The thread may end between the two calls.
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
         text.split(' ').next()?.parse::<f64>().ok()
     });
     run.sum::<f64>() / 1e3
 }
 
-/// Microseconds that a server has run.
+/// Returns the processor time of a server, in microseconds.
 fn server_time(server: &Server) -> f64 {
     let info: String = redis::cmd("INFO").arg("cpu").query(&mut server.connection()).expect("INFO");
     let seconds = info.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Decisions in this process: over numbers of keys, threads, thresholds, and by each algorithm.
+//! Measures decisions in this process: over numbers of keys, threads and thresholds, and by algorithm.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn by_keys(scale: &Scale) -> Block {
         }
         let all = KEYED.map(|name| {
             let peer = peers::keyed(name, FLOWING);
-            // All keys are there before the first decision that counts.
+            // All keys exist before the first measured decision.
             decide(1, &(0..count).collect::<Vec<_>>(), &*peer);
             peer
         });
@@ -50,7 +50,7 @@ fn by_keys(scale: &Scale) -> Block {
     )
 }
 
-/// What a decision takes under other loads than keys that are each as likely.
+/// Measures decisions under other loads than keys of equal probability.
 fn by_load(scale: &Scale) -> Block {
     let many = scale.most_keys.min(1_000_000);
     let few = many.min(10_000);
@@ -117,7 +117,8 @@ fn without_keys(scale: &Scale) -> Block {
     )
 }
 
-/// Fills keys up to their thresholds: as many decisions whatever the threshold, of fewer keys.
+/// Fills keys up to their thresholds. The number of decisions is the same for each threshold: a higher threshold
+/// has fewer keys.
 fn by_threshold(scale: &Scale) -> Block {
     let names = ["ours", "ours, sliding", "governor", "throttle-kit", "trypema"];
     let rows = keys::powers(scale.most_threshold).skip(1).map(|threshold| {
@@ -165,13 +166,13 @@ fn by_algorithm(scale: &Scale) -> Block {
     )
 }
 
-/// Nanoseconds of a decision, of each.
+/// Returns the nanoseconds of a decision, for each limiter.
 fn compare(scale: &Scale, threads: usize, picked: &[u32], all: &[Box<dyn Decides>]) -> Vec<f64> {
     let took = in_turns(scale.rounds, all, |peer| [decide(threads, picked, &**peer)]);
     took.into_iter().map(|[nanos]| nanos).collect()
 }
 
-/// Nanoseconds of a decision. Each key is written into a buffer first, as a handler has it.
+/// Returns the nanoseconds of a decision. Each key is first written into a buffer, as a handler would do.
 fn decide(threads: usize, picked: &[u32], who: &dyn Decides) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {

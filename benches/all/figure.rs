@@ -1,6 +1,6 @@
-//! Numbers as they are read.
+//! Formats numbers for readers.
 
-/// Three digits that count, unless it is whole, and commas between thousands.
+/// Returns three significant digits, or all digits of a whole number, with commas between thousands.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 99.95 || size.fract() == 0.0 => grouped(value.round() as u64),
@@ -9,7 +9,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// With commas between thousands.
+/// Returns the digits with commas between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -22,7 +22,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// As short as an axis wants it: 10k, 1M.
+/// Returns a short form for an axis: 10k, 1M.
 pub(crate) fn short(value: f64) -> String {
     let (value, unit) = match value {
         _ if value >= 1e9 => (value / 1e9, "G"),

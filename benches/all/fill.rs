@@ -1,4 +1,4 @@
-//! Makes many keys in Redis in little time: what decisions of one key left behind is copied.
+//! Creates many keys in Redis in a short time: copies the keys that decisions about one key have created.
 
 use redis::Connection;
 use tokio::runtime::Runtime;
@@ -6,19 +6,19 @@ use tokio::runtime::Runtime;
 use crate::contender::Contender;
 use crate::machine;
 
-/// KEYS[1] a key; ARGV the number in its name, and the first and the last of those that replace it
+/// KEYS[1] is a key. ARGV is the number in its name, and the first and the last of the numbers that replace it.
 const COPY: &str = "\
 for index = ARGV[2], ARGV[3] do
   redis.call('COPY', KEYS[1], (string.gsub(KEYS[1], ARGV[1], index .. '', 1)))
 end";
 
-/// The key that is copied: not a number that stands elsewhere in a name.
+/// The number of the key that is copied. It occurs nowhere else in a name.
 const TEMPLATE: u32 = 987_654_321;
 
-/// More than this in one server take too long to make.
+/// The most keys of one server: more would take too long to copy.
 const MOST: usize = 20_000_000;
 
-/// Makes so many keys of each; says of which there are.
+/// Creates `count` keys of each limiter. Returns which limiters have them.
 pub(crate) fn fill(runtime: &Runtime, all: &[Contender], count: u32) -> Vec<bool> {
     if !machine::has_room(count, 800) {
         return vec![false; all.len()];
@@ -27,14 +27,14 @@ pub(crate) fn fill(runtime: &Runtime, all: &[Contender], count: u32) -> Vec<bool
         let threads = all.iter().map(|who| {
             let mut connection = who.server.connection();
             redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
-            // Known for some time: what it takes for a key to live longer is set rarely by now.
+            // Decides many calls, so that the key has a long TTL and the limiter rarely sets it again.
             (0..100).for_each(|_| who.decide(runtime, TEMPLATE));
             scope.spawn(move || copy(&mut connection, count))
         });
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().expect("copies")).collect()
     });
-    // What is decided now was there before, or the keys are not the right ones.
+    // Checks that the limiter finds the copied keys: a decision about one of them must not create another key.
     for (who, _) in all.iter().zip(&there).filter(|(_, there)| **there) {
         let size =
             || -> u64 { redis::cmd("DBSIZE").query(&mut who.server.connection()).expect("DBSIZE") };
@@ -45,7 +45,8 @@ pub(crate) fn fill(runtime: &Runtime, all: &[Contender], count: u32) -> Vec<bool
     there
 }
 
-/// Some keep more than one key in Redis for each of theirs; too many are not made.
+/// Copies the keys. Returns `false` if the limiter keeps so many Redis keys per key that the copies would be too
+/// many.
 fn copy(connection: &mut Connection, count: u32) -> bool {
     const STEP: u32 = 10_000;
     let keys: Vec<String> =

@@ -1,4 +1,4 @@
-//! Those who decide on Redis, together: they take turns, on the same keys.
+//! The limiters that decide on Redis, together: they decide the same keys in turn.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ impl Fleet {
         Self::of(&ALL)
     }
 
-    /// With ours on leases as well.
+    /// Starts all limiters, and this library with leases as well.
     pub(crate) fn with_leases() -> Self {
         Self::of(&[&ALL[..], &LEASES[..]].concat())
     }
 
-    /// Those of these names, ours first.
+    /// Starts the limiters with these names, this library first.
     fn of(names: &[(&'static str, Kind)]) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let all =
@@ -36,12 +36,13 @@ impl Fleet {
         self.all.iter().map(|contender| contender.column.clone()).collect()
     }
 
-    /// Makes so many keys of each, as far as they find room: those have their part in the rounds.
+    /// Creates `count` keys of each limiter, if there is room for them. Only the limiters that have them take
+    /// part in the rounds.
     pub(crate) fn fill(&self, count: u32) -> Vec<bool> {
         fill::fill(&self.runtime, &self.all, count)
     }
 
-    /// So many tasks decide keys of that list, each limiter in its turn.
+    /// Lets `tasks` tasks decide the keys of the list, with one limiter after the other.
     pub(crate) fn round(
         &self,
         scale: &Scale,

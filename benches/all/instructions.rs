@@ -1,8 +1,8 @@
-//! Instructions of a decision, counted by callgrind: next to the same in each run, whatever else the
-//! machine does. Only the secrets of hash tables differ.
+//! Measures the instructions of a decision by callgrind. The count is almost the same in each run, whatever other
+//! programs do. Only the secrets of hash tables differ.
 //!
-//! Each count is the difference of two runs of so many decisions, for each one more. Nothing but what
-//! stands in [`counted_by_callgrind`] counts.
+//! Each count is the difference between two runs with different numbers of decisions, divided by the difference
+//! of these numbers. Only the instructions in [`counted_by_callgrind`] count.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::peers::{self, Decides, KEYED, Ours};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::{FLOWING, Scale, child, keys};
 
-/// Keys that take turns, all of them known.
+/// The number of keys that are decided in turn. All of them exist before the count starts.
 const KEYS: u32 = 1_000;
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
@@ -66,7 +66,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![Block::table("instructions", decisions), Block::table("instructions-attribute", calls)]
 }
 
-/// Instructions of so many calls.
+/// Returns the instructions of `calls` calls.
 fn callgrind(case: &str, calls: u64) -> u64 {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("callgrind.out");
     let this = child::program();
@@ -83,7 +83,7 @@ fn callgrind(case: &str, calls: u64) -> u64 {
     total.filter(|total| *total > 0).expect("callgrind counted something")
 }
 
-/// What the process under callgrind does.
+/// Runs a case in the process under callgrind.
 pub(crate) fn child(case: &str, calls: u64) {
     if let Some((name, outcome)) = case.split_once('/') {
         let threshold = if outcome == "admitted" { FLOWING } else { 1 };
@@ -107,7 +107,7 @@ pub(crate) fn child(case: &str, calls: u64) {
     }
 }
 
-/// Found by its name.
+/// Callgrind finds this function by its name.
 #[inline(never)]
 fn counted_by_callgrind(calls: u64, call: &dyn Fn(u32) -> bool) {
     for index in 0..calls {

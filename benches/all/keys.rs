@@ -1,19 +1,19 @@
-//! The keys that are decided: the same in every run, in the same order for all.
+//! The keys to decide: the same in each run, in the same order for all limiters.
 
-/// Writes a key as a handler would make it.
+/// Writes a key as a handler would do.
 pub(crate) fn write(key: &mut String, index: u32) {
     key.clear();
     key.push_str("user:");
     key.push_str(itoa::Buffer::new().format(index));
 }
 
-/// `count` of `keys` keys, each as likely.
+/// Returns `count` of `keys` keys, all with the same probability.
 pub(crate) fn uniform(keys: u32, count: usize) -> Vec<u32> {
     let mut random = random();
     (0..count).map(|_| (random() % u64::from(keys)) as u32).collect()
 }
 
-/// `count` of `keys` keys; key `i` comes as often as 1/(i + 1).
+/// Returns `count` of `keys` keys. The probability of the key `i` is proportional to 1/(i + 1).
 pub(crate) fn zipf(keys: u32, count: usize) -> Vec<u32> {
     let mut random = random();
     let sums: Vec<f64> = (1..=keys)
@@ -30,7 +30,7 @@ pub(crate) fn zipf(keys: u32, count: usize) -> Vec<u32> {
     (0..count).map(|_| pick(random())).collect()
 }
 
-/// Knuth's MMIX generator.
+/// The MMIX generator of Knuth.
 fn random() -> impl FnMut() -> u64 {
     let mut state = 1_u64;
     move || {
@@ -40,7 +40,7 @@ fn random() -> impl FnMut() -> u64 {
     }
 }
 
-/// 1, 10, 100 and so on, up to `most`.
+/// Returns the powers of ten from 1 to `most`.
 pub(crate) fn powers(most: u32) -> impl Iterator<Item = u32> {
     (0..10).map(|power| 10_u32.pow(power)).take_while(move |number| *number <= most)
 }

@@ -1,7 +1,7 @@
-//! What the layer adds to a request, beside that of `tower_governor`.
+//! Measures the time that the layer adds to a request, and the time that `tower_governor` adds.
 //!
-//! One service is called bare, behind ours and behind theirs in turn; what the bare one takes is
-//! subtracted. Requests carry the address of their peer, which is the key.
+//! One service is called without a layer, behind the layer of this library, and behind the other layer, in turn.
+//! The time without a layer is subtracted. Requests contain the address of their peer, which is the key.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -28,7 +28,7 @@ use crate::table::{Better, Block, Column, Kind, Row, Table};
 const REQUESTS: u32 = 20_000;
 const CLIENTS: u32 = 10_000;
 
-/// Nothing is refused within the bench.
+/// No request is rejected during the bench.
 const FLOWING: u32 = 10_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -52,7 +52,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![Block::table("layer", table)]
 }
 
-/// What both layers add to a service.
+/// Measures the time that each layer adds to a service.
 fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
     let handler = || {
         service_fn(async |request: Request<Body>| {
@@ -75,7 +75,7 @@ fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
     let mut telling = GovernorLayer::new(Arc::new(telling)).layer(handler());
 
     let mut rounds = [const { Vec::new() }; 3];
-    // Short ones, and so many.
+    // Many short rounds.
     for _ in 0..if scale.quick { 3 } else { 41 } {
         rounds[0].push(round(&mut bare));
         rounds[1].push(round(&mut ours));
@@ -85,14 +85,14 @@ fn compare(scale: &Scale, burst: u32, theirs_tells: bool) -> [f64; 2] {
     [ours - bare, theirs - bare]
 }
 
-/// Nanoseconds a request.
+/// Returns the nanoseconds of a request.
 fn round<S>(service: &mut S) -> f64
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
     let mut context = Context::from_waker(Waker::noop());
     let mut spent = Duration::ZERO;
-    // The requests are made beforehand, in portions that stay in the cache.
+    // The requests are created in advance, in portions that fit in the cache.
     for portion in 0..REQUESTS / 100 {
         let requests: Vec<_> = (0..100).map(|at| request(portion * 100 + at)).collect();
         let start = Instant::now();

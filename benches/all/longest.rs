@@ -1,4 +1,5 @@
-//! How long a script keeps the server on a long sliding log, while it grows, is asked in all ways, and goes.
+//! Measures how long a script blocks the server on a long sliding log: while the log grows, for each operation,
+//! and while it expires.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use tokio::runtime::Runtime;
 use crate::Scale;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 
-/// Calls under way at once: so few that each is a script, and a record, of its own.
+/// The number of calls in flight: so few that each call has a script and a record of its own.
 const IN_FLIGHT: u32 = 4;
 
 const PERIOD: Duration = Duration::from_secs(86_400);
 
-/// Calls of a round that appends: several segments.
+/// The number of calls in a round that appends: they fill several segments.
 const GROWTH: u32 = 10_000;
 
 /// The time between two records.
@@ -26,7 +27,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let rounds = scale.rounds as u32;
     let log = Log::new();
     let mut rows = Vec::new();
-    // What the machine does meanwhile is not in the least of some rounds.
+    // Takes the minimum of several rounds, which contains the least work of other programs.
     let mut row = |name: &str, rounds: u32, work: &dyn Fn()| {
         let least = (0..rounds).map(|_| log.slowest(work)).reduce(|one, other| {
             let [median, longest] = [0, 1].map(|index: usize| one[index].min(other[index]));
@@ -50,7 +51,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     row("a thousandth of the log leaves with each call", rounds, &|| {
         log.calls(40, u32::MAX, 1, APART * (records / 1_000));
     });
-    // The state as it is: another call and a reset are to find it.
+    // Saves the state, so that another operation and a reset can start from it.
     log.send(&["COPY", KEY, "kept"]);
     log.clock.advance(PERIOD * 3);
     row("all of the log has left", 1, &|| log.calls(1, u32::MAX, 1, APART));
@@ -123,7 +124,7 @@ impl Log {
         });
     }
 
-    /// The median and the longest time of the commands that the server runs meanwhile.
+    /// Returns the median and the longest time of the commands that the server runs during `work`.
     fn slowest(&self, work: &dyn Fn()) -> [f64; 2] {
         self.send(&["CONFIG", "SET", "slowlog-max-len", "100000"]);
         self.send(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
@@ -133,7 +134,7 @@ impl Log {
         let mut log = redis::cmd("SLOWLOG");
         log.arg("GET").arg(-1);
         let log: Vec<Slow> = log.query(&mut self.connection()).expect("SLOWLOG");
-        // Commands of scripts are there as well; those have one key.
+        // `SLOWLOG` also contains the commands that scripts call. Scripts here have one key.
         let of_ours = log.iter().filter(|entry| match &*entry.3[0] {
             b"EVALSHA" | b"EVAL" => true,
             b"UNLINK" => entry.3.len() > 2,

@@ -1,4 +1,4 @@
-//! Where this was measured, and who took part.
+//! Describes the machine of the measurements, and the other limiters.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::figure;
 use crate::table::Block;
 
-/// Name, where its keys are, what it decides by, and what to know when its figures are read.
+/// For each limiter: its name, where its keys are, its algorithm, and what to consider when reading its figures.
 const PEERS: [(&str, &str, &str, &str); 6] = [
     (
         "governor",
@@ -71,7 +71,8 @@ pub(crate) fn describe() -> Vec<Block> {
     vec![Block::markdown("machine", machine), Block::markdown("peers", peers)]
 }
 
-/// Whether so many keys of that size, of all limiters together, find room; says so if not.
+/// Returns whether there is memory for `keys` keys of `bytes` bytes for all limiters together. Prints a message
+/// if not.
 pub(crate) fn has_room(keys: u32, bytes: u64) -> bool {
     let text = std::fs::read_to_string("/proc/meminfo").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("a size");
@@ -88,7 +89,7 @@ fn said(program: &str, arguments: &[&str]) -> String {
     output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// As it is locked.
+/// Returns the version of a package in `Cargo.lock`.
 fn version(name: &str) -> &'static str {
     let lock = include_str!("../../Cargo.lock");
     let package = format!("name = \"{name}\"\nversion = \"");

@@ -1,8 +1,9 @@
-//! What decisions cost, beside what others take for theirs: the one command behind `BENCHMARKS.md`.
+//! Measures the cost of decisions, for this library and for other limiters: the one command behind
+//! `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything, some sixteen minutes long, and then writes the tables
-//! and charts of `BENCHMARKS.md`. `-- quick` does so in small, to see that it works, and writes into
-//! the target folder. `-- redis scripts` measures these parts, prints them, and writes nothing.
+//! `cargo bench --bench all` measures everything in about sixteen minutes, and then writes the tables and charts
+//! of `BENCHMARKS.md`. `-- quick` is a small run that checks that the bench works, and writes into the target
+//! folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
 mod attribute;
 mod chart;
@@ -34,19 +35,19 @@ use ratelimit_runtime::{RateLimiter, set_global};
 
 use crate::table::Block;
 
-/// How much is measured.
+/// The extent of the measurements.
 struct Scale {
     quick: bool,
-    /// Rounds that count, after one that does not.
+    /// The number of measured rounds, after one round that is not measured.
     rounds: usize,
-    /// Decisions of a round in this process.
+    /// The number of decisions in a round in this process.
     decisions: usize,
-    /// How long a round on Redis lasts.
+    /// The duration of a round on Redis.
     round: Duration,
-    /// Powers of ten up to this many.
+    /// The largest power of ten that is measured.
     most_keys: u32,
     most_threshold: u32,
-    /// Records of the longest log.
+    /// The number of records of the longest log.
     most_records: u32,
 }
 
@@ -64,8 +65,8 @@ impl Scale {
     }
 }
 
-/// Nothing is refused by this many in [`PERIOD`], and nothing comes back in the meantime: it is a token
-/// in 63 seconds, so that no key is as new again, and expires, before all is measured.
+/// A threshold so high, and a period so long, that no call is rejected and almost no unit returns: one token refills
+/// in 63 seconds. So no key expires before the end of the bench.
 const FLOWING: u32 = 10_000_000;
 const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
@@ -88,7 +89,7 @@ fn main() {
     // Cargo adds `--bench`.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // Whatever the environment says, annotated functions decide in this process.
+    // Annotated functions decide in this process, for any value of `RATELIMIT_REDIS_URL`.
     assert!(set_global(RateLimiter::embedded()).is_ok(), "nothing was decided before");
     match words[..] {
         ["memory-of", name, most] => {

@@ -1,10 +1,11 @@
-//! What a key takes in this process, as the growth of resident memory, each in a process of its own.
+//! Measures the memory of a key in this process: the growth of resident memory, in a separate process for each
+//! limiter.
 
 use crate::peers::{self, KEYED};
 use crate::table::{Axis, Better, Block, Row, Table};
 use crate::{FLOWING, Scale, child, keys};
 
-/// Tables double: between powers of ten they are fuller or emptier.
+/// Returns the numbers of keys. Tables double, so they are fuller or emptier between powers of ten.
 fn steps(most: u32) -> impl Iterator<Item = u32> {
     let most = most.max(100_000);
     let all = keys::powers(most).flat_map(|power| [power, power * 2, power * 5]);

@@ -1,4 +1,5 @@
-//! Who decides in this process: ours, and limiters from crates.io, each as its documentation advises.
+//! The limiters that decide in this process: this library, and limiters from crates.io, each as its documentation
+//! recommends.
 
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -21,10 +22,10 @@ pub(crate) trait Decides: Sync {
     fn admits(&self, key: &String) -> bool;
 }
 
-/// All that know keys, by name. `threshold` calls of a key are admitted in [`PERIOD`].
+/// The limiters with keys. [`keyed`] creates them by name. They admit `threshold` calls of a key in [`PERIOD`].
 pub(crate) const KEYED: [&str; 4] = ["ours", "governor", "throttle-kit", "trypema"];
 
-/// Those without keys.
+/// The limiters without keys.
 pub(crate) const KEYLESS: [&str; 4] = ["ours", "governor", "ratelimit", "leaky-bucket"];
 
 pub(crate) fn keyed(name: &str, threshold: u32) -> Box<dyn Decides> {
@@ -63,8 +64,11 @@ pub(crate) fn column(name: &str) -> Column {
     Column::new(name, if name.starts_with("ours") { Kind::Ours } else { Kind::Peer })
 }
 
-/// What the embedded store answers, which it does at once.
-#[allow(clippy::inline_always, reason = "what is awaited is compiled into who awaits it as well")]
+/// Returns the reply of the embedded store, which is ready at once.
+#[allow(
+    clippy::inline_always,
+    reason = "applications also compile the future into the function that awaits it"
+)]
 #[inline(always)]
 pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -109,7 +113,7 @@ fn quota(threshold: u32) -> Quota {
     quota.allow_burst(threshold)
 }
 
-/// A refusal says when to come again, as all others do unasked.
+/// For a rejection, also requests the wait. All other limiters return the wait with the rejection.
 macro_rules! governor {
     ($limiter:ty, $admits:expr) => {
         impl Decides for $limiter {

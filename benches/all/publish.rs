@@ -1,7 +1,7 @@
-//! Puts what was measured into its places in `BENCHMARKS.md`, and draws its charts.
+//! Writes the measurements into their places in `BENCHMARKS.md`, and draws its charts.
 //!
-//! A place stands between `<!-- measured: id -->` and `<!-- end -->`; all else is written by hand, and
-//! names no figures.
+//! A place is between `<!-- measured: id -->` and `<!-- end -->`. All other text is written by hand, and contains
+//! no figures.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn put(text: &mut String, id: &str, body: &str) {
     text.replace_range(from..from + length, &format!("\n{}\n\n", body.trim()));
 }
 
-/// Ours beside the best of the others, the greatest loss first.
+/// Compares the figures of this library with the best of the others, the greatest loss first.
 fn at_a_glance(blocks: &[Block]) -> String {
     let mut lines: Vec<(f64, String)> = blocks
         .iter()
@@ -60,7 +60,7 @@ fn at_a_glance(blocks: &[Block]) -> String {
     out
 }
 
-/// The worst and the best of our figures.
+/// Returns the worst and the best figure of this library.
 fn glance(table: &Table) -> Option<(f64, String)> {
     let mut gains: Vec<(f64, String)> = Vec::new();
     for row in &table.rows {

@@ -1,11 +1,11 @@
-//! Decisions on Redis: over numbers of tasks and of keys.
+//! Measures decisions on Redis: over numbers of tasks and of keys.
 
 use crate::contender::Figures;
 use crate::fleet::Fleet;
 use crate::table::{Axis, Better, Block, Row, Table};
 use crate::{Scale, keys};
 
-/// Keys are picked from a list of this length, again and again.
+/// The length of the list from which tasks take their keys, again and again.
 const PICKED: usize = 1 << 20;
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
@@ -17,7 +17,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     blocks
 }
 
-/// A part of its own: making the keys takes a while.
+/// A separate part, because the creation of the keys takes a while.
 pub(crate) fn by_keys(scale: &Scale) -> Vec<Block> {
     let fleet = Fleet::start();
     let rows = keys::powers(scale.most_keys).map(|count| {
@@ -96,7 +96,7 @@ fn by_tasks(scale: &Scale, fleet: &Fleet, there: &[bool]) -> Vec<Block> {
     ]
 }
 
-/// Some keys come more often than others, as they do.
+/// Some keys are more frequent than others, as in production.
 fn by_load(scale: &Scale) -> Block {
     let fleet = Fleet::with_leases();
     let there = fleet.fill(10_000);

@@ -1,5 +1,5 @@
-//! What a decision costs the Redis server in the script alone, and what a key takes, by each algorithm
-//! beside the textbook script for it.
+//! Measures the time that the Redis server spends in the script of a decision, and the memory of a key, by
+//! algorithm, beside the script of tutorials for it.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::figure::grouped;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
 
-/// Calls under way at once: so few that each is a script of its own.
+/// The number of calls in flight: so few that each call has a script of its own.
 const IN_FLIGHT: u32 = 4;
 
-/// Nothing is refused: more calls than this in a second are beyond one connection.
+/// A threshold that no test reaches: one connection cannot send as many calls in a second.
 const FLOWING: (u32, Duration) = (1_000_000, Duration::from_secs(1));
-/// Nothing comes back.
+/// A period in which no unit returns.
 pub(crate) const LASTING: Duration = Duration::from_secs(86_400 * 365 * 20);
 
 const PAIRS: [(Algorithm, &str, &str); 5] = [
@@ -92,7 +92,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     ]
 }
 
-/// One server, and who asks it.
+/// One server, and the limiter that calls it.
 pub(crate) struct Bench {
     server: Server,
     limiter: RateLimiter,
@@ -102,7 +102,7 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new() -> Self {
         let server = Server::start();
-        // Each refusal is asked for.
+        // Without the cache of rejections, so that Redis decides each rejected call.
         let limiter = server.builder().cache_rejections(false).build().expect("valid");
         Self { limiter, runtime: Runtime::new().expect("a runtime"), server }
     }
@@ -118,7 +118,7 @@ impl Bench {
         }
     }
 
-    /// Microseconds of the server in the script, of one call.
+    /// Returns the time that the server spends in the script of one call, in microseconds.
     pub(crate) fn server_time(&self, what: Measured, limit: (u32, Duration), calls: u32) -> f64 {
         let before = (self.server.script_micros(), self.server.script_calls());
         self.run(what, limit, calls);
@@ -126,7 +126,7 @@ impl Bench {
         (self.server.script_micros() - before.0) / f64::from(scripts)
     }
 
-    /// Bytes of all keys: a long sliding log has several.
+    /// Returns the bytes of all keys: a long sliding log has several.
     pub(crate) fn memory(&self) -> f64 {
         let mut connection = self.connection();
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");

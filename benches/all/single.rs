@@ -1,8 +1,8 @@
-//! Single decisions in this process, each timed by itself.
+//! Measures single decisions in this process, each by itself.
 //!
-//! The clock is that of the standard library: on Linux it is read once all before it is done. The bare
-//! counter of the processor is cheaper, and is read while loads from memory are still under way. Reading
-//! the clock twice with nothing in between is a column of its own, and nothing is subtracted.
+//! The clock is that of the standard library: on Linux, it is read once all earlier instructions have completed.
+//! The counter of the processor costs less, but can be read while loads from memory are still in flight. A
+//! separate column contains the time of two reads with nothing between them; it is not subtracted.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,12 +1,12 @@
-//! What was measured, as text, as Markdown, and as what charts are drawn from.
+//! Measurements as text, as Markdown, and as the values of charts.
 
 use std::fmt::Write;
 
 use crate::figure::figure;
 
-/// What stands in one place of `BENCHMARKS.md`.
+/// The contents of one place of `BENCHMARKS.md`.
 pub(crate) struct Block {
-    /// The name of the place, and of the chart.
+    /// The name of the place and of the chart.
     pub(crate) id: &'static str,
     pub(crate) body: Body,
 }
@@ -17,11 +17,11 @@ pub(crate) enum Body {
 }
 
 pub(crate) struct Table {
-    /// What is compared, without its unit.
+    /// The compared property, without its unit.
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) better: Better,
-    /// What makes the rows differ.
+    /// The property in which the rows differ.
     pub(crate) by: &'static str,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
@@ -34,7 +34,7 @@ pub(crate) enum Better {
     Less,
 }
 
-/// How a chart counts upwards.
+/// The scale of the vertical axis of a chart.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Axis {
     Linear,
@@ -51,13 +51,13 @@ pub(crate) struct Column {
 pub(crate) enum Kind {
     Ours,
     Peer,
-    /// Not compared: what does less than a limiter, or has nothing beside it.
+    /// Not compared: it does less than a limiter, or has no competitor.
     Beside,
 }
 
 pub(crate) struct Row {
     pub(crate) label: String,
-    /// Where it stands on a chart.
+    /// The position of the row on a chart.
     pub(crate) at: Option<f64>,
     pub(crate) cells: Vec<Option<f64>>,
 }
@@ -69,7 +69,7 @@ impl Column {
 }
 
 impl Row {
-    /// A row; there is none where something failed.
+    /// Creates a row. A cell of a measurement that failed is empty.
     pub(crate) fn of(label: impl Into<String>, cells: impl IntoIterator<Item = f64>) -> Self {
         Self {
             label: label.into(),
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// A row that stands on the axis.
+    /// Creates a row with a position on the axis.
     pub(crate) fn at(at: u32, cells: impl IntoIterator<Item = f64>) -> Self {
         Self { at: Some(f64::from(at)), ..Self::of(crate::figure::grouped(at.into()), cells) }
     }
@@ -92,7 +92,7 @@ impl Better {
         }
     }
 
-    /// How many times better `one` is than `other`.
+    /// Returns how many times better `one` is than `other`.
     pub(crate) fn gain(self, one: f64, other: f64) -> f64 {
         match self {
             Self::More => one / other,
@@ -102,7 +102,7 @@ impl Better {
 }
 
 impl Table {
-    /// The best figure of a row, where several are compared.
+    /// Returns the best figure of a row in which several limiters are compared.
     fn best(&self, row: &Row) -> Option<f64> {
         let compared = self.columns.iter().filter(|column| column.kind != Kind::Beside);
         if compared.count() < 2 {
@@ -115,7 +115,7 @@ impl Table {
         )
     }
 
-    /// The columns and figures of a row that are of such kinds.
+    /// Returns the columns and figures of a row for these kinds.
     pub(crate) fn figures<'a>(
         &'a self,
         row: &'a Row,
@@ -162,7 +162,7 @@ impl Block {
         Self { id, body: Body::Markdown(text) }
     }
 
-    /// For a terminal.
+    /// Returns the table as text for a terminal.
     pub(crate) fn text(&self) -> String {
         match &self.body {
             Body::Markdown(text) => text.clone(),

@@ -1,5 +1,5 @@
-//! Sliding windows in Redis over thresholds: what a key takes that is full, and what it costs to be
-//! refused by it.
+//! Measures sliding windows in Redis over thresholds: the memory of a full key, and the cost of a rejection by
+//! it.
 
 use ratelimit_runtime::Algorithm;
 

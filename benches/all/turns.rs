@@ -1,7 +1,7 @@
-//! Rounds in turns: whatever slows the machine for a while slows all that are compared.
+//! Measures in turns, so that a slow phase of the machine slows all candidates alike.
 
-/// The medians of `N` figures of each, over `rounds` rounds in which each has its turn. One round
-/// before them makes the keys and warms what can be warm.
+/// Returns the medians of `N` figures for each candidate, over `rounds` rounds. In each round, each candidate has
+/// one turn. One round before them creates the keys and fills the caches.
 pub(crate) fn in_turns<W, const N: usize>(
     rounds: usize,
     all: &[W],
@@ -9,7 +9,7 @@ pub(crate) fn in_turns<W, const N: usize>(
 ) -> Vec<[f64; N]> {
     let mut taken = vec![Vec::new(); all.len()];
     for round in 0..=rounds {
-        // Each follows each of the others about as often.
+        // Each candidate follows each of the others about as often.
         for turn in 0..all.len() {
             let who = (turn + round) % all.len();
             let figures = measure(&all[who]);
@@ -24,7 +24,7 @@ pub(crate) fn in_turns<W, const N: usize>(
 fn medians<const N: usize>(rounds: &[[f64; N]]) -> [f64; N] {
     std::array::from_fn(|index| {
         let mut figures: Vec<f64> = rounds.iter().map(|figures| figures[index]).collect();
-        // What failed once has no figure.
+        // A figure that is missing in one round is missing in the result.
         if figures.iter().any(|figure| figure.is_nan()) {
             return f64::NAN;
         }

@@ -1,4 +1,4 @@
--- The sorted-set log found in most tutorials, with the server's clock and members that differ.
+-- The log in a sorted set that most tutorials show, with the server's clock and distinct members.
 -- KEYS[1] key; ARGV threshold, period in microseconds, a unique number
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

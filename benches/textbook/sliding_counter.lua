@@ -1,4 +1,4 @@
--- Two counts in a hash, the older one weighted.
+-- Two counts in a hash; the older count is weighted.
 -- KEYS[1] key; ARGV threshold, period in microseconds
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

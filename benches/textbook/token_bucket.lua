@@ -1,4 +1,4 @@
--- Tokens and a time in a hash.
+-- A number of tokens and a time in a hash.
 -- KEYS[1] key; ARGV threshold, period in microseconds
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

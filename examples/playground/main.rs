@@ -74,7 +74,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The value of an environment variable, unless it is empty.
+/// Returns the value of an environment variable, unless it is empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

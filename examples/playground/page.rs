@@ -24,7 +24,7 @@ pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
             (CONTENT_SECURITY_POLICY, POLICY),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
-            // Otherwise a browser could show the page of another version.
+            // Without this header, a browser could show the page of another version.
             (CACHE_CONTROL, "no-cache"),
         ];
         router.route(path, get(move || async move { (headers, text) }))

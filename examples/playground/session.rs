@@ -20,7 +20,7 @@ use crate::traffic::Schedule;
 
 /// The most visitors at a time.
 const SEATS: usize = 64;
-/// The time between two looks at what remains.
+/// The time between two peeks at the remaining units.
 const LOOK: Duration = Duration::from_millis(100);
 /// The longest time that a page may leave events unread.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Forget,
 }
 
-/// All seats are taken.
+/// The playground has the most visitors that it allows.
 pub(crate) struct Full;
 
 /// The stream of this session has ended.
@@ -118,8 +118,8 @@ struct Welcome {
     has_redis: bool,
 }
 
-/// The event of a call, or of a look between calls. Times are in milliseconds; `at` counts from the start of
-/// the session.
+/// The event of a call, or of a peek between calls. Times are in milliseconds; `at` counts from the start of the
+/// session.
 #[derive(Serialize)]
 struct Seen {
     at: f64,
@@ -175,7 +175,8 @@ impl Session<'_> {
         self.reset().await;
     }
 
-    /// Makes a call, then looks: the decision of an admitted call does not say when the next call passes.
+    /// Makes a call, and then peeks, because the decision about an admitted call does not contain the time at
+    /// which the next call passes.
     async fn call(&mut self) -> Result<(), Left> {
         self.ask(true).await?;
         self.ask(false).await
@@ -203,7 +204,7 @@ impl Session<'_> {
             lanes.push(Lane::new(&decision, *tally));
         }
         let Ok(lanes) = <[Lane; 5]>::try_from(lanes) else { unreachable!("five limits") };
-        // Nothing has changed since the last event.
+        // Sends no event if nothing has changed since the last event.
         if !call && self.told == Some(lanes) {
             return Ok(());
         }
@@ -254,8 +255,8 @@ impl Session<'_> {
     }
 }
 
-/// The decision, also of a rejected call. `None` does not happen here: the limits fall back to this process, and
-/// each call costs 1.
+/// Returns the decision, also of a rejected call. `None` does not occur here: the limits fall back to this
+/// process, and each call costs 1.
 fn decision(answer: &Result<Decision, Rejection>) -> Option<Decision> {
     match answer {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => Some(*decision),
@@ -277,7 +278,7 @@ impl Lane {
 }
 
 impl DecidedBy {
-    /// `Fallback` if Redis did not make one of the five decisions.
+    /// Returns `Fallback` if Redis did not make one of the five decisions.
     fn or_redis(self) -> Self {
         if let Self::Fallback = self { self } else { Self::Redis }
     }

@@ -15,7 +15,7 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::LeakyBucket,
 ];
 
-/// From the largest to the smallest, in microseconds.
+/// The units of time, from the largest to the smallest, in microseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000),
     ("h", 3_600_000_000),
@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-/// The fields as they were typed.
+/// The fields of the form, as the visitor typed them.
 #[derive(Deserialize)]
 pub(crate) struct Form {
     threshold: String,
@@ -50,12 +50,12 @@ pub(crate) struct Complaint {
     message: String,
 }
 
-/// The settings that are in force.
+/// The settings in force.
 pub(crate) struct Settings {
     pub(crate) limits: [Limit; 5],
     pub(crate) traffic: Traffic,
     pub(crate) store: StoreName,
-    /// As given, so that the attributes show no default.
+    /// The burst that the visitor typed, so that the attributes do not contain a default.
     burst: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Shown {
 struct ShownLimit {
     algorithm: &'static str,
     capacity: u32,
-    /// How long an empty bucket takes to fill.
+    /// The time in which an empty bucket fills.
     fill_ms: f64,
     attribute: String,
 }
@@ -134,7 +134,7 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// Small enough to be counted by eye.
+    /// Returns settings with so few units that they can be counted by eye.
     fn default() -> Self {
         let limits = limits(5, Duration::from_secs(5), None).expect("five in five seconds can be");
         Self { limits, traffic: Traffic::Clicks, store: StoreName::Embedded, burst: None }
@@ -142,7 +142,7 @@ impl Default for Settings {
 }
 
 impl From<InvalidLimit> for Complaint {
-    /// The message of a limit begins with the value to change.
+    /// Finds the field: the message of a limit first names the value to change.
     fn from(invalid: InvalidLimit) -> Self {
         let message = invalid.to_string();
         let named = message.split('`').nth(1);
@@ -182,7 +182,7 @@ fn number(field: &'static str, text: &str) -> Result<u32, Complaint> {
     })
 }
 
-/// `5`, `0.5`, `250ms`, `1.5m`: as in the attribute, a bare number is seconds.
+/// Parses `5`, `0.5`, `250ms` or `1.5m`. As in the attribute, a number without a unit is in seconds.
 fn period(text: &str) -> Result<Duration, Complaint> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {
@@ -190,7 +190,7 @@ fn period(text: &str) -> Result<Duration, Complaint> {
         given => UNITS.iter().find(|(unit, _)| *unit == given).map(|(_, us)| *us),
     };
     let seconds = unit.zip(number.trim_end().parse::<f64>().ok());
-    // To whole microseconds, so that 0.1 is a tenth.
+    // Rounds to whole microseconds, so that 0.1 is a tenth.
     let micros = seconds.map(|(us, number)| (number * us as f64).round());
     // `Limit::new` checks the other bounds of a period.
     match micros.filter(|micros| (0.0..9e15).contains(micros)) {
@@ -204,13 +204,13 @@ fn period(text: &str) -> Result<Duration, Complaint> {
     }
 }
 
-/// Begins with a capital letter.
+/// Returns the text with a capital first letter.
 fn sentence(message: &str) -> String {
     let (first, rest) = message.split_at(1);
     first.to_uppercase() + rest
 }
 
-/// In the largest unit that it is a whole number of.
+/// Returns the time in the largest unit of which it is a whole number.
 fn in_units(period: Duration) -> String {
     let period = period.as_micros() as u64;
     let (unit, us) =

@@ -20,7 +20,7 @@ pub(crate) enum Traffic {
     Hammering,
 }
 
-/// The shortest and the longest gap, whatever the limit.
+/// The shortest and the longest gap between calls, for any limit.
 const GAPS: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(5));
 const LONGEST_BURST: u32 = 20;
 
@@ -44,7 +44,7 @@ impl Schedule {
             return std::future::pending().await;
         }
         tokio::time::sleep_until(self.due).await;
-        // Calls that a slow store delayed are not made up for.
+        // Skips calls that a slow store has delayed.
         self.due = self.due.max(Instant::now()) + self.gap();
     }
 

@@ -208,7 +208,7 @@ struct ClockStart {
     clock: quanta::Clock,
 }
 
-/// The binary digits after the point of [`ClockStart::tick`].
+/// The number of binary digits after the point in [`ClockStart::tick`].
 const TICK_SHIFT: u32 = 52;
 
 /// Returns the microseconds of `duration`, at most 2⁵² (the year 2112), so that sums with them are exact in the

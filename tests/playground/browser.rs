@@ -1,4 +1,4 @@
-//! The playground as a program, and a browser that looks at it.
+//! Runs the playground as a program, and opens it in a browser.
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
@@ -12,18 +12,19 @@ use thirtyfour::prelude::*;
 use thirtyfour::{LoggingPrefsLogLevel, TypingData};
 use tokio::time::Instant;
 
-/// How long a page may take to show what it should, on a busy machine.
+/// The longest time until a page shows the expected contents, on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A process that ends with its test, and all that it started with it.
+/// A process that ends with its test, together with all processes that it has started.
 pub(crate) struct Program {
     child: Child,
-    /// What it said of where it is.
+    /// The address that the process has printed.
     pub(crate) address: String,
 }
 
 impl Program {
-    /// Starts it and reads until a line has what stands between `before` and `after`.
+    /// Starts a process and reads its output until a line contains `before`. The address is the text from there
+    /// to `after`, the end of the line.
     pub(crate) fn start(mut command: Command, before: &str, after: &str) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -36,7 +37,7 @@ impl Program {
             let (_, rest) = line.split_once(before)?;
             Some(rest.strip_suffix(after)?.to_owned())
         });
-        // Nobody reads on; what is written later must not stop it.
+        // Reads the rest of the output, so that a full pipe does not block the process.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, address: address.expect("it says where it listens") }
     }
@@ -56,7 +57,7 @@ pub(crate) fn playground() -> Command {
     command
 }
 
-/// The page in a browser of its own.
+/// The page, in a browser of its own.
 pub(crate) struct Page {
     pub(crate) driver: WebDriver,
     _chromedriver: Program,
@@ -64,7 +65,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Opens the page as it is with no Redis.
+    /// Opens the page of a playground without Redis.
     pub(crate) async fn open() -> Self {
         Self::open_of(playground()).await
     }
@@ -76,7 +77,7 @@ impl Page {
         let chromedriver = Program::start(chromedriver, "successfully on port ", ".");
         let mut wanted = DesiredCapabilities::chrome();
         wanted.set_headless().expect("JSON");
-        // The sandbox is not to be had as root; what is looked at is our own.
+        // The sandbox does not work as root. It is not needed, because the browser opens only this page.
         for argument in ["no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"] {
             wanted.add_arg(&format!("--{argument}")).expect("JSON");
         }
@@ -94,7 +95,7 @@ impl Page {
         &self.playground.address
     }
 
-    /// Waits until the server has told the page something.
+    /// Waits until the page has received an event of the server.
     pub(crate) async fn is_live(&self) {
         self.until("document.querySelectorAll('.lane .next:not(:empty)').length", &5).await;
     }
@@ -109,7 +110,7 @@ impl Page {
         self.driver.cdp().send_raw(method, parameters).await.expect(method)
     }
 
-    /// The value of an expression on the page.
+    /// Returns the value of an expression on the page.
     pub(crate) async fn value<T: DeserializeOwned>(&self, expression: &str) -> T {
         let answer = self.driver.execute(format!("return {expression}"), Vec::new()).await;
         answer.expect(expression).convert().expect(expression)
@@ -127,7 +128,7 @@ impl Page {
                 return;
             }
             assert!(Instant::now() < end, "{expression} is {value:?}, and not {wanted:?}");
-            // There is no event to wait for but the page itself.
+            // The browser sends no event for this change.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -140,33 +141,33 @@ impl Page {
         self.find(selector).await.click().await.expect(selector);
     }
 
-    /// Presses a choice of a group by what is to be seen of it.
+    /// Selects a choice of a group by a click on its label.
     pub(crate) async fn choose(&self, value: &str) {
         self.click(&format!("label:has([value={value}])")).await;
         self.until(&format!("document.querySelector('[value={value}]').checked"), &true).await;
     }
 
-    /// Types into a field, over what is there.
+    /// Replaces the text of a field.
     pub(crate) async fn fill(&self, field: &str, text: &str) {
         let field = self.find(&format!("#{field}")).await;
         field.clear().await.expect("a field");
-        // One that is left empty is told of by a key all the same.
+        // The page receives an event only for a key, so this types a space into a field that must be empty.
         field.send_keys(if text.is_empty() { " " } else { text }).await.expect("a field");
     }
 
-    /// Presses a key where the focus is.
+    /// Presses a key in the element that has the focus.
     pub(crate) async fn press(&self, key: impl Into<TypingData>) {
         self.driver.action_chain().send_keys(key).perform().await.expect("a key");
     }
 
-    /// Admitted and refused by each lane.
+    /// Waits until the lanes show these numbers of admitted and rejected calls.
     pub(crate) async fn tallies(&self, wanted: [[u32; 2]; 5]) {
         let tallies = "[...document.querySelectorAll('.lane')].map(lane => \
             [...lane.querySelectorAll('.tally b')].map(count => Number(count.textContent)))";
         self.until(tallies, &wanted.map(Vec::from).to_vec()).await;
     }
 
-    /// What went wrong on the page since this was asked last.
+    /// Returns the errors and warnings that the browser has logged since the last call.
     pub(crate) async fn mistakes(&self) -> Vec<String> {
         let log = self.driver.browser_log().await.expect("a log");
         log.into_iter()
@@ -181,8 +182,8 @@ impl Page {
 }
 
 impl Drop for Page {
-    /// Where a test has failed, the browser ends with the group of what started it: to be asked to quit
-    /// from here it can take minutes.
+    /// Does not quit the browser, which can take minutes after a test has failed. The browser ends with the
+    /// process group of chromedriver.
     fn drop(&mut self) {
         let _ = self.driver.clone().leak();
     }

@@ -1,8 +1,8 @@
-//! The playground shows what the library decides, to everybody: in a real browser, with a mouse, with
-//! keys alone, on a phone.
+//! The playground shows the decisions of the library: in a real browser, with a mouse, with a keyboard alone, and
+//! on a phone.
 //!
-//! With `PICTURE=examples/playground/screenshot.png`, `hammering_is_seen_as_it_happens` keeps the
-//! picture that the README shows.
+//! With `PICTURE=examples/playground/screenshot.png`, `draws_hammering_live` saves the picture that the README
+//! shows.
 
 mod browser;
 
@@ -17,7 +17,7 @@ use thirtyfour::Key;
 
 use browser::{Page, playground};
 
-/// Limits for which the time that a test takes is none.
+/// Sets limits with a period so long that the duration of a test does not matter.
 async fn set_long_limits(page: &Page) {
     page.fill("threshold", "3").await;
     page.fill("burst", "2").await;
@@ -33,7 +33,7 @@ fn text_of(selector: &str) -> String {
 }
 
 #[tokio::test]
-async fn calls_are_decided_as_the_settings_say() {
+async fn decides_calls_by_the_settings() {
     let page = Page::open().await;
     set_long_limits(&page).await;
     page.click("#call").await;
@@ -50,7 +50,7 @@ async fn calls_are_decided_as_the_settings_say() {
         &"next call passes in 60 min".to_owned(),
     )
     .await;
-    // A token of a bucket takes a third of an hour.
+    // A bucket gains a token in a third of an hour.
     let next = text_of("[data-algorithm=token_bucket] .next");
     page.until(&next, &"next call passes in 20 min".to_owned()).await;
     let news = "Leaky bucket: 2 admitted, 2 rejected, next call passes in 20 min.";
@@ -70,7 +70,7 @@ async fn calls_are_decided_as_the_settings_say() {
 }
 
 #[tokio::test]
-async fn visitors_do_not_disturb_each_other() {
+async fn separates_visitors() {
     let page = Page::open().await;
     set_long_limits(&page).await;
     page.click("#call").await;
@@ -93,7 +93,7 @@ async fn visitors_do_not_disturb_each_other() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_said_at_its_field() {
+async fn reports_an_invalid_value_at_its_field() {
     let page = Page::open().await;
     for (field, text, message) in [
         ("threshold", "0", "Threshold must be at least 1: 0 would refuse every call"),
@@ -121,19 +121,20 @@ async fn what_cannot_be_is_said_at_its_field() {
     let slow =
         "This bucket takes more than 100 years to fill: lower burst or period, or raise threshold";
     page.until(&text_of("#burst-error"), &slow.to_owned()).await;
-    // What was in force is in force, and the rest of what is chosen holds.
+    // The last valid limit stays in force, and all other settings apply.
     page.until(PROMISE, &"7 per window of 100 d".to_owned()).await;
     page.choose("hammering").await;
     let refused = text_of("[data-algorithm=fixed] .tally .refused b");
     page.until(&format!("Number({refused}) >= 1"), &true).await;
     page.until(&text_of("#burst-error"), &slow.to_owned()).await;
-    // The browser notes each answer that is not a success, and there is nothing else to note.
+    // The browser logs each response with an error status. It logs nothing else.
     let mistakes = page.mistakes().await;
     assert!(mistakes.iter().all(|mistake| mistake.contains("422 (Unprocessable")), "{mistakes:?}");
     page.close().await;
 }
 
-/// An attribute as written, on a function, so that it is one that compiles.
+/// Pairs of an algorithm and the text of an attribute. The attribute is also on a function, so that it must
+/// compile.
 macro_rules! attributes {
     ($($function:ident: $algorithm:literal, [$($attribute:tt)*];)*) => {
         [$({
@@ -148,7 +149,7 @@ macro_rules! attributes {
 }
 
 #[tokio::test]
-async fn the_attribute_is_what_the_settings_say() {
+async fn shows_the_attribute_of_the_settings() {
     let page = Page::open().await;
     page.fill("threshold", "3").await;
     page.fill("burst", "8").await;
@@ -177,9 +178,9 @@ async fn the_attribute_is_what_the_settings_say() {
 }
 
 #[tokio::test]
-async fn hammering_is_seen_as_it_happens() {
+async fn draws_hammering_live() {
     let page = Page::open().await;
-    // One call, and the rest late in its window: then the five differ most.
+    // Makes one call, and the others late in its window: then the five algorithms differ most.
     page.click("#call").await;
     page.tallies([[1, 0]; 5]).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -191,7 +192,7 @@ async fn hammering_is_seen_as_it_happens() {
     let blank = "[...document.querySelectorAll('.strip canvas')].map(canvas => canvas.getContext('2d')\
         .getImageData(0, 0, canvas.width, canvas.height).data.every(part => part === 0))";
     assert_eq!(page.value::<Vec<bool>>(blank).await, [false; 5]);
-    // A fixed window lets more through around its end than any period of a sliding one.
+    // Around its end, a fixed window admits more calls than a sliding window in any period.
     let admitted = "['fixed', 'sliding', 'leaky_bucket'].map(name => Number(document.querySelector(\
         `[data-algorithm=${name}] .tally .admitted b`).textContent))";
     let [fixed, sliding, leaky]: [u32; 3] = page.value(admitted).await;
@@ -200,7 +201,7 @@ async fn hammering_is_seen_as_it_happens() {
     page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
     let picture = page.driver.screenshot_as_png().await.expect("a picture");
     if let Some(path) = std::env::var_os("PICTURE") {
-        // The command that sets it is run at the root.
+        // The path is relative to the root of the workspace.
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         std::fs::write(path, &picture).expect("a file");
     }
@@ -209,7 +210,7 @@ async fn hammering_is_seen_as_it_happens() {
 }
 
 #[tokio::test]
-async fn redis_is_used_missed_and_found_again() {
+async fn falls_back_and_returns_to_redis() {
     let server = Server::start();
     let mut command = playground();
     command.env("RATELIMIT_REDIS_URL", &server.url);
@@ -244,7 +245,7 @@ async fn redis_is_used_missed_and_found_again() {
 }
 
 #[tokio::test]
-async fn without_redis_the_page_says_how_to_have_it() {
+async fn explains_how_to_add_redis() {
     let page = Page::open().await;
     page.until("document.querySelector('[value=redis]').disabled", &true).await;
     page.until(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note")), &true).await;
@@ -252,7 +253,7 @@ async fn without_redis_the_page_says_how_to_have_it() {
 }
 
 #[tokio::test]
-async fn it_fits_a_phone() {
+async fn fits_a_phone() {
     let page = Page::open().await;
     page.choose("hammering").await;
     for width in [360, 600, 900, 1280] {
@@ -275,7 +276,7 @@ async fn it_fits_a_phone() {
 }
 
 #[tokio::test]
-async fn keys_alone_reach_everything() {
+async fn is_usable_by_keyboard_alone() {
     let page = Page::open().await;
     let focus = "document.activeElement.id || document.activeElement.name || ''";
     let mut reached = Vec::new();
@@ -303,7 +304,7 @@ async fn keys_alone_reach_everything() {
         "copy",
     ];
     assert_eq!(reached, order);
-    // Arrows choose, as in every group of choices.
+    // Arrow keys select a choice in a group.
     page.value::<Value>("document.querySelector('[name=traffic]').focus()").await;
     page.press(Key::Right.value()).await;
     page.until("document.querySelector('[value=steady]').checked", &true).await;
@@ -313,7 +314,7 @@ async fn keys_alone_reach_everything() {
 }
 
 #[tokio::test]
-async fn a_screen_reader_is_told_everything() {
+async fn announces_results_to_screen_readers() {
     let page = Page::open().await;
     let tree = page.cdp("Accessibility.getFullAXTree", json!({})).await;
     let nodes: Vec<(String, String, &Value)> = tree["nodes"]
@@ -358,9 +359,9 @@ async fn a_screen_reader_is_told_everything() {
 }
 
 #[tokio::test]
-async fn colors_can_be_told_from_their_ground() {
+async fn colors_have_enough_contrast() {
     let page = Page::open().await;
-    // The contrast of WCAG 2.2, 1.4.3: of text 4.5, of what else is to be seen 3.
+    // The contrast that WCAG 2.2, 1.4.3 and 1.4.11, require: 4.5 for text, 3 for other visible parts.
     let contrast = "(() => {
         const style = getComputedStyle(document.documentElement);
         const light = (name) => style.getPropertyValue(`--${name}`).match(/\\w\\w/g).slice(0, 3)
@@ -383,7 +384,7 @@ async fn colors_can_be_told_from_their_ground() {
 }
 
 #[test]
-fn it_says_why_it_cannot_start() {
+fn reports_why_it_cannot_start() {
     for (name, value, message) in [
         ("PORT", "99999", "error: PORT is `99999`: set it to a number up to 65535"),
         ("HOST", "256.0.0.1", "error: cannot listen on 256.0.0.1:0"),

@@ -1,5 +1,5 @@
-// Draws the decisions that the server sends. This page decides, counts and guesses nothing. Between two
-// messages it only advances the time: waits get shorter and buckets refill.
+// Draws the decisions that the server sends. The page makes no decisions and counts no units. Between two messages
+// it only advances the time: waits get shorter and buckets refill.
 
 import { draw, shown } from "/timeline.js";
 
@@ -92,7 +92,7 @@ async function send() {
   const wanted = filled();
   const complaints = await put(wanted);
   if (complaints.length) {
-    // The new traffic and the new store apply anyway, with the last valid limit.
+    // The new traffic and the new store still apply, with the last valid limit.
     const { threshold, period, burst } = accepted;
     put({ ...wanted, threshold, period, burst });
   } else {
@@ -127,7 +127,8 @@ function showAttribute() {
 }
 
 $("#copy").addEventListener("click", async ({ target }) => {
-  // Without TLS, browsers let only local pages copy. Otherwise the text is selected, to be copied by hand.
+  // Without TLS, browsers allow only local pages to copy. On other pages, selects the text, so that the visitor can
+  // copy it.
   const copied = await navigator.clipboard?.writeText($("#attribute").textContent).then(() => true, () => false);
   if (!copied) getSelection().selectAllChildren($("#attribute"));
   target.textContent = copied ? "Copied" : "Selected";
@@ -178,7 +179,7 @@ class Lane {
     this.show();
   }
 
-  /** Notes the current window. It ends when the count resets; for the sliding counter, a period earlier. */
+  /** Records the current window. It ends when the count resets; for the sliding counter, one period earlier. */
   noteWindow(at) {
     const left = this.algorithm === "sliding_counter" ? this.seen.reset % this.period : this.seen.reset;
     const [start, end] = [at + left - this.period, at + left];
@@ -199,7 +200,7 @@ class Lane {
     text($(".strip .unseen", this.row), `${this.marks.length} calls shown`);
   }
 
-  /** The wait in words: "now", or "in 3 s". */
+  /** Returns the wait in words: "now", or "in 3 s". */
   wait() {
     const left = this.passes - now();
     return left > 0 ? `in ${span(Math.max(left, 100))}` : "now";
@@ -225,7 +226,7 @@ function text(place, value) {
 
 const readable = (period) => period.replace(/([a-z]+)$/, " $1");
 
-/** Rounded up, so that a call after this time is never too early. */
+/** Returns a wait in words, rounded up, so that a call after this time is never too early. */
 function span(ms) {
   if (ms < 10000) return `${(Math.ceil(ms / 100 - 1e-6) / 10).toFixed(1)} s`;
   if (ms < 120000) return `${Math.ceil(ms / 1000)} s`;
@@ -247,7 +248,7 @@ setInterval(() => {
 // --- Animation
 
 function frame(time) {
-  // About thirty frames a second are smooth here. With reduced motion, two.
+  // Draws about thirty frames per second, which is smooth here; with reduced motion, two.
   if (time - frame.last >= (still.matches ? 500 : 30)) {
     frame.last = time;
     if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());

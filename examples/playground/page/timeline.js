@@ -1,5 +1,5 @@
-// The lanes of the timeline. Time moves from right to left past the line that marks now. Right of the line
-// is the future as far as it is known: the end of a window, a full bucket, the next call that passes.
+// The lanes of the timeline. Time moves from right to left past the line that marks the present. Right of the line is
+// the known future: the end of a window, a full bucket, and the time at which the next call passes.
 
 /** Very short and very long periods are drawn at the scale of 2 and of 20 seconds. */
 const unit = (period) => Math.min(20000, Math.max(2000, period));
@@ -65,7 +65,7 @@ function grid(pen, { x, now, first, last, step }, height) {
   }
 }
 
-/** Windows that were counted in; for the sliding algorithms, also the trailing period. */
+/** Draws the windows of the count; for the sliding algorithms, also the trailing period. */
 function drawWindows(pen, lane, { x, now, width }, base) {
   if (lane.algorithm !== "sliding") {
     for (const { start, end } of lane.windows) {
@@ -85,7 +85,7 @@ function drawWindows(pen, lane, { x, now, width }, base) {
   line(pen, colors["tint-edge"], 2, [[left, base], [left, top], [right, top]]);
 }
 
-/** The level of the bucket at each sample; in the future, as it refills. */
+/** Draws the level of the bucket at each sample, and its refill in the future. */
 function drawLevel(pen, lane, { x, now, last }, base) {
   const top = 14;
   const y = (level) => base - level * (base - top);
@@ -110,7 +110,7 @@ function drawLevel(pen, lane, { x, now, last }, base) {
   pen.setLineDash([]);
 }
 
-/** A pin above the line for an admitted call, a cross below it for a rejected call. */
+/** Draws a pin above the line for an admitted call, and a cross below the line for a rejected call. */
 function drawMark(pen, { allowed }, x, base, height) {
   if (allowed) {
     line(pen, colors.admitted, 2, [[x, base], [x, 26]]);
@@ -125,7 +125,7 @@ function drawMark(pen, { allowed }, x, base, height) {
   }
 }
 
-/** A flag at the moment when the next call passes; filled if that is now. */
+/** Draws a flag at the time at which the next call passes; filled if that is the present. */
 function drawFlag(pen, x, open, { width }, base) {
   const place = Math.min(width - 10, x);
   line(pen, colors.admitted, 1.5, [[place, base], [place, 4], [place + 8, 8], [place, 12]]);

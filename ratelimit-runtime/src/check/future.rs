@@ -100,8 +100,8 @@ impl Check {
         Self(CheckStage::Decided(call))
     }
 
-    /// Creates the check of a call that `decide` decides. Takes a closure, so that its future is built inside the
-    /// box. Saves a copy of the future.
+    /// Creates the check of a call that `decide` decides. Calls `decide` inside the box. Saves a copy of the future
+    /// that `decide` returns.
     pub(super) fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
         report: Report,
         labels: OneOrMany<LimitLabel>,

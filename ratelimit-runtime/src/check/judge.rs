@@ -1,5 +1,5 @@
-//! Converts the reply of a store to the result of a check: picks the limit that the result reports, and rejects the
-//! call or not.
+//! Converts the reply of a store to the result of a check: picks the limit that the result reports, and determines
+//! whether the call is rejected.
 
 use std::cmp::Reverse;
 
@@ -26,8 +26,8 @@ pub(super) fn judge(
     }
 }
 
-/// Returns the index of the outcome that is hardest on the caller: of the rejections, the one with the longest wait;
-/// without a rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
+/// Returns the index of the outcome that is hardest on the caller: the rejection with the longest wait; without a
+/// rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
 pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
     let hardness = |outcome: &Outcome| {
         let Outcome { allowed, retry_us, remaining, .. } = *outcome;

@@ -1,5 +1,5 @@
-//! The functions that the expansion of the attribute calls, and some for the tests of the workspace. This module is
-//! not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
+//! The functions that the expansion of the attribute calls, and functions for the tests of the workspace. This module
+//! is not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
 //! exact version of that crate.
 
 mod site;

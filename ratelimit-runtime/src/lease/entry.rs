@@ -180,7 +180,7 @@ impl HeldUnits {
 }
 
 impl UnspentUnits {
-    /// Returns `None` for 0 units.
+    /// Creates units to give back; `None` for 0 units.
     pub(super) fn new(target: Arc<LeaseTarget>, units: u32, at: u64) -> Option<Self> {
         (units > 0).then_some(Self { target, units, at })
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Defines from one list: the variants, the constant `ALL`, and the words.
+/// Defines the variants, the constant `ALL` and the words of the algorithms from one list.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $algorithm:ident = $word:literal,)*) => {
         /// The algorithm by which a limit counts.

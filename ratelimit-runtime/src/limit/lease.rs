@@ -6,10 +6,10 @@ use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale}
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
 
-/// The period divided by this number is the longest lifetime of a lease.
+/// The lifetime of a lease is the period divided by this number, but at most [`MAX_LEASE_US`].
 const LEASES_PER_PERIOD: u64 = 100;
 
-/// The longest lifetime of a lease, for any period.
+/// The longest lifetime of a lease, in microseconds.
 const MAX_LEASE_US: u64 = 1_000_000;
 
 impl Limit {

@@ -57,7 +57,7 @@ impl Period {
         (offset + week as i64).rem_euclid(self.micros as i64) as u64
     }
 
-    /// Returns the period as a number of the largest unit that divides it.
+    /// Returns the period as a number and a unit, the largest unit that divides the period.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
     pub(crate) const fn in_units(self) -> (u64, &'static str) {
         match self.micros {

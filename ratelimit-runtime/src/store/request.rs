@@ -36,7 +36,7 @@ impl Charge {
 pub(crate) struct BucketCharge(Arc<Charge>);
 
 impl BucketCharge {
-    /// Returns `None` if `charge` is of a window.
+    /// Creates the charge of a bucket; `None` if `charge` is of a window.
     pub(crate) fn new(charge: Arc<Charge>) -> Option<Self> {
         charge.terms.algorithm().is_bucket().then_some(Self(charge))
     }

@@ -191,7 +191,7 @@ async fn cancel_spare(call: WaitingCall, bucket: BucketCharge, key: QueueKey) {
     }
 }
 
-/// Marks a queue as being cancelled, until no moment is spare or the runtime shuts down.
+/// The task that cancels the spare moments of a queue. If it ends with its runtime, it resets `cancelling`.
 struct CancelTask<'a> {
     queues: &'a Mutex<HashMap<QueueKey, ReservationQueue>>,
     key: QueueKey,

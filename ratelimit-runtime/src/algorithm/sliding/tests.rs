@@ -57,7 +57,7 @@ impl List {
 #[derive(Clone, Debug)]
 enum LogStep {
     Apply(Op, u32),
-    /// Returns units that were charged this many microseconds ago, and the number of the units.
+    /// Gives units back: the microseconds since their charge, and the number of the units.
     Return(u64, u32),
     Wait(i64),
     Change(usize),

@@ -13,7 +13,7 @@ use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Charge;
 
-/// Called with each count that a rollback gave units back to.
+/// Called with each count to which a rollback has given units back.
 pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
 
 /// The charges of one hash slot, each with its index in the request.
@@ -78,7 +78,7 @@ fn is_allowed(outcomes: &[Outcome]) -> bool {
     outcomes.iter().all(|outcome| outcome.allowed)
 }
 
-/// The charges of a call that can still be rejected. Gives them back on drop.
+/// The charges of a call that is not admitted yet. Gives them back on drop.
 struct Rollback {
     servers: Arc<Servers>,
     /// Each charge with its time.

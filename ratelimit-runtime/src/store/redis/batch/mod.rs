@@ -28,7 +28,7 @@ use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Charge;
 
-/// The number of decisions in flight from which on further calls queue.
+/// The most decisions in flight that are sent alone. Further calls queue.
 const UNQUEUED: usize = 4;
 
 /// The number of scripts of a queue that are in flight at a time.
@@ -42,7 +42,7 @@ const MAX_CALLS: usize = 1024;
 
 /// A pending call waits for a sender for its deadline divided by this number. If no sender becomes free in that
 /// time, another sender starts.
-const SENDER_CHECKS: u32 = 16;
+const SENDER_WAITS_PER_DEADLINE: u32 = 16;
 
 /// The queues of pending calls.
 #[derive(Default)]
@@ -90,7 +90,8 @@ impl Servers {
         }
         let id = (Handle::current().id(), self.slot(&charge.count_name));
         let mut reply = self.enqueue(id, charge, by);
-        let mut next_check = by - self.deadline / SENDER_CHECKS * (SENDER_CHECKS - 1);
+        let mut next_check =
+            by - self.deadline / SENDER_WAITS_PER_DEADLINE * (SENDER_WAITS_PER_DEADLINE - 1);
         loop {
             match timeout_at(next_check.min(by), &mut reply).await {
                 Ok(Ok(result)) => return result,
@@ -137,7 +138,7 @@ impl Servers {
         let Some(queue) = queues.get_mut(&id).filter(|queue| !queue.pending.is_empty()) else {
             return by;
         };
-        let (now, pause) = (Instant::now(), self.deadline / SENDER_CHECKS);
+        let (now, pause) = (Instant::now(), self.deadline / SENDER_WAITS_PER_DEADLINE);
         let due = queue.last_sent.map_or(now, |last_sent| last_sent + pause);
         if due > now {
             return due;

@@ -86,8 +86,8 @@ impl EntryOutcome {
     }
 }
 
-/// Returns the outcome of an admitted call from the outcome `last` of a later one at the same moment. `units` were
-/// charged after the first.
+/// Returns the outcome of an admitted call after which `units` more units were charged at the same moment. `last` is
+/// the outcome of the last of these charges.
 fn before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
     let sooner = if terms.algorithm().is_bucket() && slack != script::LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.

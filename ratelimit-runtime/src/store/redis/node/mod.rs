@@ -240,7 +240,7 @@ impl Node {
         let (node, runtime) = (Arc::clone(self), Arc::clone(runtime));
         let attempt = tokio::spawn(async move {
             let _turn = turn;
-            // One timeout for the whole lookup: other calls wait for this attempt only.
+            // One timeout limits the lookup and the connection, because other calls wait for this attempt.
             let attempt = timeout(3 * CONNECT_TIMEOUT, node.lookup.connect());
             let connection = attempt.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
