@@ -129,3 +129,21 @@ fn a_runtime_that_ends_frees_its_queued_calls() {
     let ten = allocation_counter::measure(|| (0..10).for_each(|_| run()));
     assert!(ten.bytes_current < 1_000_000, "{} bytes; the keys were 10 MB", ten.bytes_current);
 }
+
+/// A check that goes to Redis allocates its charge, the key in Redis, and one box for its future.
+#[test]
+fn a_check_on_redis_has_one_box() {
+    // Nothing connects before the first poll.
+    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
+    let limit = Limit::token_bucket("boxes", 3, Duration::from_secs(3600));
+    let waiting = limit.clone().wait(Duration::from_secs(1));
+    let leased = Limit::token_bucket("boxes", 3_000, Duration::from_secs(3600)).lease(50);
+    for (limit, most) in [(limit, 3), (waiting, 3), (leased, 4)] {
+        let mut check = None;
+        let allocations = allocation_counter::measure(|| {
+            check = Some(limiter.check(&limit, "key", 1));
+        });
+        assert!(allocations.count_total <= most, "{limit:?}: {}", allocations.count_total);
+        drop(check);
+    }
+}
