@@ -75,6 +75,17 @@ fn algorithms_have_the_same_words() {
 }
 
 #[test]
+fn the_attribute_knows_every_algorithm_of_the_runtime() {
+    for runtime in ratelimit_runtime::__private::ALGORITHMS {
+        let is_known = Algorithm::ALL.iter().any(|known| known.as_str() == runtime.as_str());
+        assert!(
+            is_known,
+            "the attribute does not know `{runtime}`: add it to `Algorithm` in limit.rs"
+        );
+    }
+}
+
+#[test]
 fn both_accept_the_same_limits() {
     const SECOND: u64 = 1_000_000;
     const DAY: u64 = 86_400 * SECOND;

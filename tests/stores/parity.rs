@@ -429,3 +429,11 @@ fn token_bucket_decides_as_the_model() {
 fn leaky_bucket_decides_as_the_model() {
     compare_traces(Algorithm::LeakyBucket);
 }
+
+#[test]
+fn every_algorithm_is_compared() {
+    for algorithm in support::ALGORITHMS {
+        let test = format!("fn {algorithm}_decides_as_the_model()");
+        assert!(include_str!("parity.rs").contains(&test), "parity.rs lacks `{test}`");
+    }
+}

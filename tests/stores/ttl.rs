@@ -4,17 +4,15 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
 use redis::Commands;
+use support::ALGORITHMS;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
 
-const ALGORITHMS: [(Algorithm, &str); 5] = [
-    (Algorithm::Sliding, "ratelimit:sliding:1h:ttl{key}"),
-    (Algorithm::Fixed, "ratelimit:fixed:1h:ttl{key}"),
-    (Algorithm::SlidingCounter, "ratelimit:sliding_counter:1h:ttl{key}"),
-    (Algorithm::TokenBucket, "ratelimit:token_bucket:1h:ttl{key}"),
-    (Algorithm::LeakyBucket, "ratelimit:leaky_bucket:1h:ttl{key}"),
-];
+/// Returns the key in Redis of the tests' count.
+fn redis_key(algorithm: Algorithm) -> String {
+    format!("ratelimit:{algorithm}:1h:ttl{{key}}")
+}
 
 fn limit(algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
     Limit::new("ttl", algorithm, threshold, period).expect("valid")
@@ -29,7 +27,8 @@ async fn the_ttl_covers_the_useful_life_of_a_key() {
     let server = Server::start();
     let limiter = limiter(&server);
     let mut connection = server.connection();
-    for (algorithm, key) in ALGORITHMS {
+    for algorithm in ALGORITHMS {
+        let key = &redis_key(algorithm);
         let limit = limit(algorithm, 100, Duration::from_secs(3600));
         for _ in 0..5 {
             let decided = decision(limiter.check(&limit, "key", 1).await);
@@ -83,7 +82,8 @@ async fn a_removed_ttl_comes_back_at_once_with_another_clock() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let mut connection = server.connection();
-    for (algorithm, key) in ALGORITHMS {
+    for algorithm in ALGORITHMS {
+        let key = &redis_key(algorithm);
         let limit = limit(algorithm, 20, Duration::from_secs(3600));
         let limit = if limit.capacity() == 1 { limit.burst(20) } else { limit };
         assert!(test.limiter.check(&limit, "key", 8).await.is_ok());
@@ -99,7 +99,8 @@ async fn a_removed_ttl_comes_back_at_once_with_another_clock() {
 async fn a_key_whose_units_are_all_refunded_is_deleted() {
     let server = Server::start();
     let limiter = limiter(&server);
-    for (algorithm, key) in ALGORITHMS {
+    for algorithm in ALGORITHMS {
+        let key = &redis_key(algorithm);
         let limit = limit(algorithm, 5, Duration::from_secs(3600));
         assert!(limiter.check(&limit, "key", 1).await.is_ok());
         limiter.refund(&limit, "key", 1).await.expect("a reply");
@@ -114,7 +115,7 @@ async fn a_key_whose_units_are_all_refunded_is_deleted() {
 async fn keys_with_short_periods_expire() {
     let server = Server::start();
     let limiter = limiter(&server);
-    for (algorithm, _) in ALGORITHMS {
+    for algorithm in ALGORITHMS {
         let limit = limit(algorithm, 5, Duration::from_millis(20));
         assert!(limiter.check(&limit, "key", 1).await.is_ok());
     }

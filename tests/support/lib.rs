@@ -25,16 +25,8 @@ pub mod server;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use ratelimit_runtime::Algorithm;
-
-/// All algorithms.
-pub const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::Sliding,
-    Algorithm::Fixed,
-    Algorithm::SlidingCounter,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
+/// All algorithms, from the list of the runtime.
+pub use ratelimit_runtime::__private::ALGORITHMS;
 
 /// Returns the output of a future that is ready at its first poll, as each future of the embedded store is. No
 /// runtime is needed, so none can allocate.

@@ -9,13 +9,16 @@ use std::time::Duration;
 pub use self::site::Site;
 use crate::check::{Check, Part, Pass};
 pub use crate::key::{Format, Key, Piece};
-use crate::limit::{Limit, LimitLabel};
+use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, Decision, Rejection, StoreError};
 use crate::report::Report;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
+
+/// All algorithms, for tests.
+pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 
 /// A [`Part`] whose key need not be `Sync`.
 pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;

@@ -15,8 +15,7 @@ macro_rules! algorithms {
 
         impl Algorithm {
             /// All algorithms.
-            #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis have them"))]
-            pub(crate) const ALL: &[Self] = &[$(Self::$algorithm),*];
+            pub(crate) const ALL: [Self; [$(Self::$algorithm),*].len()] = [$(Self::$algorithm),*];
 
             /// Returns the word for this algorithm in the attribute and in Redis keys.
             #[must_use]
