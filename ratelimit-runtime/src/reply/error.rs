@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::limit::Name;
 
-/// Why a store did not decide. If Redis may have charged the key nevertheless, the variant documents it.
+/// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
