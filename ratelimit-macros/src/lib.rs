@@ -350,8 +350,8 @@ mod words;
 ///
 /// A call that is dropped while it waits cancels its reservation. Later calls of the same cost that
 /// wait in this process then use earlier moments. If a call of another process, or of another cost,
-/// has reserved a later moment, the next waiting call of the same cost in this process uses the
-/// cancelled moment; if there is none, the moment passes unused. The limit holds exactly.
+/// has reserved a later moment, the cancelled moment goes to the next waiting call of the same cost
+/// in this process. If there is no such call, the moment passes unused. The limit holds exactly.
 ///
 /// ## `lease`
 ///
@@ -462,7 +462,8 @@ mod words;
 /// # Other attributes
 ///
 /// Other attributes can stand above or below `#[rate_limit]`, except those that turn an async
-/// function into a plain one: put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`.
+/// function into a function that is not async: put `#[tokio::main]` and `#[tokio::test]` below
+/// `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
 /// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above
