@@ -278,10 +278,10 @@ impl Limit {
     /// algorithms, and with several limits in one decision, this holds within a process.
     ///
     /// With one bucket, a call that cannot be admitted in time is rejected at once; in all other cases, it is rejected
-    /// as soon as the process knows that it cannot be admitted in time. A call that is dropped cancels its reservation,
-    /// and later calls of the same cost that wait in this process then use earlier moments. If a call of another
-    /// process or of another cost has reserved a later moment of the bucket, the next waiting call of the same cost in
-    /// this process uses the cancelled moment; if there is none, the moment passes unused. While calls wait for a
+    /// as soon as the process knows that it cannot be admitted in time. A call that is dropped cancels its reservation.
+    /// Later calls of the same cost that wait in this process then use earlier moments. If a call of another process or
+    /// of another cost has reserved a later moment of the bucket, the cancelled moment goes to the next waiting call of
+    /// the same cost in this process. If there is no such call, the moment passes unused. While calls wait for a
     /// bucket, a [`refund`](crate::RateLimiter::refund) to it has no effect.
     ///
     /// Waiting needs a tokio runtime with time enabled.
