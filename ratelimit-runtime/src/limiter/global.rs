@@ -43,7 +43,7 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
     GLOBAL.set(limiter).map_err(SetGlobalError)
 }
 
-/// Returns the limiter that an annotated function called here would use.
+/// Returns the limiter that an annotated function would use if it were called here.
 ///
 /// # Errors
 ///
