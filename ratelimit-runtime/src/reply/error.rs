@@ -30,7 +30,7 @@ pub enum StoreError {
         /// The error that opened the breaker.
         cause: Arc<StoreError>,
     },
-    /// The request was not sent: as many decisions as `max_in_flight` allows are already in flight. Nothing was
+    /// The request was not sent, because the number of decisions in flight has reached `max_in_flight`. Nothing was
     /// charged.
     #[non_exhaustive]
     Overloaded {
