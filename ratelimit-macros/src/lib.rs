@@ -1,8 +1,8 @@
 //! The `#[rate_limit]` attribute. Depend on `ratelimit-runtime`, which re-exports it: the expansion
 //! calls that crate.
 //!
-//! The attribute is expanded in three steps: `Args` and `Function` parse what is written, `Guard`
-//! validates it, and `expand` writes the limited function.
+//! The attribute is expanded in three steps: `Args` and `Function` parse the attribute and the
+//! function, `Guard` validates them, and `expand` writes the limited function.
 
 #[cfg(test)]
 mod agreement;
@@ -53,19 +53,19 @@ mod words;
 /// | argument | value | meaning | default |
 /// | --- | --- | --- | --- |
 /// | [`period`](#period) | `30`, `0.5`, `"250ms"`, `"1h30m"`, or a constant of type `Duration` | the length of a period | required |
-/// | [`threshold`](#threshold) | an integer, or a constant of type `u32` | how many units a period admits | required |
+/// | [`threshold`](#threshold) | an integer, or a constant of type `u32` | the number of units that a period admits | required |
 /// | [`algo`](#algo) | one of five words | the algorithm: how calls are counted | `"sliding"` |
 /// | [`burst`](#burst) | like `threshold` | the capacity of a bucket | `threshold` for a token bucket, 1 for a leaky bucket |
 /// | [`align`](#align) | `"utc"`, or an offset such as `"+08:00"` | windows start at calendar boundaries | a window starts with the first admitted call |
 /// | [`key`](#key) | an expression, or a format string | calls with different keys are counted separately | all calls share one count |
-/// | [`cost`](#cost) | an expression of type `u32` | how many units a call takes | 1 |
+/// | [`cost`](#cost) | an expression of type `u32` | the number of units that a call takes | 1 |
 /// | [`name`](#name) | a string literal | the name of the limit | `crate::module::function` |
 /// | [`limit`](#limit) | a group of arguments, `limit(…)` | one of several limits that are decided together | one limit |
 /// | [`scope`](#scope) | `"global"`, `"process"` | which processes share the count | `"global"` |
 /// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | the setting of the limiter, which is `"local"` unless set |
 /// | [`shadow`](#shadow) | `true` | count and report, but never reject | `false` |
-/// | [`wait`](#wait) | like `period` | how long a call waits before it is rejected | calls do not wait |
-/// | [`lease`](#lease) | like `threshold` | how many units a process charges in advance | 0 |
+/// | [`wait`](#wait) | like `period` | the longest time that a call waits before it is rejected | calls do not wait |
+/// | [`lease`](#lease) | like `threshold` | the number of units that a process charges in advance | 0 |
 /// | [`on_limited`](#on_limited) | a function, or a closure | makes the return value of a rejected call | the rejection is converted to the return type |
 /// | [`crate`](#crate) | a path | where the runtime is re-exported | `::ratelimit_runtime` |
 ///
@@ -73,15 +73,15 @@ mod words;
 /// at once.
 ///
 /// To use a constant, write its path: `LIMIT`, `Self::LIMIT`, `T::LIMIT`. The attribute checks
-/// literals itself; the compiler checks constants when it generates code for the function, in
-/// `cargo build` and not in `cargo check`. For values that are known only at run time, use a
-/// `Limit` and `RateLimiter::check` instead of the attribute.
+/// literals itself. The compiler checks constants when it generates code for the function:
+/// `cargo build` does this, `cargo check` does not. For values that are known only at run time, use
+/// a `Limit` and `RateLimiter::check` instead of the attribute.
 ///
 /// ## `period`
 ///
 /// A number without quotes is in seconds. A string has units: `us`, `ms`, `s`, `m` (minutes), `h`
-/// and `d`. Write the longest unit first. The shortest period is one microsecond, the longest is
-/// 100 years.
+/// and `d`. Write the longest unit first. The shortest period is one microsecond, and the longest
+/// period is 100 years.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -101,8 +101,8 @@ mod words;
 ///
 /// ## `threshold`
 ///
-/// How many units each key can take per period. A call takes one unit, or its [`cost`](#cost). The
-/// smallest threshold is 1.
+/// The number of units that each key can take per period. A call takes one unit, or its
+/// [`cost`](#cost). The smallest threshold is 1.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -124,7 +124,7 @@ mod words;
 /// | --- | --- |
 /// | `"sliding"` | at most `threshold` units in any trailing period: exact, with a log of the admitted calls |
 /// | `"fixed"` | at most `threshold` units in each window |
-/// | `"sliding_counter"` | close to `"sliding"`, by an estimate from two windows, in little memory |
+/// | `"sliding_counter"` | nearly the same as `"sliding"`: an estimate from two windows, which needs little memory |
 /// | `"token_bucket"` | up to `burst` units at once, refilled by `threshold` units per period |
 /// | `"leaky_bucket"` | like a token bucket, but with a `burst` of 1: evenly spaced calls |
 ///
@@ -139,7 +139,7 @@ mod words;
 ///
 /// ## `burst`
 ///
-/// The capacity of a bucket: how many units it admits at once when it is full. Only for
+/// The capacity of a bucket: the number of units that it admits at once when it is full. Only for
 /// `"token_bucket"` and `"leaky_bucket"`. The smallest burst is 1, and a bucket cannot take more
 /// than 100 years to fill.
 ///
@@ -155,11 +155,11 @@ mod words;
 /// ## `align`
 ///
 /// Starts the windows of a `"fixed"` limit at calendar boundaries of UTC, or of an offset from
-/// `-14:00` to `+14:00`. The period must divide a day or be whole days. A period of seven days
-/// starts on Monday.
+/// `-14:00` to `+14:00`. The period must divide a day, or be a whole number of days. A period of
+/// seven days starts on Monday.
 ///
 /// Each align has its own count. While a deployment changes the align, a key can use the whole
-/// threshold under the old align, and again under the new one.
+/// threshold under the old align, and the whole threshold again under the new align.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -176,12 +176,12 @@ mod words;
 ///
 /// An expression can use everything that is in scope at the start of the function. The attribute
 /// borrows the value, and each element of a tuple, so the body still owns the arguments. The type
-/// of the value implements `Key`: strings, integers, `bool`, `char`, IP addresses, bytes, `Uuid`
-/// (with the feature `uuid`), and tuples of up to 8 of these do.
+/// of the value must implement `Key`. These types implement it: strings, integers, `bool`, `char`,
+/// IP addresses, bytes, `Uuid` (with the feature `uuid`), and tuples of up to 8 of these.
 ///
 /// A format string names arguments of the function, or fields of them, of any type that can be
 /// formatted. Each value is delimited in the key: with `"{a}:{b}"`, the values `"x:y"` and `"z"`
-/// make another key than `"x"` and `"y:z"`.
+/// make a different key than the values `"x"` and `"y:z"`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -199,11 +199,11 @@ mod words;
 ///
 /// ## `cost`
 ///
-/// How many units a call takes. The expression can use the arguments of the function and is
-/// evaluated after the key. A call of cost 0 is admitted and takes no units. A call whose cost is
-/// above the capacity is rejected with `Rejection::CostExceedsCapacity`: waiting does not help. The
-/// capacity is the `burst` of a bucket, or the `threshold`. A literal cost of 0 is a compile error,
-/// and so is a literal cost above a literal capacity.
+/// The number of units that a call takes. The expression can use the arguments of the function and
+/// is evaluated after the key. A call of cost 0 is admitted and takes no units. A call whose cost
+/// is above the capacity is rejected with `Rejection::CostExceedsCapacity`: waiting does not help.
+/// The capacity is the `burst` of a bucket, or the `threshold` of any other limit. A literal cost
+/// of 0 is a compile error, and so is a literal cost above a literal capacity.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -220,9 +220,9 @@ mod words;
 ///
 /// - to keep the counts when the function is moved or renamed;
 /// - when two limited functions have the same default name, `crate::module::function`. The default
-///   name has no type: two types of a module can have methods of the same name, and two functions
-///   of a module can contain functions of the same name. A `tracing` warning reports the two
-///   functions.
+///   name does not contain the type or an enclosing function. So methods of two types in one module
+///   can have the same default name, and so can functions inside two functions of one module. A
+///   `tracing` warning reports the two functions.
 ///
 /// All instances of a generic function share one name and one count. To count each instance
 /// separately, put the type into the key: `key = std::any::type_name::<T>()`.
@@ -249,11 +249,11 @@ mod words;
 ///
 /// Each `limit(…)` is one of several limits that are decided together. A call is admitted if all
 /// limits admit it; otherwise, none of them is charged. The decision is one atomic request to
-/// Redis; `RateLimiter::check_all` documents the exception, a cluster. The rejection is that of the
-/// limit with the longest wait.
+/// Redis; `RateLimiter::check_all` documents the exception in a cluster. The rejection is that of
+/// the limit with the longest wait.
 ///
-/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A
-/// `key` and a `cost` beside the groups apply to the groups without their own and are evaluated
+/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A `key`
+/// and a `cost` beside the groups apply to the groups that do not set their own, and are evaluated
 /// once. All other arguments belong beside the groups and apply to all of them, except `lease`,
 /// which works with a single limit only.
 ///
@@ -275,7 +275,7 @@ mod words;
 /// ## `scope`
 ///
 /// With `"global"`, all processes that use the same store share the count. With `"process"`, each
-/// process counts for itself and does not use Redis.
+/// process has its own count and does not use Redis for it.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -306,7 +306,7 @@ mod words;
 ///
 /// ## `shadow`
 ///
-/// With `shadow = true`, calls are decided, counted and reported as usual, and none is rejected.
+/// With `shadow = true`, calls are decided, counted and reported as usual, but no call is rejected.
 /// Use it to try a limit in production.
 ///
 /// ```
@@ -320,7 +320,7 @@ mod words;
 ///
 /// ## `wait`
 ///
-/// A call that cannot be admitted now waits up to that long. Waiting needs a tokio runtime with
+/// A call that cannot be admitted now waits up to this duration. Waiting needs a tokio runtime with
 /// time enabled.
 ///
 /// ```
@@ -350,8 +350,8 @@ mod words;
 ///
 /// A call that is dropped while it waits cancels its reservation. Later calls of the same cost that
 /// wait in this process then use earlier moments. If a call of another process, or of another cost,
-/// has reserved a later moment, the next waiting call of the same cost in this process uses the
-/// cancelled moment; if there is none, the moment passes unused. The limit holds exactly.
+/// has reserved a later moment, the cancelled moment goes to the next waiting call of the same cost
+/// in this process. If there is no such call, the moment passes unused. The limit holds exactly.
 ///
 /// ## `lease`
 ///
@@ -367,19 +367,19 @@ mod words;
 /// }
 /// ```
 ///
-/// The price: up to `lease` units per process can sit unused while another process rejects calls,
-/// for a hundredth of the period and at most a second. The limit is stricter: with `"sliding"` and
-/// `"sliding_counter"`, the period is longer by that time; a bucket is smaller by the tokens that
-/// refill in that time. With `"sliding"` and `"sliding_counter"`, adding or removing `lease` starts
-/// new counts. `Limit::try_lease` documents the details. The period must be at least 100 milliseconds, and
-/// `lease` cannot be more than the units that can be admitted at once. `lease` changes nothing on
-/// the embedded store.
+/// The price: up to `lease` units per process can sit unused while another process rejects calls.
+/// This lasts for a hundredth of the period, but for at most a second. The limit is also stricter:
+/// with `"sliding"` and `"sliding_counter"`, the period is longer by that time; a bucket is smaller
+/// by the tokens that refill in that time. With `"sliding"` and `"sliding_counter"`, adding or
+/// removing `lease` starts new counts. `Limit::try_lease` documents the details. The period must be
+/// at least 100 milliseconds, and `lease` cannot be above the number of units that can be admitted
+/// at once. `lease` changes nothing on the embedded store.
 ///
 /// ## `on_limited`
 ///
-/// Makes the value that a rejected call returns. It takes the `Rejection` and returns the return
-/// type of the function. A closure can use the arguments of the function. The result is not
-/// awaited.
+/// Makes the value that a rejected call returns. It takes the `Rejection` and returns a value of
+/// the return type of the function. A closure can use the arguments of the function. The result is
+/// not awaited.
 ///
 /// ```
 /// # use ratelimit_runtime::rate_limit;
@@ -395,8 +395,8 @@ mod words;
 ///
 /// ## `crate`
 ///
-/// The path of the runtime. Set it in a crate that does not depend on the runtime itself, but on a
-/// crate that re-exports it.
+/// The path of the runtime. Set it in a crate that does not depend on the runtime directly, but on
+/// a crate that re-exports the runtime.
 ///
 /// ```
 /// mod my_crate {
@@ -440,19 +440,20 @@ mod words;
 /// }
 /// ```
 ///
-/// If the return type is `impl Trait`, the function returns a `Result<_, Rejection>`, with the value
-/// of the body in its `Ok`. This `Result` has to implement the trait, as it does for the response
-/// traits of web frameworks. With `on_limited`, the function returns the value of the body itself.
+/// If the return type is `impl Trait`, the function returns a `Result<_, Rejection>`. Its `Ok`
+/// contains the value of the body. This `Result` has to implement the trait, as it does for the
+/// response traits of web frameworks. With `on_limited`, the function returns the value of the body
+/// itself.
 ///
 /// # How the function changes
 ///
-/// The attribute puts a check in front of the body and does not change the body. The signature,
-/// lifetimes, `?`, the order in which arguments are dropped, and whether the future is `Send` stay
-/// the same. If the function returns `impl Trait` without `on_limited`, the body moves into an
-/// `async move` block, which drops the arguments that it uses before the others.
+/// The attribute puts a check in front of the body and does not change the body. These stay the
+/// same: the signature, lifetimes, `?`, the order in which arguments are dropped, and whether the
+/// future is `Send`. If the function returns `impl Trait` without `on_limited`, the body moves into
+/// an `async move` block, which drops the arguments that it uses before the others.
 ///
-/// The key is evaluated first, then the cost. Their temporaries are dropped before the decision is
-/// awaited.
+/// The key is evaluated first, then the cost. The temporaries of both expressions are dropped
+/// before the decision is awaited.
 ///
 /// A call whose future is dropped before its first poll is not counted. A call whose future is
 /// dropped while Redis decides is counted at most once. Each call of a recursive function is
@@ -461,7 +462,8 @@ mod words;
 /// # Other attributes
 ///
 /// Other attributes can stand above or below `#[rate_limit]`, except those that turn an async
-/// function into a plain one: put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`.
+/// function into a function that is not async: put `#[tokio::main]` and `#[tokio::test]` below
+/// `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
 /// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above

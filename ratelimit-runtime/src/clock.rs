@@ -19,11 +19,11 @@ pub enum Clock {
     /// the monotonic clock, so a step of the wall clock does not matter.
     #[default]
     Store,
-    /// The wall clock of this process. The limiter sends its time with every decision; for hosted Redis
-    /// services that reject `TIME` in scripts. The difference between the clocks of any two clients must
-    /// be much smaller than a period.
+    /// The wall clock of this process. The limiter sends its time with every decision. Use it with hosted Redis
+    /// services that reject `TIME` in scripts. The difference between the clocks of any two clients must be much
+    /// smaller than a period.
     Client,
-    /// A clock that moves only when the program moves it; for tests.
+    /// A clock that moves only when the program moves it. Use it in tests.
     Virtual(VirtualClock),
 }
 
@@ -131,7 +131,7 @@ impl VirtualClock {
         self.set(self.now().saturating_add(by));
     }
 
-    /// Sets the clock, also backwards.
+    /// Sets the clock. The new time can be earlier than the present time of the clock.
     pub fn set(&self, since_epoch: Duration) {
         self.0.now.store(micros(since_epoch), Ordering::SeqCst);
         self.0.moved.notify_waiters();

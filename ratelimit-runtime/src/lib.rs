@@ -19,9 +19,9 @@
 //! ```
 //!
 //! - [`rate_limit`](macro@rate_limit) is the attribute. A wrong argument is a compile error.
-//! - [`RateLimiter`] makes the decisions, for the attribute or for your own calls. [`set_global`] sets the
-//!   limiter that annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the
-//!   embedded store if that is unset.
+//! - [`RateLimiter`] makes the decisions, for the attribute or for your own calls. [`set_global`] sets the limiter that
+//!   annotated functions use. Without it, they use the Redis at `RATELIMIT_REDIS_URL`, or the embedded store if that
+//!   variable is unset.
 //! - A [`Limit`] describes how much is admitted. Calls with different [`Key`]s are counted separately. A
 //!   [`Decision`] is the result of a check. A [`Rejection`] is the reason why a call was not admitted.
 #![cfg_attr(
@@ -42,23 +42,23 @@
 //! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
 //! | `tls` | | connections to Redis through TLS |
 //! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
-//! | `tower` | | the layer alone, for hyper and other servers of tower services |
+//! | `tower` | | only the layer, for hyper and other servers of tower services |
 //! | `metrics` | | metrics of decisions; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
 //! # Events and metrics
 //!
-//! Each checked call is reported once, when it receives its decision. Not reported are the requests that a
-//! call sends while it waits, calls whose future is dropped, `peek`, `refund` and `reset`. Neither events nor
-//! metrics contain keys, because keys can be personal and can have any number of values. The field `key` of an
-//! event is a hash under a secret of the process: within one process, events of one key have the same hash.
+//! Each checked call is reported once, when it receives its decision. The limiter does not report the requests that a
+//! call sends while it waits, calls whose future is dropped, `peek`, `refund` and `reset`. Neither events nor metrics
+//! contain keys, because a key can be personal data, and the number of different keys has no bound. The field `key` of
+//! an event is a hash under a secret of the process: within one process, events of one key have the same hash.
 //!
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
 //! | a call is rejected | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
 //! | a call is rejected because its cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
 //! | a [shadow](Limit::shadow) would reject a call | `INFO` | the fields of the rejection |
-//! | no decision: [`Rejection::Unavailable`], also of a shadow | `DEBUG` | `limit`, `error` |
+//! | no decision, also for a shadow: [`Rejection::Unavailable`] | `DEBUG` | `limit`, `error` |
 //!
 //! With feature `metrics`, the following metrics go to the recorder that the application installs for the
 //! `metrics` facade. Install it before you build the limiter, because the limiter then describes the metrics (help
@@ -67,7 +67,7 @@
 //! | metric | kind | labels | value |
 //! | --- | --- | --- | --- |
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
-//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | seconds from the call of `check` to the decision, waiting included |
+//! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | seconds from the call of `check` to the decision, including the time that the call waits |
 //! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
 //!

@@ -23,10 +23,10 @@ pub use self::writer::KeyWriter;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///
-/// Two keys are equal if their texts are equal: `42` and `"42"` are one key, so a count continues when the
-/// type of the key changes. Keys with different texts never share a count, whatever bytes they contain.
-/// Nested tuples stay different, too: `("a:b", "c")` and `("a", "b:c")` are two keys, and so are
-/// `("a", ("b", "c"))` and `("a", "b", "c")`.
+/// Two keys are equal if their texts are equal: `42` and `"42"` are one key, so a count continues when the type of the
+/// key changes. Keys with different texts never share a count, whatever bytes they contain. The parts of a tuple stay
+/// separate, also in nested tuples: `("a:b", "c")` and `("a", "b:c")` are two keys, and `("a", ("b", "c"))` and
+/// `("a", "b", "c")` are two keys.
 ///
 /// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///

@@ -18,15 +18,15 @@ impl Limit {
     ///
     /// The limit still holds exactly, for any number of processes. The price:
     ///
-    /// - A process can hold up to `units` unspent units while another process rejects calls. It holds them for
-    ///   one term: a hundredth of the period, at most a second. Then it gives them back. It gives them back
-    ///   earlier with [`return_leases`](crate::RateLimiter::return_leases), or when the limiter is dropped. If
-    ///   the process is killed, the units count as used. For a key that is rarely used, a process leases
-    ///   nothing, because the size of a lease follows demand.
-    /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is
-    ///   longer by one term, or the `burst` of a bucket is smaller by the tokens that refill in one term. While
-    ///   leased units can be spent, the smaller burst also applies to processes that share the bucket and do
-    ///   not lease. The windows of [`fixed`](Self::fixed) do not change, because a lease ends with its window.
+    /// - A process can hold up to `units` unspent units while another process rejects calls. It holds them for one
+    ///   term: a hundredth of the period, at most a second. Then the process gives the units back. It gives them back
+    ///   earlier if it calls [`return_leases`](crate::RateLimiter::return_leases) or drops the limiter. If the process
+    ///   is killed, the units count as used. For a key that is rarely used, a process leases nothing, because the size
+    ///   of a lease follows demand.
+    /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is longer by
+    ///   one term, or the `burst` of a bucket is smaller by the tokens that refill in one term. While calls can spend
+    ///   leased units, the smaller burst also applies to processes that use the same bucket without leases. The windows
+    ///   of [`fixed`](Self::fixed) do not change, because a lease ends with its window.
     /// - For `sliding` and `sliding_counter`, the longer period is another period: counts start at zero when
     ///   you add or remove the lease of a limit.
     ///
@@ -35,8 +35,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On 0 units; on more units than the limit admits at once, which for a bucket is the burst minus the
-    /// tokens that refill in one term; on a period below 100 milliseconds.
+    /// On 0 units; on more units than the limit admits at once (for a bucket: the burst minus the tokens that refill in
+    /// one term); on a period below 100 milliseconds.
     pub const fn try_lease(mut self, units: u32) -> Result<Self, InvalidLimit> {
         if units == 0 {
             return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));

@@ -3,8 +3,8 @@
 //!
 //! A limit has three parts. Stores receive the first two, which together are its [`Terms`].
 //!
-//! - its identity: what makes two calls share a count
-//! - its amounts: what may differ from call to call on one count
+//! - its identity: the values that two calls must have in common to share a count
+//! - its amounts: the values that may differ from call to call on one count
 //! - its policy: how a call is treated before and after the decision
 
 mod algorithm;
@@ -87,8 +87,8 @@ impl Limit {
         Self::expect(name, Algorithm::Fixed, threshold, period)
     }
 
-    /// Admits at most `threshold` units by an estimate: the count of the previous window, times the part of
-    /// it that the trailing `period` still overlaps, plus the count of the current window. Windows start at
+    /// Admits at most `threshold` units by an estimate: the count of the previous window, multiplied by the fraction of
+    /// that window that the trailing `period` still overlaps, plus the count of the current window. Windows start at
     /// multiples of `period` since 1970-01-01 00:00 UTC.
     ///
     /// # Panics
@@ -103,12 +103,12 @@ impl Limit {
     /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
     /// `threshold` tokens per `period`; [`burst`](Self::burst) sets another capacity.
     ///
-    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where
-    /// `gcd` is the greatest common divisor of the threshold and the period in microseconds. That holds if
-    /// the burst is at most 52,000 and the period at most a day, and for larger round numbers such as a
-    /// million tokens a day. Any other bucket refills slower by less than `burst` parts in 2⁵¹, and never
-    /// faster. With 1,000,003 tokens a day, an empty bucket is full again less than a nanosecond late; with
-    /// 4,000,000,007 tokens a day, less than 0.2 ms late.
+    /// The rate is exact if `burst × period / gcd(period, threshold)` is at most 2⁵² µs (142 years), where `gcd` is the
+    /// greatest common divisor of the threshold and the period in microseconds. The condition holds if the burst is at
+    /// most 52,000 and the period at most a day. It also holds for larger round numbers, such as a million tokens a
+    /// day. Any other bucket refills slower by less than `burst` parts in 2⁵¹, and never faster. With 1,000,003 tokens
+    /// a day, an empty bucket is full again less than a nanosecond late; with 4,000,000,007 tokens a day, it is full
+    /// again less than 0.2 ms late.
     ///
     /// # Panics
     ///
@@ -119,8 +119,8 @@ impl Limit {
         Self::expect(name, Algorithm::TokenBucket, threshold, period)
     }
 
-    /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits that many calls at
-    /// once, and then one every `period / threshold`.
+    /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits `burst` calls at once, and
+    /// then one every `period / threshold`.
     ///
     /// # Panics
     ///
@@ -199,8 +199,8 @@ impl Limit {
         }
     }
 
-    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries. A window of seven days
-    /// starts on Monday. Another align is another count.
+    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries. A window of seven days starts on
+    /// Monday. A limit with another align has another count.
     ///
     /// # Errors
     ///
@@ -262,9 +262,9 @@ impl Limit {
         self
     }
 
-    /// With `true`, admits every call, to try a limit out. The limiter decides, counts and reports calls as
-    /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the
-    /// [`Decision`](crate::Decision) is not `allowed`.
+    /// With `true`, admits every call. Use it to try a limit out. The limiter decides, counts and reports calls as
+    /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
+    /// `allowed`.
     #[must_use]
     pub const fn shadow(mut self, shadow: bool) -> Self {
         self.policy.shadow = shadow;
@@ -273,15 +273,15 @@ impl Limit {
 
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
     ///
-    /// Calls of one key are admitted first come, first served. With one limit that is a bucket, this holds
-    /// across all processes: a call reserves the moment when it will be admitted, with one request to the
-    /// store. With the other algorithms, and with several limits in one decision, it holds within a process.
+    /// Calls of one key are admitted first come, first served. With one limit that is a bucket, this holds across all
+    /// processes: a call reserves the moment when it will be admitted, with one request to the store. With the other
+    /// algorithms, and with several limits in one decision, this holds within a process.
     ///
-    /// With one bucket, a call that cannot be admitted in time is rejected at once; otherwise, it is rejected
-    /// as soon as the process knows that. A call that is dropped cancels its reservation, and later calls of
-    /// the same cost that wait in this process then use earlier moments. If a call of another process or of
-    /// another cost has reserved a later moment of the bucket, the next waiting call of the same cost in this
-    /// process uses the cancelled moment; if there is none, the moment passes unused. While calls wait for a
+    /// With one bucket, a call that cannot be admitted in time is rejected at once; in all other cases, it is rejected
+    /// as soon as the process knows that it cannot be admitted in time. A call that is dropped cancels its reservation.
+    /// Later calls of the same cost that wait in this process then use earlier moments. If a call of another process or
+    /// of another cost has reserved a later moment of the bucket, the cancelled moment goes to the next waiting call of
+    /// the same cost in this process. If there is no such call, the moment passes unused. While calls wait for a
     /// bucket, a [`refund`](crate::RateLimiter::refund) to it has no effect.
     ///
     /// Waiting needs a tokio runtime with time enabled.
@@ -317,7 +317,8 @@ impl Limit {
         self.terms.identity.period.duration()
     }
 
-    /// Returns the most that can be admitted at once: the burst of a bucket, the threshold of a window.
+    /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
+    /// window.
     #[must_use]
     #[inline]
     pub const fn capacity(&self) -> u32 {

@@ -40,7 +40,7 @@ pub enum Scope {
     /// All processes that use the same store.
     #[default]
     Global,
-    /// This process alone, in memory, whatever store is configured.
+    /// Only this process. It counts in memory, whatever store is configured.
     Process,
 }
 

@@ -61,8 +61,8 @@ impl Builder {
     /// | `redis+sentinel://host[:port],host[:port]/service[/database]` | the primary of a service, found through its Sentinels; the limiter follows failovers |
     /// | `redis+cluster://host[:port],host[:port]` | a cluster; at least one of the hosts must be reachable when the limiter first connects |
     ///
-    /// A user and a password precede the hosts: `user:password@` or `:password@`, with `@ / : # % ?` in them
-    /// percent-encoded. For the user and the password of the Sentinels, append
+    /// A user and a password precede the hosts: `user:password@` or `:password@`. Percent-encode `@ / : # % ?` in the
+    /// user and the password. For the user and the password of the Sentinels, append
     /// `?sentinel_user=…&sentinel_password=…`. With `rediss` instead of `redis`, rustls encrypts the connections
     /// (feature `tls`).
     ///
@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Trusts servers by these root certificates, as PEM, instead of those of the system.
+    /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates.root = Some(pem.into());
@@ -92,15 +92,15 @@ impl Builder {
         self
     }
 
-    /// Sets the prefix of every key in Redis; `ratelimit` unless set. Applications that share a server, but
-    /// not their counts, need different prefixes. A prefix must not contain `{` or `}`, or an algorithm and a
+    /// Sets the prefix of every key in Redis; `ratelimit` unless set. If applications share a server, but must not
+    /// share their counts, they need different prefixes. A prefix must not contain `{` or `}`, or an algorithm and a
     /// period between colons (`sliding:1m`): two limits under different prefixes could then have the same key.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
     }
 
-    /// Sets how long a decision may take, connecting included; 100 milliseconds unless set. After that,
+    /// Sets how long a decision may take, including the time to connect; 100 milliseconds unless set. After that,
     /// [`on_error`](Self::on_error) applies.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -137,12 +137,12 @@ impl Builder {
         self
     }
 
-    /// Sets whether this process caches rejections by Redis; `true` unless set. While a rejection is cached,
-    /// calls of cost 1 on its key are rejected without a request. It is cached until its `retry_after` has
-    /// passed, for at most a second. A client that retries too early then costs Redis almost nothing.
+    /// Sets whether this process caches rejections by Redis; `true` unless set. While a rejection is cached, calls of
+    /// cost 1 on its key are rejected without a request. The rejection is cached until its `retry_after` has passed,
+    /// but for at most a second. A client that retries too early then costs Redis almost nothing.
     ///
-    /// When this limiter gives units back or resets a key, the next call observes it. When another process
-    /// does, this process observes it within that second.
+    /// When this limiter gives units back or resets a key, the next call observes it. When another process gives units
+    /// back or resets the key, this process observes it within that second.
     pub fn cache_rejections(mut self, enabled: bool) -> Self {
         self.cache_rejections = enabled;
         self

@@ -38,12 +38,12 @@ static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 ///
 /// # Errors
 ///
-/// [`SetGlobalError`], which returns the limiter, when one is already set.
+/// [`SetGlobalError`] when a process-wide limiter is already set. The error contains `limiter`.
 pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
     GLOBAL.set(limiter).map_err(SetGlobalError)
 }
 
-/// Returns the limiter that an annotated function called here would use.
+/// Returns the limiter that an annotated function would use if it were called here.
 ///
 /// # Errors
 ///
@@ -100,8 +100,8 @@ impl RateLimiter {
         SCOPED.scope(self.clone(), future)
     }
 
-    /// Builds the limiter that is used when none is set: on the Redis at `RATELIMIT_REDIS_URL`, or on the
-    /// embedded store if the variable is unset or empty.
+    /// Builds the limiter that annotated functions use if no limiter is set: on the Redis at `RATELIMIT_REDIS_URL`, or
+    /// on the embedded store if the variable is unset or empty.
     ///
     /// # Errors
     ///

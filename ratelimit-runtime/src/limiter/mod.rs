@@ -94,8 +94,8 @@ impl RateLimiter {
         self.checker.check(limit, &key, cost)
     }
 
-    /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` also
-    /// if the call would be rejected: see [`Decision::allowed`].
+    /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
+    /// call would be rejected: see [`Decision::allowed`].
     ///
     /// # Errors
     ///
@@ -105,11 +105,11 @@ impl RateLimiter {
         self.checker.peek(limit, &key, cost)
     }
 
-    /// Checks a call against several limits in one decision: all of them admit the call and are charged, or
-    /// none is charged. On Redis, one script decides atomically over all keys. In a Redis Cluster, this holds
-    /// for limits with the same key. Limits with different keys are charged one after the other, and rolled back
-    /// if one of them rejects the call. A call can be rejected because of a concurrent call that is later rolled
-    /// back; a rollback never admits more than if nothing had been charged.
+    /// Checks a call against several limits in one decision: all of them admit the call and are charged, or none is
+    /// charged. On Redis, one script decides atomically over all keys. In a Redis Cluster, this holds for limits with
+    /// the same key. There, limits with different keys are charged one after the other, and the charges are rolled back
+    /// if one of the limits rejects the call. A call can be rejected because of a concurrent call that is later rolled
+    /// back; after a rollback, a limit never admits more than if that call had charged nothing.
     ///
     /// If several limits reject the call, the [`Rejection`] is that of the limit with the longest wait. If all
     /// admit it, the decision is that of the limit with the fewest remaining units. A limit that occurs twice
@@ -141,16 +141,16 @@ impl RateLimiter {
         self.checker.check_all(parts)
     }
 
-    /// Gives back `cost` units that were charged, the newest first, and never more than are charged; for
-    /// calls that turn out not to count.
+    /// Gives back `cost` charged units, the newest first, and never more than are charged. Use it for a call that
+    /// should not count after all.
     ///
     /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
     /// back after its own charge has left the window reduces the charge of another call, so the window can
     /// admit one unit more.
     ///
-    /// A refund has no effect on a bucket while a call that [waits](Limit::wait) has a reservation. After the
-    /// `burst` was lowered, it has no effect while more tokens than the new burst have not refilled yet. Neither
-    /// is an error.
+    /// A refund has no effect on a bucket while a call that [waits](Limit::wait) has a reservation. After the `burst`
+    /// was lowered, it has no effect while the number of tokens that have not refilled yet is above the new burst.
+    /// Neither case is an error.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl RateLimiter {
     /// always succeeds. On Redis, it tests everything that a decision needs: a connection, and a script that
     /// writes; in a cluster, on each node. It charges nothing.
     ///
-    /// If [`OnError`](crate::OnError) is `Local` or `Allow`, the process serves calls without Redis: an error is
-    /// then no reason to take it out of service.
+    /// If [`OnError`](crate::OnError) is `Local` or `Allow`, the process serves calls without Redis: an error is then
+    /// no reason to take the process out of service.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;
@@ -196,10 +196,10 @@ impl RateLimiter {
         self.checker.backend.ping()
     }
 
-    /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after
-    /// its last call: other processes can then use the units at once, and need not wait until the units
-    /// leave the window. When the last clone of a limiter is dropped, its background thread gives the units
-    /// back, if the process lives long enough.
+    /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after its last
+    /// call: other processes can then use the units at once, and do not have to wait until the units leave the window.
+    /// When the last clone of a limiter is dropped, its background thread gives the units back, if the process lives
+    /// long enough.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;

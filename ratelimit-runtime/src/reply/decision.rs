@@ -10,15 +10,15 @@ use crate::algorithm::Outcome;
 pub struct Decision {
     /// Whether the call may proceed.
     pub allowed: bool,
-    /// The most that can be admitted at once: the threshold of a window, the burst of a bucket.
+    /// The largest number of units that can be admitted at once: the threshold of a window, or the burst of a bucket.
     pub limit: u32,
-    /// The units that are left. For an admitted call: after its charge.
+    /// The remaining units; for an admitted call, the units that remain after its charge.
     pub remaining: u32,
-    /// The smallest wait after which the same call is admitted if no other call comes, rounded up to a
-    /// microsecond; zero if it was allowed.
+    /// The shortest wait after which the same call is admitted if no other call comes, rounded up to a microsecond.
+    /// Zero if the call was allowed.
     pub retry_after: Duration,
-    /// The time until the count is reset if no other call comes, rounded up to a microsecond: the key is then
-    /// as if it had never been used.
+    /// The time until the count is reset if no other call comes, rounded up to a microsecond. After that time, calls
+    /// are decided as if the key had never been used.
     pub reset_after: Duration,
     /// Where the decision was made.
     pub source: Source,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::limit::Name;
 
-/// Why a store did not decide. If Redis may have charged the key nevertheless, the variant documents it.
+/// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -30,7 +30,7 @@ pub enum StoreError {
         /// The error that opened the breaker.
         cause: Arc<StoreError>,
     },
-    /// The request was not sent: as many decisions as `max_in_flight` allows are already in flight. Nothing was
+    /// The request was not sent, because the number of decisions in flight has reached `max_in_flight`. Nothing was
     /// charged.
     #[non_exhaustive]
     Overloaded {

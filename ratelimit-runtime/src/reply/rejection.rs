@@ -8,8 +8,8 @@ use crate::limit::{LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
-/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. The
-/// fields contain them.
+/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. The fields
+/// of the rejection contain both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -30,11 +30,11 @@ pub enum Rejection {
         name: Name,
         /// The cost of the call.
         cost: u32,
-        /// The most that can be admitted at once.
+        /// The largest number of units that can be admitted at once.
         capacity: u32,
     },
-    /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`; or the limiter or the call is set up
-    /// wrongly: see the variants of [`StoreError`].
+    /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`. This is also the rejection if the limiter or
+    /// the call is set up wrongly: see the variants of [`StoreError`].
     #[non_exhaustive]
     Unavailable {
         /// The name of the limit.

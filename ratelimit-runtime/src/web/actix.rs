@@ -85,8 +85,8 @@ impl RateLimits {
         Self::default()
     }
 
-    /// Limits requests by `limit`. `key` returns the key of a request. Several limits are decided together, as
-    /// by [`RateLimiter::check_all`].
+    /// Limits requests by `limit`. `key` returns the key of a request. Several limits are decided together: see
+    /// [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///
@@ -235,9 +235,10 @@ pub fn route(request: &ServiceRequest) -> String {
     request.match_pattern().unwrap_or_default()
 }
 
-/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
-/// store could not decide. Behind [`RateLimits`], the body is plain text or problem details in JSON, as the
-/// client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that rejected.
+/// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
+/// with 503 if the store could not decide. Behind [`RateLimits`], the body is plain text or problem details in JSON, as
+/// the client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that rejected
+/// the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
         status_code(rejected::status(self))

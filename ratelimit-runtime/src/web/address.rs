@@ -1,5 +1,5 @@
-//! The client of a request: its IPv4 address or its IPv6 network, also behind proxies. `hops` parses the headers
-//! of proxies.
+//! The client of a request, also behind proxies: its IPv4 address or its IPv6 network. `hops` parses the headers of
+//! proxies.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,10 +12,10 @@ use crate::key::{Key, KeyWriter};
 
 /// Identifies clients by their addresses.
 ///
-/// Without trusted proxies, the client is the peer of the connection, and headers are not read. Behind
-/// [trusted proxies](Self::behind_proxies), the client is the last hop that is not one of them. The client
-/// itself can have sent the earlier hops in the header, so they are not read: a client cannot choose its key.
-/// All ports of one address share one key, and so do all addresses of one IPv6 network.
+/// Without trusted proxies, the client is the peer of the connection, and headers are not read. Behind [trusted
+/// proxies](Self::behind_proxies), the client is the last hop that is not one of them. The client itself can have sent
+/// the earlier hops in the header. `Clients` does not read these hops, so a client cannot choose its key. All ports of
+/// one address share one key, and so do all addresses of one IPv6 network.
 ///
 /// ```
 /// use http::Request;
@@ -65,16 +65,16 @@ impl Clients {
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
     }
 
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. The other header is never read: a proxy that
-    /// writes one of them passes on the other as the client sent it.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one of the two headers is read, because a proxy
+    /// that writes one header forwards the other header as the client sent it.
     #[must_use]
     pub fn forwarded_header(mut self) -> Self {
         self.header = ForwardingHeader::Forwarded;
         self
     }
 
-    /// Sets the number of leading bits of an IPv6 address that identify a client; 64 unless set, which is the
-    /// network of a household or a machine. Use 56 or 48 if one customer has several such networks.
+    /// Sets the number of leading bits of an IPv6 address that identify a client; 64 unless set: this is the network of
+    /// a household or a machine. Use 56 or 48 if one customer has several such networks.
     ///
     /// # Panics
     ///
@@ -149,8 +149,8 @@ impl Default for Clients {
 
 /// A client, identified by [`Clients`].
 ///
-/// Its text, also as a key, is an IPv4 address such as `203.0.113.7`, or the network of an IPv6 address such as
-/// `2001:db8:1:2::/64`; `unknown` if the server does not provide the address of the peer.
+/// Its text is also the text of its key. It is an IPv4 address such as `203.0.113.7`, or the network of an IPv6
+/// address, such as `2001:db8:1:2::/64`. It is `unknown` if the server does not provide the address of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     address: Option<IpAddr>,
@@ -215,7 +215,7 @@ impl fmt::Display for InvalidNetwork {
 
 impl std::error::Error for InvalidNetwork {}
 
-/// A request that [`Clients`] can identify the client of: of the `http` crate, actix-web or tonic. This trait is
+/// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.
 pub trait IncomingRequest: sealed::RequestAccess {}
 

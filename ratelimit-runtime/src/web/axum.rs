@@ -55,10 +55,10 @@ use super::address::{Client, Clients};
 use crate::key::{Key, KeyWriter};
 use crate::reply::Rejection;
 
-/// Responds with 429 and `Retry-After`, with 413 for a cost that can never be admitted, and with 503 if the
-/// store could not decide. Behind a [`RateLimitLayer`], the body is plain text or problem details in JSON, as
-/// the client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that
-/// rejected.
+/// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
+/// with 503 if the store could not decide. Behind a [`RateLimitLayer`], the body is plain text or problem details in
+/// JSON, as the client prefers. Elsewhere, the body is plain text, and the response has the headers of the limit that
+/// rejected the request.
 ///
 /// [`RateLimitLayer`]: super::RateLimitLayer
 impl IntoResponse for Rejection {
@@ -67,7 +67,7 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Extracts the client: identified by the [`Clients`] that are the state of the router, or a part of the state by
+/// Extracts the client. The [`Clients`] that identify it are the state of the router, or a part of the state by
 /// [`FromRef`].
 impl<S> FromRequestParts<S> for Client
 where

@@ -1,10 +1,10 @@
 //! The response headers that report limits: `RateLimit-Policy` and `RateLimit` of
 //! draft-ietf-httpapi-ratelimit-headers-11, and the legacy `X-RateLimit-*`.
 //!
-//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`, also for a bucket: its burst is not part
-//! of the policy, but shows in `r`. An item of `RateLimit` is `"name";r=remaining;t=seconds`. After an
-//! admitted request, `t` is the time until the count of the key is reset. After a rejected request, `t` is the
-//! wait that `Retry-After` reports.
+//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`, also for a bucket. The burst of a bucket is not part
+//! of the policy, but is visible in `r`. An item of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted
+//! request, `t` is the time until the count of the key is reset. After a rejected request, `t` is the wait that
+//! `Retry-After` reports.
 
 use std::iter;
 

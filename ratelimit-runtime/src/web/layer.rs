@@ -48,20 +48,19 @@ use crate::reply::Rejection;
 ///
 /// # Response headers
 ///
-/// Each response has `RateLimit-Policy` and `RateLimit`, as defined by
-/// draft-ietf-httpapi-ratelimit-headers-11, with one item for each limit that was checked for the request.
-/// Of several limits that are decided together, `RateLimit` has only the limit that made the decision; see
-/// [`RateLimiter::check_all`].
+/// Each response has `RateLimit-Policy` and `RateLimit`, as defined by draft-ietf-httpapi-ratelimit-headers-11, with
+/// one item for each limit that was checked for the request. If several limits are decided together, `RateLimit` has an
+/// item only for the limit that made the decision; see [`RateLimiter::check_all`].
 ///
 /// ```text
 /// RateLimit-Policy: "burst";q=100;w=60
 /// RateLimit: "burst";r=50;t=30
 /// ```
 ///
-/// - `q` is the threshold, and `w` the period in whole seconds, rounded up; also for buckets.
+/// - `q` is the threshold, and `w` is the period in whole seconds, rounded up. This also holds for buckets.
 /// - `r` is the number of remaining units. For a bucket, it can exceed `q`.
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
-///   reset; after a rejected request, the time until the same request can be admitted.
+///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow limit](Limit::shadow) is not reported.
 /// - If the response has `Retry-After`, `RateLimit` leaves out limits with a later `t`.
@@ -74,10 +73,10 @@ use crate::reply::Rejection;
 /// | 413 | the cost exceeds the capacity: the request can never be admitted |
 /// | 503 | the store could not decide |
 ///
-/// The response has `Retry-After` in whole seconds, rounded up, if a wait helps; `Cache-Control: no-store`;
-/// and a body: plain text, or problem details in JSON (RFC 9457) if the client prefers JSON. A [`Rejection`]
-/// that a handler returns becomes the same response. The application can change that response: the layer only
-/// adds headers to the responses of handlers.
+/// The response has `Cache-Control: no-store` and a body. The body is plain text, or problem details in JSON (RFC 9457)
+/// if the client prefers JSON. If a wait helps, the response also has `Retry-After` in whole seconds, rounded up. A
+/// [`Rejection`] that a handler returns becomes the same response. The application can change that response: the layer
+/// only adds headers to the responses of handlers.
 ///
 /// # Several layers
 ///
@@ -124,8 +123,8 @@ impl RateLimitLayer<super::Grpc> {
 }
 
 impl<F> RateLimitLayer<F> {
-    /// Limits requests by `limit`. `key` returns the key of a request, from its method, URI, headers and
-    /// extensions. Several limits are decided together, as by [`RateLimiter::check_all`].
+    /// Limits requests by `limit`. `key` returns the key of a request, from its method, URI, headers and extensions.
+    /// Several limits are decided together: see [`RateLimiter::check_all`].
     ///
     /// # Panics
     ///

@@ -111,7 +111,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.has_legacy_headers = true;
     }
 
-    /// Starts the check of a request that has arrived. A decision of this process is made at once, unless
+    /// Starts the check of a request that has arrived. If this process decides, the decision is made at once, unless
     /// the call waits. A call to Redis is sent when the check is polled.
     pub(crate) fn start(&self, request: &R) -> (RequestScope, Admission) {
         let facts = RequestFacts {

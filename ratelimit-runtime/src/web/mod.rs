@@ -18,7 +18,7 @@
 //!   requests. Expose the headers `RateLimit`, `RateLimit-Policy` and `Retry-After` to these scripts.
 //! - A compression layer can be inside or outside: the headers that report limits are the same.
 //!
-//! With `Router::layer`, the last layer is the outermost; with `ServiceBuilder`, the first.
+//! With `Router::layer`, the last layer is the outermost; with `ServiceBuilder`, the first layer is the outermost.
 
 mod accept;
 mod address;

@@ -74,8 +74,8 @@ impl<'a> RejectedRequest<'a> {
         status(self.rejection)
     }
 
-    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` unless
-    /// the limit is reached, because only then is the wait known.
+    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` unless the
+    /// limit is reached, because the wait is known only in that case.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
         self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))

@@ -68,10 +68,9 @@ impl<B: Default> sealed::BuildResponse<B> for Grpc {
     }
 }
 
-/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer), the
-/// response has the format that the client prefers, and the layer adds the headers that report limits.
-/// Elsewhere, for instance in a spawned task, the body is plain text, and the response has the headers of the
-/// limit that rejected.
+/// Converts a rejection to its response. In a handler behind a [`RateLimitLayer`](super::RateLimitLayer), the response
+/// has the format that the client prefers, and the layer adds the headers that report limits. Elsewhere, for instance
+/// in a spawned task, the body is plain text, and the response has the headers of the limit that rejected the call.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
         let build = <Http as sealed::BuildResponse<B>>::build;

@@ -33,8 +33,8 @@
 //! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
 //! | the store could not decide | `UNAVAILABLE` | |
 //!
-//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. With the layer, the metadata of
-//! each response has `ratelimit-policy` and `ratelimit`, as over HTTP.
+//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. With the layer, the metadata of each
+//! response has `ratelimit-policy` and `ratelimit`, with the same content as over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 
