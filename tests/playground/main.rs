@@ -96,11 +96,11 @@ async fn separates_visitors() {
 async fn reports_an_invalid_value_at_its_field() {
     let page = Page::open().await;
     for (field, text, message) in [
-        ("threshold", "0", "Threshold must be at least 1: 0 would refuse every call"),
+        ("threshold", "0", "Threshold must be at least 1: 0 would reject every call"),
         ("threshold", "many", "Threshold must be a whole number from 1 to 4294967295"),
         ("period", "0", "Period must be at least one microsecond"),
         ("period", "40000d", "Period must be at most 100 years (36,525 days)"),
-        ("burst", "0", "Burst must be at least 1: 0 would refuse every call"),
+        ("burst", "0", "Burst must be at least 1: 0 would reject every call"),
         (
             "period",
             "soon",
