@@ -1,6 +1,7 @@
 //! Measures single decisions in this process, each by itself.
 //!
-//! The clock is that of the standard library: on Linux, it is read once all earlier instructions have completed.
+//! The benchmark uses the clock of the standard library. On Linux, the processor completes all earlier
+//! instructions before it reads this clock.
 //! The counter of the processor costs less, but can be read while loads from memory are still in flight. A
 //! separate column contains the time of two reads with nothing between them; it is not subtracted.
 

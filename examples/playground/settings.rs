@@ -210,7 +210,7 @@ fn sentence(message: &str) -> String {
     first.to_uppercase() + rest
 }
 
-/// Returns the time in the largest unit of which it is a whole number.
+/// Writes the period as a whole number of the largest unit that divides it.
 fn in_units(period: Duration) -> String {
     let period = period.as_micros() as u64;
     let (unit, us) =

@@ -368,8 +368,8 @@ mod words;
 /// ```
 ///
 /// The price: up to `lease` units per process can sit unused while another process rejects calls.
-/// This lasts for a hundredth of the period, but for at most a second. The limit is also stricter:
-/// with `"sliding"` and `"sliding_counter"`, the period is longer by that time; a bucket is smaller
+/// After a hundredth of the period, at most a second, the process gives unused units back. The limit
+/// is also stricter: with `"sliding"` and `"sliding_counter"`, the period is longer by that time; a bucket is smaller
 /// by the tokens that refill in that time. With `"sliding"` and `"sliding_counter"`, adding or
 /// removing `lease` starts new counts. `Limit::try_lease` documents the details. The period must be
 /// at least 100 milliseconds, and `lease` cannot be above the number of units that can be admitted
@@ -461,9 +461,9 @@ mod words;
 ///
 /// # Other attributes
 ///
-/// Other attributes can stand above or below `#[rate_limit]`, except those that turn an async
-/// function into a function that is not async: put `#[tokio::main]` and `#[tokio::test]` below
-/// `#[rate_limit]`.
+/// Put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`: they make an async function
+/// synchronous, and `#[rate_limit]` needs an async function. Most other attributes can stand above
+/// or below `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
 /// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above

@@ -39,7 +39,7 @@ word_enum! {
     }
 }
 
-/// The arguments of a limit, each read by itself, before the rules between them are checked.
+/// The arguments of a limit, parsed one by one. Rules that concern several arguments are not checked yet.
 struct LimitDraft<'a> {
     args: &'a Args<'a>,
     name: Option<Result<LitStr, ReportedError>>,
@@ -116,9 +116,8 @@ impl Algorithm {
         }
     }
 
-    /// How many units of its capacity a leased bucket keeps back: those that refill while a lease
-    /// lasts, which is a hundredth of the period and at most a second. Rounded up, as in the
-    /// runtime.
+    /// Returns the units that a leased bucket keeps in reserve: those that refill during a lease, rounded
+    /// up as in the runtime. A lease lasts for a hundredth of the period, at most a second.
     fn lease_reserve(self, threshold: u32, period_us: u64) -> u32 {
         if !self.is_bucket() {
             return 0;

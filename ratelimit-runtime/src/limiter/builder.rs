@@ -137,9 +137,9 @@ impl Builder {
         self
     }
 
-    /// Sets whether this process caches rejections by Redis; `true` unless set. While a rejection is cached, calls of
-    /// cost 1 on its key are rejected without a request. The rejection is cached until its `retry_after` has passed,
-    /// but for at most a second. A client that retries too early then costs Redis almost nothing.
+    /// Sets whether this process caches rejections by Redis; `true` unless set. A cached rejection rejects calls of
+    /// cost 1 on its key without a request. It expires when its `retry_after` has passed, after a second at most. A
+    /// client that retries too early then costs Redis little.
     ///
     /// When this limiter gives units back or resets a key, the next call observes it. When another process gives units
     /// back or resets the key, this process observes it within that second.

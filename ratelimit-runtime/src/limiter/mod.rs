@@ -111,8 +111,8 @@ impl RateLimiter {
     /// if one of the limits rejects the call. A call can be rejected because of a concurrent call that is later rolled
     /// back; after a rollback, a limit never admits more than if that call had charged nothing.
     ///
-    /// If several limits reject the call, the [`Rejection`] is that of the limit with the longest wait. If all
-    /// admit it, the decision is that of the limit with the fewest remaining units. A limit that occurs twice
+    /// If several limits reject the call, the [`Rejection`] names the limit with the longest wait. If all limits
+    /// admit the call, the decision reports the limit with the fewest remaining units. A limit that occurs twice
     /// with one key is charged once, with the sum of the costs. The limits must have the same
     /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
     ///

@@ -125,8 +125,8 @@ impl<'a> LinePosition<'a> {
     }
 }
 
-/// Returns the least time from the admission of the first call to that of the last, if all calls in the line take
-/// `units` units.
+/// Returns the shortest time between the first and the last admission of a line whose calls take `units` units in
+/// total.
 fn least_time(terms: &Terms, units: u64) -> u64 {
     let threshold = u64::from(terms.threshold());
     // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.

@@ -52,8 +52,8 @@ pub(crate) trait ResponseHeaders {
     fn prepend(&mut self, field: HeaderField, value: Self::Value);
 }
 
-/// Adds the headers that report the limits in `log`, before those that are there. `policy` is the value of
-/// `RateLimit-Policy` for `log`.
+/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones. `policy`
+/// is the value of `RateLimit-Policy` for `log`.
 pub(crate) fn write<H: ResponseHeaders>(
     headers: &mut H,
     log: &RequestLog,
