@@ -462,8 +462,8 @@ mod words;
 /// # Other attributes
 ///
 /// Put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`: they make an async function
-/// synchronous, and `#[rate_limit]` needs an async function. Most other attributes can stand above
-/// or below `#[rate_limit]`.
+/// synchronous, and `#[rate_limit]` needs an async function. An attribute that keeps the function
+/// async can stand above or below `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps
 /// the body only. For example, a rejected call has a span if `#[tracing::instrument]` stands above

@@ -68,7 +68,8 @@ impl Checker {
         let mut unleased_ids = Vec::with_capacity(parts.len());
         for Part { limit, key, cost } in parts {
             let charge = self.backend.charge(self.counted(limit), *key, *cost);
-            let unleased_id = self.backend.key_id(limit.terms(), *key);
+            let unleased_id =
+                charge.key_id.under(charge.terms.identity(), limit.terms().identity());
             let mut known = merged.charges.iter().zip(&unleased_ids);
             let known = known.position(|(other, id): (&Arc<Charge>, &KeyId)| {
                 other.key_id == charge.key_id || *id == unleased_id

@@ -32,6 +32,11 @@ impl KeyId {
         ((self.0 ^ identity.hash()) >> 64) as u64
     }
 
+    /// Returns the id of the same key under another identity. Saves hashing the key again.
+    pub(crate) const fn under(self, own: &Identity, other: &Identity) -> Self {
+        Self(self.0 ^ own.hash() ^ other.hash())
+    }
+
     /// Combines the ids of several counts into one. The order matters.
     pub(crate) fn combine(ids: impl Iterator<Item = Self>) -> Self {
         Self(ids.fold(0, |all, id| all.rotate_left(1) ^ id.0))
