@@ -306,3 +306,23 @@ fn concurrent_threads_charge_all_limits_or_none() {
         assert_eq!(left, 0, "key {key}");
     }
 }
+
+/// On Redis, a leased sliding limit has a longer period. It still shares its count with a limit that does not lease.
+#[tokio::test]
+async fn a_leased_limit_shares_its_count_on_both_stores() {
+    let server = Server::start();
+    let minute = Duration::from_secs(60);
+    let leased = Limit::sliding("shared", 5, minute).lease(2);
+    let plain = Limit::sliding("shared", 9, minute);
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        for limits in [[&leased, &plain], [&plain, &leased]] {
+            let parts = limits.map(|limit| Part::new(limit, &"key", 1));
+            let error = test.limiter.check_all(&parts).await.expect_err("one count");
+            let is_shared_count = matches!(
+                &error,
+                Rejection::Unavailable { error: StoreError::SharedCount { .. }, .. }
+            );
+            assert!(is_shared_count, "{error:?}");
+        }
+    }
+}
