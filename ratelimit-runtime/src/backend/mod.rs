@@ -220,10 +220,8 @@ impl Backend {
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            match &backend.shared {
-                Some(shared) => shared.ping().await,
-                None => backend.local.ping().await,
-            }
+            let Some(shared) = &backend.shared else { return Ok(()) };
+            shared.ping().await
         })
     }
 
