@@ -14,8 +14,8 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
--- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the reserved moment; of
---          `return`: the time of the charge
+-- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
+--          after the reservations; of `return`: the time of the charge
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -71,7 +71,11 @@ local function bucket(
 
   local allowed, retry, changed = level - capacity + charge <= 0, 0, nil
   if op == 'cancel' then
-    allowed = moment == at + math.ceil(math.max(last - capacity, 0) / old_drain)
+    -- A later charge would have moved the time of the full bucket. If that time is earlier, the count was reset or
+    -- refunded since: then there is nothing to cancel.
+    local full_at = at + math.ceil(last / old_drain)
+    allowed = moment >= full_at
+    if moment > full_at then cost = 0 end
   else
     allowed = allowed or cost == 0 or op == 'refund' or op == 'return'
   end
@@ -96,7 +100,7 @@ local function bucket(
         level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)
       end
     elseif op == 'cancel' or op == 'refund' then
-      if op == 'cancel' or level <= capacity then level = math.max(level - charge, 0) end
+      level = math.max(level - charge, 0)
     else
       error('unknown op ' .. op)
     end

@@ -14,11 +14,12 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
--- Applies `op` to a call of `cost` units of `key`. Returns the reply. If the call fails, raises its error.
-local function ask(limit, key, op, cost)
+-- Applies `op` to a call of `cost` units of `key`; a `moment` is 0 unless given. Returns the reply. If the call fails,
+-- raises its error.
+local function ask(limit, key, op, cost, moment)
   local decide_and_terms = limits[limit]
   local reply = answer(call, pack, key, clock, given,
-    decide_and_terms[1](call, pack, unpack, key, clock, given, op, cost, 0, unpack_list(decide_and_terms, 2)))
+    decide_and_terms[1](call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
   return reply
 end

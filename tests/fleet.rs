@@ -122,7 +122,7 @@ fn call(url: &str, limit: &Limit) -> u32 {
         for task in tasks {
             sum += task.await.expect("no panic");
         }
-        limiter.return_leases().await.expect("the leases are returned");
+        limiter.shutdown().await.expect("the leases are returned");
         sum
     })
 }

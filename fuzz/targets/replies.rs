@@ -79,7 +79,7 @@ impl OpInput {
             Self::Refund => (Op::Refund.into(), "refund", 0),
             Self::Reserve(wait) => (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait)),
             Self::Cancel(moment) => {
-                (BucketOp::Cancel { moment: time(moment) }.into(), "cancel", time(moment))
+                (BucketOp::Cancel { end: time(moment) }.into(), "cancel", time(moment))
             }
             Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
         }

@@ -340,18 +340,31 @@ mod words;
 /// # }
 /// ```
 ///
-/// Calls of one key are admitted first come, first served:
+/// What a waiting call can rely on:
 ///
-/// - With a bucket, this holds across all processes: a waiting call reserves its moment in the
-///   store. A call that would have to wait longer than `wait` is rejected at once.
-/// - With the other algorithms, and with several limits, it holds within a process, among calls
-///   with the same keys. A call is rejected as soon as the process knows that it cannot be admitted
-///   in time.
+/// - **In time.** It is admitted within `wait`, or rejected. It is rejected at once if the calls before
+///   it already take too long. If Redis is slow, the result comes one deadline later at most.
+/// - **In order.** In a process, calls with the same limits and keys are admitted first come, first
+///   served. A call with a high cost is not overtaken by calls with lower costs.
+/// - **Independent.** Other calls that are dropped, that are not polled, or whose runtime stands still
+///   do not hold it up.
+/// - **Nothing is lost.** A call that is dropped while it waits takes no units: its turn passes to the
+///   next call, or its units go back to the store.
 ///
-/// A call that is dropped while it waits cancels its reservation. Later calls of the same cost that
-/// wait in this process then use earlier moments. If a call of another process, or of another cost,
-/// has reserved a later moment, the cancelled moment goes to the next waiting call of the same cost
-/// in this process. If there is no such call, the moment passes unused. The limit holds exactly.
+/// The processes of a fleet ask Redis separately, each for all its waiting calls together: one request
+/// at a time, and while calls wait, at most one every 5 ms. With a single limit that is a bucket, a
+/// process reserves moments for its calls, up to a second ahead. So the order also holds across
+/// processes, to within about a second. With the other algorithms, and with several limits, the
+/// processes compete for units that become free.
+///
+/// What it cannot rely on:
+///
+/// - When another process gives units back, this process observes it within a second.
+/// - A process that is killed loses its reservations: about a second of the bucket passes unused.
+///   `RateLimiter::shutdown` cancels them.
+/// - Redis charges the units before the call takes its turn. If the call is not polled in time, its turn
+///   passes on after half a deadline, and the units go back after a deadline. So a call can start up to
+///   one deadline after its units were counted.
 ///
 /// ## `lease`
 ///

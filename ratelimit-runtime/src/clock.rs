@@ -68,6 +68,11 @@ impl Clock {
         }
     }
 
+    /// Returns whether a shared store decides by a clock of its own.
+    pub(crate) fn is_of_store(&self) -> bool {
+        matches!(self, Self::Store)
+    }
+
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
     pub(crate) fn can_sleep(&self) -> bool {
         matches!(self, Self::Virtual(_)) || tokio::runtime::Handle::try_current().is_ok()

@@ -98,7 +98,7 @@ async fn a_waiting_call_is_reported_once() {
                 "DEBUG rejected limit=\"{limit}\" key=# retry_after={retry_after}s source=\"{source}\""
             )
         };
-        let expected = [rejected("line", 7200), rejected("slot", 7200), rejected("wide", 3600)];
+        let expected = [rejected("line", 7200), rejected("slot", 7200), rejected("narrow", 3600)];
         assert_eq!(events_of(calls::waits(&test)).await, expected);
     }
 }

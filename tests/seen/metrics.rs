@@ -111,7 +111,7 @@ async fn a_waiting_call_is_counted_once() {
             ("slot", "allowed", source, 2),
             ("slot", "limited", source, 1),
             ("narrow", "allowed", source, 2),
-            ("wide", "limited", source, 1),
+            ("narrow", "limited", source, 1),
         ]);
     }
 }

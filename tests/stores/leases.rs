@@ -121,7 +121,7 @@ async fn several_limiters_admit_exactly_the_capacity() {
         assert!(admitted <= capacity, "{admitted} of {capacity}");
         assert!(admitted + 4 * 50 >= capacity, "{admitted} of {capacity}: too many units are idle");
         for limiter in &limiters {
-            limiter.return_leases().await.expect("the leases are returned");
+            limiter.shutdown().await.expect("the leases are returned");
         }
         // A new limiter has no cached rejections.
         let late = self::limiter(&server, &clock);
@@ -168,7 +168,7 @@ async fn calls_with_different_costs_spend_leased_units() {
         limiter.check(&LEASED, "key", 0).await.expect("a cost of zero is admitted");
         assert!(decision.remaining <= 1_000 - spent);
     }
-    limiter.return_leases().await.expect("the leases are returned");
+    limiter.shutdown().await.expect("the leases are returned");
     assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - spent);
     let rejected = decision(limiter.check(&LEASED, "key", 101).await);
     assert_eq!((rejected.allowed, rejected.remaining), (false, 1_000 - spent));
@@ -223,7 +223,6 @@ async fn dropped_calls_lose_no_units() {
             let _ = call.await;
         }
         assert_eq!(spend(&limiter, &LEASED, 1).await, 1);
-        limiter.return_leases().await.expect("the leases are returned");
         limiter.reset(&LEASED, "key").await.expect("a reset");
     }
     let only = tokio::spawn({
@@ -236,7 +235,7 @@ async fn dropped_calls_lose_no_units() {
     assert!(only.await.is_err(), "the call was dropped");
     wait_until(async || limiter.peek(&LEASED, "key", 1).await.expect("a peek").remaining == 1_000)
         .await;
-    limiter.return_leases().await.expect("the leases are returned");
+    limiter.shutdown().await.expect("the leases are returned");
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000).await;
 }
 
@@ -250,7 +249,7 @@ async fn calls_are_charged_once_when_the_scripts_were_flushed() {
         assert_eq!(decision.remaining, 1_000 - spent);
     }
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).expect("SCRIPT FLUSH");
-    limiter.return_leases().await.expect("the leases are returned");
+    limiter.shutdown().await.expect("the leases are returned");
     assert_eq!(remaining(&server, &clock, &LEASED).await, 900);
 }
 

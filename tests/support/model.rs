@@ -249,8 +249,6 @@ impl Model {
                     give(current);
                     give(previous);
                 }
-                // A level above the capacity holds reservations, or was charged under a larger burst.
-                State::Bucket { level, .. } if *level > u128::from(limit.capacity()) * period => {}
                 State::Bucket { level, .. } => {
                     *level = level.saturating_sub(u128::from(cost) * period);
                 }

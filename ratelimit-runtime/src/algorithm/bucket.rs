@@ -106,8 +106,8 @@ impl Bucket {
         let changed = match op {
             Op::Peek => None,
             Op::Decide => Some(level + charge),
-            Op::Refund | Op::Return { .. } if level > capacity => Some(level),
             Op::Refund => Some(level.saturating_sub(charge)),
+            Op::Return { .. } if level > capacity => Some(level),
             // Units that may have drained since the charge are not given back a second time.
             Op::Return { at } if before.has_rate(terms.rate()) => {
                 let drained = now.saturating_sub(at).saturating_mul(terms.rate().drain);
@@ -129,10 +129,12 @@ impl Bucket {
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let changed = match op {
-            BucketOp::Cancel { moment } if moment != before.last_reserved(capacity) => {
+            BucketOp::Cancel { end } if end < before.full_at() => {
                 return Outcome { retry_us: 0, ..rejected(terms, clock, lag, level, charge, full) };
             }
-            BucketOp::Cancel { .. } => level.saturating_sub(charge),
+            // If the bucket is full earlier, the count was reset or refunded since.
+            BucketOp::Cancel { end } if end > before.full_at() => None,
+            BucketOp::Cancel { .. } => Some(level.saturating_sub(charge)),
             BucketOp::Reserve { wait } => {
                 let rejection = rejected(terms, clock, lag, level, charge, full);
                 let is_now = cost == 0 || level + charge <= capacity;
@@ -145,7 +147,7 @@ impl Bucket {
                 return Outcome { retry_us: retry, ..reserved };
             }
         };
-        self.keep(terms, clock, now, (cost > 0).then_some(changed), (level, full))
+        self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
     }
 
     fn at(&self, terms: &Terms, clock: u64, cost: u32) -> BucketAtCall {
@@ -208,17 +210,14 @@ struct BucketAtCall {
 }
 
 impl UnpackedBucket {
-    /// Returns the last reserved moment: the time at which the level falls to the capacity.
-    fn last_reserved(&self, capacity: u64) -> u64 {
-        self.at + self.level.saturating_sub(capacity).div_ceil(self.drain.max(1))
-    }
-
     /// Returns the time until the level has drained at the rate of its last charge. Then the bucket is full
     /// at any new rate as well, because its key in Redis may have expired.
     fn full_in(&self, now: u64) -> u64 {
         self.full_at().saturating_sub(now)
     }
 
+    /// Returns the time at which the bucket is full again. Every charge moves it, so it also tells whether another
+    /// charge came after a reservation.
     fn full_at(&self) -> u64 {
         self.at + self.level.div_ceil(self.drain.max(1))
     }

@@ -25,8 +25,7 @@ pub(crate) enum Op {
     Decide,
     /// Returns the outcome that `Decide` would have, and changes nothing.
     Peek,
-    /// Gives units back, the newest first, never above the capacity. Has no effect on a bucket whose level
-    /// is above its capacity.
+    /// Gives units back, the newest first, never more than are charged.
     Refund,
     /// Gives back units that were charged at the time `at` and never used. At any later time, the count then
     /// admits no more than if the units had not been charged. Has no effect on a bucket whose level is above
@@ -40,8 +39,9 @@ pub(crate) enum BucketOp {
     /// Admits and charges the call for now or for a moment at most `wait` microseconds ahead, or rejects
     /// it. `retry_us` of the outcome is the time until that moment.
     Reserve { wait: u64 },
-    /// Cancels the reservation of `moment`, unless a later moment is reserved.
-    Cancel { moment: u64 },
+    /// Cancels the last reservations. `end` is the time of the full bucket after them: `clock` + `reset_us` of their
+    /// outcome. Rejected if another charge came later. Has no effect if the count was reset since.
+    Cancel { end: u64 },
 }
 
 impl Op {

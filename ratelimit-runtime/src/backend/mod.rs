@@ -1,14 +1,15 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection cache and
 //! the outage log, and gives units back to the store that charged them.
 
+mod give_backs;
 mod outage;
 mod rejections;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::outage::OutageLog;
-pub(crate) use self::rejections::RejectionCache;
 use crate::algorithm::{Op, Outcome};
 use crate::background::Background;
 use crate::clock::Clock;
@@ -23,7 +24,7 @@ pub(crate) struct Backend {
     /// The store of this process: of all counts, or of the counts of [`Scope::Process`] and of fallbacks.
     local: Embedded,
     shared: Option<SharedStore>,
-    rejections: Arc<RejectionCache>,
+    give_backs: Arc<GiveBacks>,
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
@@ -35,23 +36,25 @@ pub(crate) struct BackendSettings {
     pub(crate) on_error: OnError,
     /// The number of processes that share a limit while Redis does not decide.
     pub(crate) instances: u32,
+    /// The longest time that a decision may take.
+    pub(crate) deadline: Duration,
 }
 
 impl Backend {
-    /// Creates a backend. `rejections` is also the cache from which the shared store removes the counts of a rollback.
+    /// Creates a backend. The shared store reports the counts of a rollback to `give_backs`.
     pub(crate) fn new(
         local: Embedded,
         shared: Option<SharedStore>,
-        rejections: Arc<RejectionCache>,
+        give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
         settings: BackendSettings,
     ) -> Self {
-        Self { local, shared, rejections, outages: OutageLog::default(), settings, background }
+        Self { local, shared, give_backs, outages: OutageLog::default(), settings, background }
     }
 
-    /// Returns a cache for the rejections of a shared store.
-    pub(crate) fn rejection_cache(is_enabled: bool) -> Arc<RejectionCache> {
-        Arc::new(RejectionCache::new(is_enabled))
+    /// Sets the function that is called with each count to which this process has given units back.
+    pub(crate) fn on_give_back(&self, listener: impl Fn(GivenBack) + Send + Sync + 'static) {
+        self.give_backs.listen(listener);
     }
 
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
@@ -59,9 +62,14 @@ impl Backend {
         self.shared.as_ref().map_or(self.local.source(), Store::source)
     }
 
-    /// Returns the longest time that a reply of the shared store may take.
+    /// Returns whether there is a shared store.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Returns the longest time that a decision may take.
     pub(crate) fn deadline(&self) -> Duration {
-        self.shared.as_ref().map_or(self.local.deadline(), Store::deadline)
+        self.settings.deadline
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -107,13 +115,17 @@ impl Backend {
         if charge.cost != 1 {
             return None;
         }
-        self.rejections.get(&charge.terms, charge.key_id, self.clock().local())
+        self.give_backs.rejections.get(&charge.terms, charge.key_id, self.clock().local())
     }
 
     /// Executes a request at once if this process decides calls with this policy.
     pub(crate) fn execute_locally(&self, policy: Policy, request: &Request) -> Option<Reply> {
         let is_shared = self.is_shared(policy);
-        (!is_shared).then(|| self.local.apply(request, self.local.source()))
+        (!is_shared).then(|| {
+            let reply = self.local.apply(request, self.local.source());
+            self.observe_give_back(request, Some(&reply));
+            reply
+        })
     }
 
     /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
@@ -134,23 +146,21 @@ impl Backend {
         request: &Request,
     ) -> Result<Reply, StoreError> {
         let Some(shared) = self.shared_for(policy) else {
-            return self.local.execute(request.clone()).await;
+            let result = self.local.execute(request.clone()).await;
+            self.observe_give_back(request, result.as_ref().ok());
+            return result;
         };
-        let stamp = self.rejections.stamp(self.clock().local());
+        let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = shared.execute(request.clone()).await;
         match (request, &result) {
             (Request::Apply(Op::Decide, charges), Ok(reply)) => {
                 let now = self.clock().local();
                 // A rejection of several limits may hold for one of them only.
                 if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
-                    self.rejections.record(charge, stamp, now, outcome, reply.source);
+                    self.give_backs.rejections.record(charge, stamp, now, outcome, reply.source);
                 }
             }
-            (request, _) if request.gives_back() => {
-                let charges = request.charges().iter();
-                charges.for_each(|charge| self.rejections.forget(charge.key_id));
-            }
-            (Request::Apply(..) | Request::ApplyAhead(..), _) => {}
+            (request, result) => self.observe_give_back(request, result.as_ref().ok()),
         }
         let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
         self.outages.observe(self.clock(), name, self.on_error(policy), &result);
@@ -184,16 +194,36 @@ impl Backend {
     ) -> Result<Reply, StoreError> {
         match self.shared_for(policy) {
             Some(shared) if source == shared.source() => {
-                let key_ids = request.charges().iter().map(|charge| charge.key_id);
-                let key_ids: Vec<_> = key_ids.collect();
-                let result = shared.execute(request).await;
-                for key_id in key_ids {
-                    self.rejections.forget(key_id);
-                }
+                let result = shared.execute(request.clone()).await;
+                self.observe_give_back(&request, result.as_ref().ok());
                 result
             }
             Some(_) => Ok(self.apply_share(&request)),
-            None => self.local.execute(request).await,
+            None => {
+                let result = self.local.execute(request.clone()).await;
+                self.observe_give_back(&request, result.as_ref().ok());
+                result
+            }
+        }
+    }
+
+    /// Observes a request after its reply, if it gives units back. After a failure, the units may have been given back.
+    fn observe_give_back(&self, request: &Request, reply: Option<&Reply>) {
+        match request {
+            Request::Apply(op, charges) if op.gives_back() => {
+                for (index, charge) in charges.iter().enumerate() {
+                    let outcome = reply.and_then(|reply| reply.outcomes.get(index));
+                    let end = outcome.map(|outcome| outcome.clock + outcome.reset_us);
+                    let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
+                    self.give_backs.observe(given_back);
+                }
+            }
+            // A line that cancels reservations knows of it.
+            Request::Line(line) if line.cancels() => {
+                let charges = request.charges().iter();
+                charges.for_each(|charge| self.give_backs.rejections.forget(charge.key_id));
+            }
+            Request::Apply(..) | Request::Line(_) => {}
         }
     }
 
@@ -201,14 +231,16 @@ impl Backend {
     pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<()> {
         // Also removes the units that this process counted during an outage.
         self.local.remove(&charge.terms, charge.key_id);
+        let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
         if !self.is_shared(policy) {
+            self.give_backs.observe(given_back);
             return Answer::ready(Ok(()));
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy) else { return Ok(()) };
             let result = shared.reset(&charge).await;
-            backend.rejections.forget(charge.key_id);
+            backend.give_backs.observe(given_back);
             result
         })
     }
@@ -226,12 +258,14 @@ impl Backend {
     }
 
     /// Executes a request on the embedded store, under the share of this process.
-    fn apply_share(&self, request: &Request) -> Reply {
-        let share = request.map(|charge| charge.share(self.settings.instances));
-        self.local.apply(&share, Source::Fallback)
+    pub(crate) fn apply_share(&self, request: &Request) -> Reply {
+        let share = request.share(self.settings.instances);
+        let reply = self.local.apply(&share, Source::Fallback);
+        self.observe_give_back(request, Some(&reply));
+        reply
     }
 
-    fn on_error(&self, policy: Policy) -> OnError {
+    pub(crate) fn on_error(&self, policy: Policy) -> OnError {
         policy.on_error().unwrap_or(self.settings.on_error)
     }
 

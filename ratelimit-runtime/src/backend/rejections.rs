@@ -20,7 +20,7 @@ const CELLS: usize = 1024;
 /// The longest time for which an entry is kept, in microseconds.
 const LIFETIME: u64 = 1_000_000;
 
-pub(crate) struct RejectionCache {
+pub(super) struct RejectionCache {
     cells: Box<[Mutex<Option<CachedRejection>>]>,
     /// The number of give-backs so far.
     returns: AtomicU64,
@@ -107,7 +107,7 @@ impl RejectionCache {
     }
 
     /// Removes the rejection of a count after units were given back to it.
-    pub(crate) fn forget(&self, key_id: KeyId) {
+    pub(super) fn forget(&self, key_id: KeyId) {
         self.returns.fetch_add(1, Ordering::SeqCst);
         if let Some(cell) = self.cell(key_id) {
             *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;

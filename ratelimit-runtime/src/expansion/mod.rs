@@ -56,6 +56,18 @@ pub fn return_units(
     limiter.checker().return_units(limit, &key, cost, at)
 }
 
+/// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
+#[must_use]
+pub fn lines_are_settled(limiter: &RateLimiter) -> bool {
+    limiter.checker().waiting.is_settled()
+}
+
+/// Returns the number of counts for which calls wait, or for which units of waiting calls are held.
+#[must_use]
+pub fn lines(limiter: &RateLimiter) -> usize {
+    limiter.checker().waiting.lines()
+}
+
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.
 #[must_use]
 pub fn leased(limit: &Limit) -> (Limit, u64) {

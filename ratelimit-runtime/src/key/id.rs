@@ -36,9 +36,4 @@ impl KeyId {
     pub(crate) const fn under(self, own: &Identity, other: &Identity) -> Self {
         Self(self.0 ^ own.hash() ^ other.hash())
     }
-
-    /// Combines the ids of several counts into one. The order matters.
-    pub(crate) fn combine(ids: impl Iterator<Item = Self>) -> Self {
-        Self(ids.fold(0, |all, id| all.rotate_left(1) ^ id.0))
-    }
 }

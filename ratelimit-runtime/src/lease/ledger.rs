@@ -5,6 +5,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
@@ -30,6 +32,8 @@ const MAX_ENTRIES: usize = 1024;
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<HashMap<KeyId, LeaseEntry>>]>,
     ends: Mutex<LeaseEnds>,
+    /// Whether no more units are leased.
+    is_closed: AtomicBool,
     /// Notified when another lease is scheduled, or when the watch must end.
     pub(super) changed: Arc<Notify>,
 }
@@ -61,6 +65,7 @@ impl Default for LeaseLedger {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             ends: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             changed: Arc::default(),
         }
     }
@@ -90,7 +95,8 @@ impl LeaseLedger {
         now: u64,
     ) -> EnterResult {
         let mut shard = self.shard(key_id);
-        if shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id) {
+        if self.is_closed.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
+        {
             return EnterResult::NotLeased;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
@@ -293,6 +299,16 @@ impl LeaseLedger {
             entry.held = HeldUnits { until, ..HeldUnits::default() };
             (entry.reset, entry.paused) = (entry.fetching.is_some(), 0);
         }
+    }
+
+    /// From now on, no call starts a request for units.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+    }
+
+    /// Returns whether a request for units is in flight.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.fetching.is_some()))
     }
 
     /// Takes all units that the process holds.

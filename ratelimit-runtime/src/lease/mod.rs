@@ -18,9 +18,10 @@ mod fetch;
 mod ledger;
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::entry::{LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
@@ -96,12 +97,18 @@ impl Leases {
         self.ledger.discard(key_id);
     }
 
-    /// Gives back all units that this process holds.
-    pub(crate) async fn return_all(&self) -> Result<(), StoreError> {
-        if Handle::try_current().is_err() {
-            return Err(StoreError::NoRuntime);
+    /// Gives back all units that this process holds. Calls lease no more.
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
+        self.ledger.close();
+        loop {
+            let is_fetching = self.ledger.is_fetching();
+            return_all(&self.backend, self.ledger.take_all()).await?;
+            if !is_fetching {
+                return Ok(());
+            }
+            // The reply to a request in flight can lease units, also after the ledger was closed.
+            sleep(Duration::from_millis(1)).await;
         }
-        return_all(&self.backend, self.ledger.take_all()).await
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {

@@ -20,7 +20,7 @@ impl Limit {
     ///
     /// - A process can hold up to `units` unspent units while another process rejects calls. It holds them for one
     ///   term: a hundredth of the period, at most a second. Then the process gives the units back. It gives them back
-    ///   earlier if it calls [`return_leases`](crate::RateLimiter::return_leases) or drops the limiter. If the process
+    ///   earlier if it calls [`shutdown`](crate::RateLimiter::shutdown) or drops the limiter. If the process
     ///   is killed, the units count as used. For a key that is rarely used, a process leases nothing, because the size
     ///   of a lease follows demand.
     /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is longer by

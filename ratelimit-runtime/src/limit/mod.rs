@@ -273,16 +273,11 @@ impl Limit {
 
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
     ///
-    /// Calls of one key are admitted first come, first served. With one limit that is a bucket, this holds across all
-    /// processes: a call reserves the moment when it will be admitted, with one request to the store. With the other
-    /// algorithms, and with several limits in one decision, this holds within a process.
-    ///
-    /// With one bucket, a call that cannot be admitted in time is rejected at once; in all other cases, it is rejected
-    /// as soon as the process knows that it cannot be admitted in time. A call that is dropped cancels its reservation.
-    /// Later calls of the same cost that wait in this process then use earlier moments. If a call of another process or
-    /// of another cost has reserved a later moment of the bucket, the cancelled moment goes to the next waiting call of
-    /// the same cost in this process. If there is no such call, the moment passes unused. While calls wait for a
-    /// bucket, a [`refund`](crate::RateLimiter::refund) to it has no effect.
+    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
+    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
+    /// processes, to within about a second. A call that cannot be admitted in time is rejected as soon as that is
+    /// known. A call that is dropped while it waits takes nothing. The documentation of
+    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
     ///
     /// Waiting needs a tokio runtime with time enabled.
     #[must_use]

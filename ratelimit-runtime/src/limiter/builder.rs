@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RateLimiter;
-use crate::backend::{Backend, BackendSettings, RejectionCache};
+#[cfg(feature = "redis")]
+use crate::backend::GivenBack;
+use crate::backend::{Backend, BackendSettings, GiveBacks};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
@@ -16,7 +18,6 @@ use crate::store::embedded::Embedded;
 use crate::store::redis::{Certificates, Redis, RedisSettings};
 
 /// The longest deadline. A longer one is shortened to this.
-#[cfg(feature = "redis")]
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 
 /// Builds a [`RateLimiter`]. Without [`redis`](Self::redis), the limiter uses the embedded store: it counts in
@@ -173,8 +174,8 @@ impl Builder {
         let background = Arc::default();
         #[cfg(feature = "redis")]
         if let Some(url) = &self.redis {
-            let rejections = Backend::rejection_cache(self.cache_rejections);
-            let rolled_back = Arc::clone(&rejections);
+            let give_backs = GiveBacks::new(self.cache_rejections);
+            let rolled_back = Arc::clone(&give_backs);
             let shared = Redis::new(RedisSettings {
                 url,
                 certificates: &self.certificates,
@@ -184,27 +185,30 @@ impl Builder {
                 max_in_flight: self.max_in_flight,
                 clock: self.clock.clone(),
                 background: Arc::clone(&background),
-                on_rollback: Arc::new(move |key_id| rolled_back.forget(key_id)),
+                on_rollback: Arc::new(move |key_id| {
+                    rolled_back.observe(GivenBack { key_id, end: None, is_reset: false });
+                }),
             })?;
-            return Ok(self.build_on(Some(shared), rejections, background));
+            return Ok(self.build_on(Some(shared), give_backs, background));
         }
-        Ok(self.build_on(None, Backend::rejection_cache(false), background))
+        Ok(self.build_on(None, GiveBacks::new(false), background))
     }
 
     pub(super) fn build_embedded(self) -> RateLimiter {
-        self.build_on(None, Backend::rejection_cache(false), Arc::default())
+        self.build_on(None, GiveBacks::new(false), Arc::default())
     }
 
     fn build_on(
         self,
         shared: Option<SharedStore>,
-        rejections: Arc<RejectionCache>,
+        give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
     ) -> RateLimiter {
-        let Self { max_keys, clock, on_error, instances, .. } = self;
+        let Self { max_keys, clock, on_error, instances, deadline, .. } = self;
         let local = Embedded::new(max_keys, clock);
-        let settings = BackendSettings { on_error, instances };
-        RateLimiter::new(Backend::new(local, shared, rejections, background, settings))
+        let settings =
+            BackendSettings { on_error, instances, deadline: deadline.min(MAX_DEADLINE) };
+        RateLimiter::new(Backend::new(local, shared, give_backs, background, settings))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod global;
+mod shutdown;
 
 use std::fmt;
 use std::sync::Arc;
@@ -148,10 +149,6 @@ impl RateLimiter {
     /// back after its own charge has left the window reduces the charge of another call, so the window can
     /// admit one unit more.
     ///
-    /// A refund has no effect on a bucket while a call that [waits](Limit::wait) has a reservation. After the `burst`
-    /// was lowered, it has no effect while the number of tokens that have not refilled yet is above the new burst.
-    /// Neither case is an error.
-    ///
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been given back.
@@ -196,10 +193,16 @@ impl RateLimiter {
         self.checker.backend.ping()
     }
 
-    /// Gives back the [leased](Limit::lease) units that are not spent. Call it before a process ends, after its last
-    /// call: other processes can then use the units at once, and do not have to wait until the units leave the window.
-    /// When the last clone of a limiter is dropped, its background thread gives the units back, if the process lives
-    /// long enough.
+    /// Ends what this process holds for calls to come. Call it when the service stops, before the runtime ends.
+    ///
+    /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
+    /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
+    /// [leased](Limit::lease) units are given back: other processes can use all of them at once. Later calls are decided
+    /// as usual, but do not wait and lease no units.
+    ///
+    /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
+    /// no effect. Without this method, a process that ends loses what it holds: the leased units, and the reservations
+    /// of about a second.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;
@@ -208,18 +211,22 @@ impl RateLimiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::embedded();
     /// // serve, and then
-    /// limiter.return_leases().await?;
+    /// limiter.shutdown().await?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when the store does not reply; units that were not given back then
-    /// count as used.
-    pub fn return_leases(&self) -> Answer<()> {
-        let leases = Arc::clone(&self.checker.leases);
-        Answer::pending(async move { leases.return_all().await })
+    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count as
+    /// used.
+    pub fn shutdown(&self) -> Answer<()> {
+        let Checker { backend, leases, waiting } = self.checker.clone();
+        waiting.close();
+        if !backend.has_shared() {
+            return Answer::ready(Ok(()));
+        }
+        Answer::pending(shutdown::give_back_all(backend.deadline(), leases, waiting))
     }
 
     pub(crate) fn checker(&self) -> &Checker {

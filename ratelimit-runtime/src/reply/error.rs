@@ -53,6 +53,8 @@ pub enum StoreError {
     },
     /// The future was polled outside a tokio runtime, which Redis connections and timers need.
     NoRuntime,
+    /// The limiter was shut down while the call waited. Nothing was charged.
+    ShuttingDown,
     /// `check_all` was called without limits.
     NoLimits,
     /// Two different limits of one call share a count: they have the same name, algorithm, period and align.
@@ -98,6 +100,9 @@ impl fmt::Display for StoreError {
                 "Redis connections and waiting calls need tokio: await this in a tokio runtime with I/O \
                  and time enabled, such as the one of `#[tokio::main]`",
             ),
+            Self::ShuttingDown => {
+                f.write_str("the rate limiter was shut down while the call waited")
+            }
             Self::NoLimits => {
                 f.write_str("`check_all` was called without limits: pass at least one")
             }

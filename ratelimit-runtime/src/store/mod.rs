@@ -8,12 +8,13 @@ mod request;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
-use std::time::Duration;
-
 pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
-pub(crate) use self::request::{BucketCharge, Charge, Reply, Request};
+pub(crate) use self::request::{
+    BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, Reply,
+    Request, Reservations,
+};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::key::Key;
@@ -38,7 +39,4 @@ pub(crate) trait Store: Send + Sync {
     fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
 
     fn source(&self) -> Source;
-
-    /// Returns the longest time that a reply may take.
-    fn deadline(&self) -> Duration;
 }

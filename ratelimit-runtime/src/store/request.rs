@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OneOrMany;
-use crate::algorithm::{BucketOp, Op, Outcome};
+use crate::algorithm::{Op, Outcome};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -45,18 +45,105 @@ impl BucketCharge {
         &self.0
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn into_charge(self) -> Arc<Charge> {
-        self.0
-    }
-
-    /// Returns this charge with another cost.
-    pub(crate) fn with_cost(&self, cost: u32) -> Self {
-        Self(Arc::new(Charge { cost, ..(*self.0).clone() }))
-    }
-
     fn map(&self, change: impl FnOnce(&Charge) -> Charge) -> Self {
         Self(Arc::new(change(&self.0)))
+    }
+}
+
+/// Calls that wait for the same counts, in the order of their arrival.
+#[derive(Clone, Debug)]
+pub(crate) struct LineRequest {
+    pub(crate) counts: LineCounts,
+    pub(crate) calls: Vec<EqualCalls>,
+}
+
+/// The counts of a line. The costs are in [`EqualCalls`].
+#[derive(Clone, Debug)]
+pub(crate) enum LineCounts {
+    /// Calls are admitted now or not at all.
+    Each(OneOrMany<Arc<Charge>>),
+    /// Calls are admitted now, or at a moment ahead, which the bucket reserves for them.
+    Bucket(BucketCharge, Reservations),
+}
+
+/// The reservations of a process in one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reservations {
+    /// The last reservations, which are cancelled before the calls are decided.
+    pub(crate) cancelled: Option<CancelledUnits>,
+    /// The units that are reserved, without the cancelled ones.
+    pub(crate) held: u32,
+    /// The most units that the process reserves. A call above it is reserved if no units are held.
+    pub(crate) most: u32,
+}
+
+/// The last reservations of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CancelledUnits {
+    pub(crate) units: u32,
+    /// The time of the full bucket after the last of them, by the clock of the store.
+    pub(crate) end: u64,
+}
+
+/// Consecutive calls of a line that take the same units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EqualCalls {
+    /// The cost for each count of the line.
+    pub(crate) costs: OneOrMany<u32>,
+    pub(crate) count: u32,
+    /// The longest wait until the reserved moment of a call, in microseconds. Only buckets reserve.
+    pub(crate) wait: u64,
+}
+
+/// The most calls that one request reserves, because Redis does nothing else while it runs a script. The calls after
+/// them are not decided.
+pub(crate) const MAX_RESERVED: usize = 64;
+
+impl LineCounts {
+    pub(crate) fn charges(&self) -> &[Arc<Charge>] {
+        match self {
+            Self::Each(charges) => charges,
+            Self::Bucket(bucket, _) => std::slice::from_ref(bucket.charge()),
+        }
+    }
+}
+
+impl LineRequest {
+    /// Returns whether this request cancels reservations.
+    pub(crate) fn cancels(&self) -> bool {
+        match &self.counts {
+            LineCounts::Each(_) => false,
+            LineCounts::Bucket(_, reservations) => reservations.cancelled.is_some(),
+        }
+    }
+
+    /// Returns the costs of the call with an index.
+    pub(crate) fn costs_of(&self, index: usize) -> Option<&OneOrMany<u32>> {
+        let mut before = 0;
+        let run = self.calls.iter().find(|run| {
+            before += run.count as usize;
+            before > index
+        });
+        run.map(|run| &run.costs)
+    }
+
+    /// Returns this request under the shares of one of `instances` processes.
+    fn share(&self, instances: u32) -> Self {
+        let share = |charge: &Charge| charge.share(instances);
+        let counts = match &self.counts {
+            LineCounts::Each(charges) => {
+                LineCounts::Each(charges.map(|charge| Arc::new(share(charge))))
+            }
+            LineCounts::Bucket(bucket, reservations) => {
+                LineCounts::Bucket(bucket.map(share), *reservations)
+            }
+        };
+        let within = |calls: &EqualCalls| {
+            let costs = calls.costs.iter().zip(counts.charges());
+            let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
+            EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
+        };
+        Self { calls: self.calls.iter().map(within).collect(), counts }
     }
 }
 
@@ -68,8 +155,10 @@ pub(crate) enum Request {
     /// is charged. Each charge is of another count. The cost of a charge is within its capacity, except for a
     /// refund.
     Apply(Op, OneOrMany<Arc<Charge>>),
-    /// Reserves a moment of a bucket, or cancels a reservation.
-    ApplyAhead(BucketOp, BucketCharge),
+    /// Decides the calls of a line atomically, in their order, until one is rejected. The reply has the outcome of the
+    /// cancellation, if there is one; then for each admitted call the outcomes of its counts; then those of the rejected
+    /// call, if one was rejected. If the cancellation is rejected, no call is decided.
+    Line(LineRequest),
 }
 
 impl Request {
@@ -87,30 +176,30 @@ impl Request {
     pub(crate) fn gives_back(&self) -> bool {
         match self {
             Self::Apply(op, _) => op.gives_back(),
-            Self::ApplyAhead(BucketOp::Reserve { .. }, _) => false,
-            Self::ApplyAhead(BucketOp::Cancel { .. }, _) => true,
+            Self::Line(line) => line.cancels(),
         }
     }
 
     pub(crate) fn charges(&self) -> &[Arc<Charge>] {
         match self {
             Self::Apply(_, charges) => charges,
-            Self::ApplyAhead(_, bucket) => std::slice::from_ref(bucket.charge()),
+            Self::Line(line) => line.counts.charges(),
         }
     }
 
-    /// Returns this request with changed charges, in the same order and of the same counts.
-    pub(crate) fn map(&self, change: impl Fn(&Charge) -> Charge) -> Self {
+    /// Returns this request for one of `instances` processes that decide without the shared store.
+    pub(crate) fn share(&self, instances: u32) -> Self {
         match self {
             Self::Apply(op, charges) => {
-                Self::Apply(*op, charges.map(|charge| Arc::new(change(charge))))
+                Self::Apply(*op, charges.map(|charge| Arc::new(charge.share(instances))))
             }
-            Self::ApplyAhead(op, bucket) => Self::ApplyAhead(*op, bucket.map(change)),
+            Self::Line(line) => Self::Line(line.share(instances)),
         }
     }
 }
 
-/// The reply of a store: one outcome for each charge, in the order of the request.
+/// The reply of a store: one outcome for each charge, in the order of the request. [`Request::Line`] says what the
+/// reply to a line contains.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,

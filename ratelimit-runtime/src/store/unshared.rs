@@ -1,7 +1,5 @@
 //! The shared store of a build without Redis. This type has no values.
 
-use std::time::Duration;
-
 use super::{Charge, Reply, Request, Store};
 use crate::key::Key;
 use crate::limit::Terms;
@@ -27,10 +25,6 @@ impl Store for Unshared {
     }
 
     fn source(&self) -> Source {
-        match *self {}
-    }
-
-    fn deadline(&self) -> Duration {
         match *self {}
     }
 }

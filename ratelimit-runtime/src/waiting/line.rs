@@ -1,161 +1,910 @@
-//! The lines of a process. Only the first call in a line sends requests: it sleeps for the `retry_after` of the
-//! reply, and then sends the next request. The other calls sleep until it is their turn. A waiting call is charged
-//! only when it is admitted, so a call that is dropped has taken nothing.
+//! A line: the calls of this process that wait for the same counts, in the order of their arrival.
+//!
+//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does: a task of the
+//! background thread for a line of Redis (`driver.rs`), and the waiting calls themselves for a line of the embedded
+//! store (`call.rs`).
+//!
+//! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
+//! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
+//! its grant to the next call. If no call can use it, it goes back to the store.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
-use super::{UndoOnDrop, WaitingCall, lock};
-use crate::algorithm::Op;
-use crate::clock::before;
-use crate::key::KeyId;
-use crate::limit::{Algorithm, Terms};
-use crate::reply::StoreError;
-use crate::store::{OneOrMany, Reply, Request};
+use super::estimate::Estimate;
+use super::grant::{Grant, Returned};
+use crate::algorithm::Outcome;
+use crate::limit::OnError;
+use crate::reply::{Source, StoreError};
+use crate::store::{
+    BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, OneOrMany, Reply,
+    Reservations,
+};
 
-/// The lines of a limiter. A line exists while a call is in it.
-#[derive(Default)]
-pub(super) struct Lines {
-    lines: Mutex<HashMap<KeyId, Arc<Line>>>,
+/// The shortest time between two requests of a line that waits for Redis.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// The longest time between two requests of a line that waits for Redis, because another process can give units back.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The most runs and the most calls of a request.
+const MAX_RUNS: usize = 64;
+const MAX_CALLS: usize = 1024;
+
+/// The time in which tokens refill that a process may reserve, in microseconds.
+const RESERVED_AHEAD: u128 = 1_000_000;
+
+/// Calls with a longer wait can share a run, because the reservations of a process are rarely further ahead.
+const LONG_WAIT: u64 = 1_000_000;
+
+/// The most calls that a line wakes to learn whether they are polled.
+const MAX_PINGED: usize = 1024;
+
+/// The time, by both clocks that a line uses.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    /// By the clock of the limiter: of moments, waits and `retry_after`.
+    pub(super) local: u64,
+    /// Real time: of grants that are not taken, and of the pauses between requests.
+    pub(super) real: Instant,
 }
 
-#[derive(Default)]
-struct Line {
-    /// Locked by the first call. The mutex is fair: it is locked in the order in which the calls came.
-    turn: tokio::sync::Mutex<()>,
-    state: Mutex<LineState>,
+pub(super) struct Line {
+    /// The counts. Their costs have no meaning.
+    counts: OneOrMany<Arc<Charge>>,
+    bucket: Option<BucketCharge>,
+    settings: LineSettings,
+    waiters: HashMap<u64, Waiter>,
+    /// The calls without a grant that are polled, by arrival.
+    queued: BTreeSet<u64>,
+    /// The units that the queued calls take from each count.
+    queued_units: Vec<u64>,
+    /// The moments of the calls with a grant, and the arrivals of these calls.
+    granted: BTreeSet<(u64, u64)>,
+    arrivals: u64,
+    /// Grants that no call uses.
+    spares: Vec<Grant>,
+    /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
+    estimate: Option<Estimate>,
+    /// The time of the next request, by the clock of the limiter.
+    next_request: u64,
+    last_request: Option<Instant>,
+    /// Whether the next request must not follow the last one at once.
+    pauses: bool,
+    last_scan: Option<Instant>,
+    is_asking: bool,
+    /// Whether units were given back since the last request was sent.
+    has_changed: bool,
+    closed: Option<StoreError>,
+    wakers: Vec<Waker>,
 }
 
-#[derive(Default)]
-struct LineState {
-    waiters: usize,
-    /// The sum of the costs of the calls in the line.
-    units: u64,
-    /// The time at which the first call expects to be admitted; `None` if that is not known.
-    first: Option<u64>,
+#[derive(Clone, Copy)]
+pub(super) struct LineSettings {
+    pub(super) is_shared: bool,
+    /// Whether the store has a clock of its own.
+    pub(super) has_own_clock: bool,
+    /// How long a grant is valid once its moment has come.
+    pub(super) validity: Duration,
 }
 
-/// Waits for the turn of a call, and then until the store admits it.
-pub(super) async fn admit(call: &WaitingCall, deadline: u64) -> Result<Reply, StoreError> {
-    let clock = call.clock();
-    let mut position = LinePosition::enter(call);
-    if position.earliest() > deadline {
-        return reject(call, position.earliest()).await;
+struct Waiter {
+    costs: OneOrMany<u32>,
+    /// The end of the wait, by the clock of the limiter.
+    deadline: u64,
+    on_error: OnError,
+    waker: Waker,
+    /// The time of a wake-up after which the call was not polled yet.
+    pinged: Option<Instant>,
+    stage: WaiterStage,
+}
+
+enum WaiterStage {
+    Queued,
+    /// In the request that is in flight.
+    Asked,
+    Granted(Grant),
+    /// Not polled when its turn came. The call queues again when it is polled.
+    Asleep,
+    Ended(Result<Reply, StoreError>),
+}
+
+/// What the driver of a line does next.
+pub(super) enum Duty {
+    Request(Asked),
+    Return(Returned),
+    /// Sleeps until one of these times, or until the line changes.
+    Sleep(WakeTimes),
+    /// No call waits.
+    Rest,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct WakeTimes {
+    pub(super) local: Option<u64>,
+    pub(super) real: Option<Instant>,
+}
+
+/// A request of a line.
+pub(super) struct Asked {
+    pub(super) request: LineRequest,
+    /// The store that cancels; a request without a cancellation goes to the store of the limit.
+    pub(super) cancels_at: Option<Source>,
+    calls: Vec<u64>,
+    /// The grants of waiting calls that the request cancels.
+    cancelled: Vec<(u64, Grant)>,
+}
+
+impl Line {
+    pub(super) fn new(counts: OneOrMany<Arc<Charge>>, settings: LineSettings) -> Self {
+        let bucket = match &counts {
+            OneOrMany::One(charge) => BucketCharge::new(Arc::clone(charge)),
+            OneOrMany::Many(_) => None,
+        };
+        Self {
+            queued_units: vec![0; counts.len()],
+            counts,
+            bucket,
+            settings,
+            waiters: HashMap::new(),
+            queued: BTreeSet::new(),
+            granted: BTreeSet::new(),
+            arrivals: 0,
+            spares: Vec::new(),
+            estimate: None,
+            next_request: 0,
+            last_request: None,
+            pauses: false,
+            last_scan: None,
+            is_asking: false,
+            has_changed: false,
+            closed: None,
+            wakers: Vec::new(),
+        }
     }
-    let line = Arc::clone(&position.line);
-    let Some(_turn) = before(clock.sleep_until_local(deadline), line.turn.lock()).await else {
-        return reject(call, position.earliest()).await;
-    };
-    loop {
-        let sent = clock.local();
-        let undo = {
-            let call = call.clone();
-            async move |reply: Result<Reply, StoreError>| {
-                if let Ok(reply) = reply
-                    && reply.is_allowed()
-                {
-                    call.refund(reply.source).await;
+
+    /// Returns whether calls with these charges wait in this line: counts and amounts agree.
+    pub(super) fn is_of(&self, charges: &[Arc<Charge>], is_shared: bool) -> bool {
+        let same =
+            |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
+        self.settings.is_shared == is_shared
+            && self.counts.len() == charges.len()
+            && self.counts.iter().zip(charges).all(same)
+    }
+
+    pub(super) fn counts(&self) -> &[Arc<Charge>] {
+        &self.counts
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.settings.is_shared
+    }
+
+    /// Returns whether the line holds nothing: no call, no grant.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.spares.is_empty() && !self.is_asking
+    }
+
+    /// Returns whether a driver has something to do, now or later.
+    pub(super) fn has_work(&self) -> bool {
+        !(self.queued.is_empty() && self.granted.is_empty() && self.spares.is_empty())
+    }
+
+    pub(super) fn validity(&self) -> Duration {
+        self.settings.validity
+    }
+
+    /// Returns whether the driver has to be woken. While a request is in flight, the reply wakes it.
+    pub(super) fn has_duty(&self, now: Now) -> bool {
+        !self.is_asking && !self.is_settled(now)
+    }
+
+    /// Returns whether the line would do nothing before the clock of the limiter moves.
+    pub(super) fn is_settled(&self, now: Now) -> bool {
+        let is_later = |time: WakeTimes| {
+            !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
+        };
+        !self.is_asking && self.spares.is_empty() && self.request_time(now).is_none_or(is_later)
+    }
+
+    /// Returns whether units are charged for calls of the line, or may be.
+    pub(super) fn holds_units(&self) -> bool {
+        !(self.granted.is_empty() && self.spares.is_empty()) || self.is_asking
+    }
+
+    /// Adds a call, and returns the number that identifies it.
+    pub(super) fn enter(
+        &mut self,
+        costs: OneOrMany<u32>,
+        deadline: u64,
+        on_error: OnError,
+        now: Now,
+    ) -> u64 {
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let stage = match &self.closed {
+            Some(error) => WaiterStage::Ended(Err(error.clone())),
+            None => WaiterStage::Queued,
+        };
+        let waker = Waker::noop().clone();
+        let waiter = Waiter { costs, deadline, on_error, waker, pinged: None, stage };
+        self.waiters.insert(arrival, waiter);
+        if self.closed.is_none() {
+            self.queue(arrival);
+            if let Some(earliest) = self.earliest_of_last()
+                && earliest > deadline
+            {
+                self.reject(arrival, earliest, now);
+            }
+        }
+        arrival
+    }
+
+    /// Polls a call. If it is pending, returns the times at which it polls again.
+    pub(super) fn poll(
+        &mut self,
+        arrival: u64,
+        waker: &Waker,
+        now: Now,
+    ) -> Poll<Result<Reply, StoreError>> {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return Poll::Pending };
+        waiter.waker.clone_from(waker);
+        waiter.pinged = None;
+        match &waiter.stage {
+            WaiterStage::Granted(grant) if grant.at <= now.local => {
+                self.granted.remove(&(grant.at, arrival));
+                let grant = self.remove(arrival).and_then(Waiter::into_grant);
+                return grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
+            }
+            WaiterStage::Granted(_) | WaiterStage::Asked => return Poll::Pending,
+            WaiterStage::Asleep => self.queue(arrival),
+            WaiterStage::Queued => {}
+            WaiterStage::Ended(_) => return self.take_result(arrival),
+        }
+        let deadline = self.waiters.get(&arrival).map_or(0, |waiter| waiter.deadline);
+        if now.local >= deadline && self.estimate.is_some() {
+            let earliest = self.earliest_of(arrival);
+            // If the call may be admitted now, the next reply decides.
+            if earliest > now.local {
+                self.reject(arrival, earliest, now);
+                return self.take_result(arrival);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Returns the time at which a pending call polls again, by the clock of the limiter.
+    pub(super) fn wake_time(&self, arrival: u64, now: Now) -> Option<u64> {
+        let waiter = self.waiters.get(&arrival)?;
+        match &waiter.stage {
+            WaiterStage::Granted(grant) => Some(grant.at),
+            WaiterStage::Queued | WaiterStage::Asked => {
+                Some(waiter.deadline).filter(|deadline| *deadline > now.local)
+            }
+            WaiterStage::Asleep | WaiterStage::Ended(_) => None,
+        }
+    }
+
+    /// Returns how many calls before this one would drive the line, up to `limit`.
+    pub(super) fn rank(&self, arrival: u64, limit: usize) -> usize {
+        let granted = self.granted.iter().filter(|(_, other)| *other < arrival).take(limit).count();
+        granted + self.queued.range(..arrival).take(limit - granted).count()
+    }
+
+    /// Removes a call that was dropped.
+    pub(super) fn leave(&mut self, arrival: u64) {
+        let is_first = self.queued.first() == Some(&arrival);
+        self.dequeue(arrival);
+        let Some(waiter) = self.remove(arrival) else { return };
+        if let Some(grant) = waiter.into_grant() {
+            self.granted.remove(&(grant.at, arrival));
+            self.spares.push(grant);
+        } else if is_first {
+            // The next call may have other costs.
+            self.estimate = None;
+            self.wake_first();
+        }
+    }
+
+    /// Records that units were given back to a count of the line. `end` is the time of the full bucket since.
+    pub(super) fn observe_give_back(&mut self, end: Option<u64>) {
+        self.has_changed = true;
+        self.estimate = None;
+        let Some(end) = end.filter(|_| self.bucket.is_some()) else { return };
+        // The reservations now end earlier. The bucket would not cancel them by their old ends.
+        let last = self.granted.last().and_then(|(_, arrival)| self.waiters.get_mut(arrival));
+        if let Some(WaiterStage::Granted(grant)) = last.map(|waiter| &mut waiter.stage) {
+            grant.end = grant.end.min(end);
+        }
+        self.wake_first();
+    }
+
+    /// Records that a count of the line was reset: the grants are void, so their calls queue again.
+    pub(super) fn observe_reset(&mut self, now: Now) {
+        self.has_changed = true;
+        self.estimate = None;
+        self.spares.clear();
+        // A call whose moment has come keeps its grant.
+        let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
+        for (at, arrival) in ahead {
+            self.granted.remove(&(at, arrival));
+            self.queue(arrival);
+        }
+        self.wake_first();
+    }
+
+    /// Ends all calls with `error`, also those that enter later. Their grants go back to the store.
+    pub(super) fn close(&mut self, error: &StoreError) {
+        self.closed = Some(error.clone());
+        for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
+            let has_ended = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Ended(_));
+            if !self.waiters.get(&arrival).is_some_and(has_ended) {
+                self.end(arrival, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Returns what the driver does next.
+    pub(super) fn duty(&mut self, now: Now) -> Duty {
+        let mut wake = self.expire(now);
+        self.pass_on(now);
+        if self.is_asking {
+            return Duty::Sleep(wake);
+        }
+        if let Some(returned) = self.take_return(now) {
+            return Duty::Return(returned);
+        }
+        match self.request_time(now) {
+            Some(time) if time.has_come(now) => {
+                if let Some(asked) = self.ask(now) {
+                    return Duty::Request(asked);
                 }
             }
+            Some(time) => wake = wake.or_earlier(time),
+            None => {}
+        }
+        if !self.has_work() {
+            return Duty::Rest;
+        }
+        Duty::Sleep(wake)
+    }
+
+    /// Applies the reply to a request. Calls that it admits hold grants, and calls that cannot be admitted in time are
+    /// rejected.
+    pub(super) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
+        let Asked { request, calls, cancelled, .. } = asked;
+        self.end_request(&calls);
+        let Reply { outcomes, source } = reply;
+        let mut outcomes = &outcomes[..];
+        if request.cancels() {
+            let Some((cancellation, rest)) = outcomes.split_first() else { return };
+            outcomes = rest;
+            if !cancellation.allowed {
+                // Another process has reserved a later moment: the reservations stay.
+                return self.restore(cancelled);
+            }
+        }
+        let (mut granted, mut rejected) = (0, None);
+        for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
+            let Some(costs) = request.costs_of(granted) else { break };
+            if !outcomes.iter().all(|outcome| outcome.allowed) {
+                rejected = Some((*arrival, outcomes));
+                break;
+            }
+            granted += 1;
+            let at = self.moment_of(outcomes, source, now);
+            let grant = Grant::new(costs.clone(), outcomes, source, at);
+            self.assign(*arrival, grant, now);
+        }
+        self.pauses = granted == 0 || self.granted.last().is_some_and(|(at, _)| *at > now.local);
+        self.estimate = None;
+        if let Some((arrival, outcomes)) = rejected {
+            self.pauses = true;
+            if self.queued.first() == Some(&arrival) {
+                let at = self.moment_of(outcomes, source, now);
+                let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
+                self.estimate =
+                    costs.map(|costs| Estimate::new(at, costs, outcomes, source, now.local));
+                self.next_request = self.next_after(at);
+                self.scan(now);
+            }
+        }
+        self.wake_first();
+    }
+
+    /// Applies `on_error` to the calls of a line whose store failed. Returns a request for the embedded store if it
+    /// decides some of them.
+    pub(super) fn failed(
+        &mut self,
+        asked: &mut Asked,
+        error: &StoreError,
+        now: Now,
+    ) -> Option<Asked> {
+        self.end_request(&asked.calls);
+        self.restore(mem::take(&mut asked.cancelled));
+        self.pauses = true;
+        for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get(&arrival) else { continue };
+            match waiter.on_error {
+                OnError::Local => {}
+                OnError::Deny => self.end(arrival, Err(error.clone())),
+                OnError::Allow => {
+                    let outcomes = vec![Outcome::UNDECIDED; self.counts.len()].into();
+                    self.end(arrival, Ok(Reply { outcomes, source: Source::Fallback }));
+                }
+            }
+        }
+        if self.queued.is_empty() { None } else { self.ask(now) }
+    }
+
+    /// Ends all calls with an error, because nothing drives the line.
+    pub(super) fn abandon(&mut self, error: &StoreError) {
+        self.is_asking = false;
+        self.spares.clear();
+        for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
+            let is_granted = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Granted(_));
+            if !self.waiters.get(&arrival).is_some_and(is_granted) {
+                self.end(arrival, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Takes the wakers of the calls that have changed. The driver wakes them once the line is unlocked.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        mem::take(&mut self.wakers)
+    }
+
+    fn queue(&mut self, arrival: u64) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        waiter.stage = WaiterStage::Queued;
+        let is_first = self.queued.first().is_none_or(|first| *first > arrival);
+        if self.queued.insert(arrival) {
+            add_units(&mut self.queued_units, &waiter.costs);
+        }
+        if is_first {
+            self.estimate = None;
+        }
+    }
+
+    fn dequeue(&mut self, arrival: u64) {
+        if self.queued.remove(&arrival)
+            && let Some(waiter) = self.waiters.get(&arrival)
+        {
+            for (sum, cost) in self.queued_units.iter_mut().zip(&*waiter.costs) {
+                *sum -= u64::from(*cost);
+            }
+        }
+    }
+
+    fn remove(&mut self, arrival: u64) -> Option<Waiter> {
+        self.waiters.remove(&arrival)
+    }
+
+    fn take_result(&mut self, arrival: u64) -> Poll<Result<Reply, StoreError>> {
+        match self.remove(arrival) {
+            Some(Waiter { stage: WaiterStage::Ended(result), .. }) => Poll::Ready(result),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Ends a call. Its grant, if it has one, becomes a spare.
+    fn end(&mut self, arrival: u64, result: Result<Reply, StoreError>) {
+        self.dequeue(arrival);
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        self.wakers.push(waiter.waker.clone());
+        let stage = mem::replace(&mut waiter.stage, WaiterStage::Ended(result));
+        if let WaiterStage::Granted(grant) = stage {
+            self.granted.remove(&(grant.at, arrival));
+            self.spares.push(grant);
+        }
+    }
+
+    fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {
+        let shortest = if self.settings.is_shared { PAUSE } else { Duration::from_millis(1) };
+        let retry = earliest.saturating_sub(now.local).max(shortest.as_micros() as u64);
+        if let Some(estimate) = &self.estimate {
+            let reply = estimate.rejection(retry, now.local);
+            self.end(arrival, Ok(reply));
+        }
+    }
+
+    /// Rejects the queued calls that cannot be admitted in time.
+    fn scan(&mut self, now: Now) {
+        let is_long = self.queued.len() > MAX_CALLS;
+        if is_long && self.last_scan.is_some_and(|last| now.real < last + 20 * PAUSE) {
+            return;
+        }
+        self.last_scan = Some(now.real);
+        let Some(estimate) = &self.estimate else { return };
+        let mut units = vec![0; self.counts.len()];
+        let mut late = Vec::new();
+        for arrival in &self.queued {
+            let Some(waiter) = self.waiters.get(arrival) else { continue };
+            add_units(&mut units, &waiter.costs);
+            let earliest = estimate.earliest(&self.counts, &units);
+            if earliest > waiter.deadline {
+                late.push((*arrival, earliest));
+                for (sum, cost) in units.iter_mut().zip(&*waiter.costs) {
+                    *sum -= u64::from(*cost);
+                }
+            }
+        }
+        for (arrival, earliest) in late {
+            self.reject(arrival, earliest, now);
+        }
+    }
+
+    /// Returns the earliest time at which the last queued call can be admitted.
+    fn earliest_of_last(&self) -> Option<u64> {
+        let estimate = self.estimate.as_ref()?;
+        Some(estimate.earliest(&self.counts, &self.queued_units))
+    }
+
+    /// Returns the earliest time at which a queued call can be admitted, from the calls of the first request.
+    fn earliest_of(&self, arrival: u64) -> u64 {
+        let Some(estimate) = &self.estimate else { return 0 };
+        let mut units = vec![0; self.counts.len()];
+        for other in self.queued.range(..=arrival).take(MAX_CALLS) {
+            if let Some(waiter) = self.waiters.get(other) {
+                add_units(&mut units, &waiter.costs);
+            }
+        }
+        estimate.earliest(&self.counts, &units)
+    }
+
+    /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
+    fn moment_of(&self, outcomes: &[Outcome], source: Source, now: Now) -> u64 {
+        let of = |outcome: &Outcome| {
+            let is_foreign = self.settings.has_own_clock && source == Source::Redis;
+            let from = if is_foreign { now.local } else { outcome.clock };
+            from.saturating_add(outcome.retry_us)
         };
-        let request = Request::Apply(Op::Decide, call.charges.clone());
-        let reply = UndoOnDrop::new(call.clone().execute(request), undo).await?;
-        if reply.is_allowed() {
-            return Ok(reply);
+        outcomes.iter().map(of).max().unwrap_or(now.local)
+    }
+
+    /// Returns the time of the next request after the store has rejected the first queued call until `at`.
+    fn next_after(&self, at: u64) -> u64 {
+        let Some(bucket) = &self.bucket else { return at };
+        // Half of the reservations that a process may hold: the line asks before it has none.
+        let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u32);
+        for (moment, arrival) in self.granted.iter().rev() {
+            ahead = ahead.saturating_add(self.waiters.get(arrival).map_or(0, Waiter::first_cost));
+            if ahead > half {
+                return at.min(*moment);
+            }
         }
-        let retry = reply.outcomes.iter().map(|outcome| outcome.retry_us).max().unwrap_or(0);
-        if sent.saturating_add(retry) > deadline {
-            return Ok(reply);
+        at
+    }
+
+    /// Gives a grant to the first queued call if its costs agree, or to the call for which it was requested.
+    fn assign(&mut self, arrival: u64, grant: Grant, now: Now) {
+        let first = self.queued.first().copied().filter(|first| self.can_use(*first, &grant, now));
+        let taker = first.or_else(|| self.queued.contains(&arrival).then_some(arrival));
+        match taker {
+            Some(taker) => self.grant(taker, grant),
+            None => self.spares.push(grant),
         }
-        // The store decided between `sent` and now. Counts from now, because a request that comes too early is
-        // rejected again.
-        let at = clock.local().saturating_add(retry).min(deadline);
-        position.expect_at(at);
-        clock.sleep_until_local(at).await;
+    }
+
+    fn can_use(&self, arrival: u64, grant: &Grant, now: Now) -> bool {
+        let waiter = self.waiters.get(&arrival);
+        waiter.is_some_and(|waiter| {
+            waiter.costs == grant.costs && (grant.at <= now.local || grant.at <= waiter.deadline)
+        })
+    }
+
+    fn grant(&mut self, arrival: u64, grant: Grant) {
+        self.dequeue(arrival);
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        self.granted.insert((grant.at, arrival));
+        self.wakers.push(waiter.waker.clone());
+        waiter.stage = WaiterStage::Granted(grant);
+    }
+
+    /// Passes grants that no call uses to the calls behind them. The calls behind move up, so the last grants stay.
+    fn pass_on(&mut self, now: Now) {
+        let mut grants = mem::take(&mut self.spares);
+        grants.sort_unstable_by_key(|grant| grant.at);
+        let Some(first) = grants.first() else { return };
+        let costs = first.costs.clone();
+        let mut behind: Vec<_> = self.granted.range((first.at, 0)..).copied().collect();
+        let grant_of = |arrival: &u64| match &self.waiters.get(arrival)?.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
+        };
+        let held: Vec<_> =
+            behind.iter().filter_map(|(_, arrival)| grant_of(arrival)).cloned().collect();
+        // Calls with other costs cannot move up without a request.
+        if held.iter().chain(&grants).all(|grant| grant.costs == costs)
+            && held.len() == behind.len()
+        {
+            grants.extend(held);
+            grants.sort_by_key(|grant| grant.at);
+            behind.sort_unstable_by_key(|(_, arrival)| *arrival);
+            for (at, arrival) in &behind {
+                self.granted.remove(&(*at, *arrival));
+            }
+            let rest = grants.split_off(behind.len());
+            for ((at, arrival), grant) in behind.into_iter().zip(grants) {
+                self.granted.insert((grant.at, arrival));
+                let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+                if grant.at != at {
+                    self.wakers.push(waiter.waker.clone());
+                }
+                waiter.stage = WaiterStage::Granted(grant);
+            }
+            grants = rest;
+        }
+        for grant in grants {
+            match self.queued.first().copied().filter(|first| self.can_use(*first, &grant, now)) {
+                Some(first) => {
+                    self.grant(first, grant);
+                    self.estimate = None;
+                }
+                None => self.spares.push(grant),
+            }
+        }
+    }
+
+    /// Takes grants from calls that do not take their turn. Returns when to look again.
+    fn expire(&mut self, now: Now) -> WakeTimes {
+        let (half, mut wake) = (self.settings.validity / 2, WakeTimes::default());
+        let mut was_untaken = false;
+        let ahead = (now.local.saturating_add(1), 0);
+        if let Some((at, _)) = self.granted.range(ahead..).next() {
+            // Looks rarely: a call that is polled takes its grant without the driver.
+            wake.local = Some((*at).max(now.local + half.as_micros() as u64 / 2));
+        }
+        for (at, arrival) in self.granted.range(..ahead).copied().collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+            let WaiterStage::Granted(grant) = &mut waiter.stage else { continue };
+            let due = *grant.due.get_or_insert(now.real);
+            let is_void = now.real >= due + 2 * half;
+            let first = self.queued.first().copied();
+            let passes = now.real >= due + half
+                && first.is_some_and(|first| self.costs_agree(first, arrival));
+            if is_void || passes {
+                self.granted.remove(&(at, arrival));
+                was_untaken = true;
+                let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+                let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
+                let WaiterStage::Granted(grant) = stage else { continue };
+                match first.filter(|_| !is_void) {
+                    Some(first) => self.grant(first, grant),
+                    None => self.spares.push(grant),
+                }
+                self.estimate = None;
+            } else {
+                let next = if now.real < due + half { due + half } else { due + 2 * half };
+                wake.real = Some(wake.real.map_or(next, |wake| wake.min(next)));
+            }
+        }
+        if was_untaken {
+            self.ping(now);
+        }
+        wake
+    }
+
+    fn costs_agree(&self, one: u64, other: u64) -> bool {
+        let costs = |arrival| self.waiters.get(&arrival).map(|waiter: &Waiter| &waiter.costs);
+        costs(one) == costs(other)
+    }
+
+    /// Wakes the first queued calls: a call that is not polled then is not asked for.
+    fn ping(&mut self, now: Now) {
+        for arrival in self.queued.iter().take(MAX_PINGED) {
+            let Some(waiter) = self.waiters.get_mut(arrival) else { continue };
+            waiter.pinged.get_or_insert(now.real);
+            self.wakers.push(waiter.waker.clone());
+        }
+    }
+
+    fn wake_first(&mut self) {
+        let first = self.queued.first().and_then(|first| self.waiters.get(first));
+        self.wakers.extend(first.map(|waiter| waiter.waker.clone()));
+    }
+
+    /// Takes spares whose moment has come, to give them back to the store.
+    fn take_return(&mut self, now: Now) -> Option<Returned> {
+        let (due, ahead) = mem::take(&mut self.spares).into_iter().partition(|grant| {
+            // Tokens that were reserved drain from their moment on.
+            grant.at <= now.local || self.bucket.is_none()
+        });
+        self.spares = ahead;
+        Returned::new(&self.counts, due)
+    }
+
+    /// Returns the time of the next request; `None` if nothing is to be asked.
+    fn request_time(&self, now: Now) -> Option<WakeTimes> {
+        let cancels = !self.spares.is_empty() || self.rebooks(now);
+        let again = self.last_request.filter(|_| self.settings.is_shared);
+        let again = again.map(|last| last + LOOK_AGAIN);
+        if self.queued.is_empty() && !cancels {
+            // Another process may have given units back, so that reserved calls can be admitted earlier.
+            let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
+            return again.filter(|_| is_ahead).map(|at| WakeTimes { local: None, real: Some(at) });
+        }
+        let earliest = match self.last_request {
+            Some(last) if self.settings.is_shared && self.pauses => last + PAUSE,
+            _ => now.real,
+        };
+        if cancels || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
+        {
+            return Some(WakeTimes { local: None, real: Some(earliest) });
+        }
+        Some(WakeTimes { local: Some(self.next_request), real: again })
+    }
+
+    /// Returns whether reservations are to be made again, because units were given back, or another process may have
+    /// given units back.
+    fn rebooks(&self, now: Now) -> bool {
+        let last = self.last_request.filter(|_| self.settings.is_shared);
+        let is_due = self.has_changed || last.is_some_and(|last| now.real >= last + LOOK_AGAIN);
+        is_due
+            && self.bucket.is_some()
+            && self.granted.last().is_some_and(|(at, _)| *at > now.local)
+    }
+
+    /// Creates the next request: cancels spare reservations, and asks for the first queued calls.
+    fn ask(&mut self, now: Now) -> Option<Asked> {
+        let (cancelled_units, cancels_at, cancelled) = self.cancel(now);
+        self.put_pinged_to_sleep(now);
+        let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
+        let (runs, calls) = self.runs(calls, now);
+        if runs.is_empty() && cancelled_units.is_none() {
+            self.has_changed = false;
+            return None;
+        }
+        for arrival in &calls {
+            if let Some(waiter) = self.waiters.get_mut(arrival) {
+                waiter.stage = WaiterStage::Asked;
+            }
+        }
+        let counts = match &self.bucket {
+            None => LineCounts::Each(self.counts.clone()),
+            Some(bucket) => {
+                let held = self.granted.range((now.local + 1, 0)..);
+                let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
+                let held = held.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.first_cost()));
+                let reservations =
+                    Reservations { cancelled: cancelled_units, held, most: most_reserved(bucket) };
+                LineCounts::Bucket(bucket.clone(), reservations)
+            }
+        };
+        (self.is_asking, self.has_changed) = (true, false);
+        self.last_request = Some(now.real);
+        Some(Asked { request: LineRequest { counts, calls: runs }, cancels_at, calls, cancelled })
+    }
+
+    /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
+    /// given back, all of them.
+    fn cancel(&mut self, now: Now) -> (Option<CancelledUnits>, Option<Source>, Vec<(u64, Grant)>) {
+        let spares = mem::take(&mut self.spares);
+        let first_spare = spares.iter().map(|grant| grant.at).min();
+        let from = if self.rebooks(now) { Some(now.local + 1) } else { first_spare };
+        let Some(from) = from else { return (None, None, Vec::new()) };
+        let ahead: Vec<_> = self.granted.range((from, 0)..).copied().collect();
+        let mut cancelled = Vec::new();
+        for (at, arrival) in ahead {
+            let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+            let WaiterStage::Granted(grant) = &waiter.stage else { continue };
+            cancelled.push((arrival, grant.clone()));
+            self.granted.remove(&(at, arrival));
+            self.queue(arrival);
+        }
+        let all = cancelled.iter().map(|(_, grant)| grant).chain(&spares);
+        let Some(last) = all.clone().max_by_key(|grant| grant.at) else {
+            return (None, None, cancelled);
+        };
+        let (source, end) = (last.source, last.end);
+        let units = all.filter(|grant| grant.source == source).map(|grant| grant.costs[0]);
+        let units = units.fold(0_u32, u32::saturating_add);
+        (Some(CancelledUnits { units, end }), Some(source), cancelled)
+    }
+
+    /// Puts the calls to sleep that were woken and not polled.
+    fn put_pinged_to_sleep(&mut self, now: Now) {
+        let half = self.settings.validity / 2;
+        let mut asleep = Vec::new();
+        for arrival in self.queued.iter().take(MAX_PINGED) {
+            let pinged = self.waiters.get(arrival).and_then(|waiter| waiter.pinged);
+            if pinged.is_some_and(|pinged| now.real >= pinged + half) {
+                asleep.push(*arrival);
+            }
+        }
+        for arrival in asleep {
+            self.dequeue(arrival);
+            if let Some(waiter) = self.waiters.get_mut(&arrival) {
+                waiter.stage = WaiterStage::Asleep;
+            }
+        }
+    }
+
+    /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
+    fn runs(&self, calls: Vec<u64>, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
+        let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
+        for arrival in calls {
+            let Some(waiter) = self.waiters.get(&arrival) else { continue };
+            let ahead = waiter.deadline.saturating_sub(now.local).min(1 << 52);
+            let wait = if self.bucket.is_some() { ahead } else { 0 };
+            // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
+            let is_second = runs.len() == 1 && self.bucket.is_some();
+            let is_open = |run: &&mut EqualCalls| {
+                let has_time = self.bucket.is_none() || run.wait.min(wait) >= LONG_WAIT;
+                !is_second && has_time && run.costs == waiter.costs
+            };
+            let is_full = runs.len() == MAX_RUNS;
+            if let Some(run) = runs.last_mut().filter(is_open) {
+                run.count += 1;
+                run.wait = run.wait.min(wait);
+            } else if is_full {
+                break;
+            } else {
+                runs.push(EqualCalls { costs: waiter.costs.clone(), count: 1, wait });
+            }
+            included.push(arrival);
+        }
+        (runs, included)
+    }
+
+    fn end_request(&mut self, calls: &[u64]) {
+        self.is_asking = false;
+        for arrival in calls {
+            if let Some(waiter) = self.waiters.get_mut(arrival)
+                && matches!(waiter.stage, WaiterStage::Asked)
+            {
+                waiter.stage = WaiterStage::Queued;
+            }
+        }
+    }
+
+    /// Gives grants back to the calls that held them, because the store has not cancelled them.
+    fn restore(&mut self, cancelled: Vec<(u64, Grant)>) {
+        for (arrival, grant) in cancelled {
+            if self.queued.contains(&arrival) {
+                self.grant(arrival, grant);
+            }
+        }
     }
 }
 
-/// Rejects a call whose turn comes too late. Returns the state of its counts, and at least the wait until its turn.
-async fn reject(call: &WaitingCall, earliest: u64) -> Result<Reply, StoreError> {
-    let turn = earliest.saturating_sub(call.clock().local());
-    let request = Request::Apply(Op::Peek, call.charges.clone());
-    let reply = call.clone().execute(request).await?;
-    let mut outcomes = reply.outcomes.to_vec();
-    if let Some(first) = outcomes.first_mut() {
-        first.allowed = false;
-        first.retry_us = first.retry_us.max(turn);
-    }
-    Ok(Reply { outcomes: OneOrMany::from(outcomes), ..reply })
-}
-
-/// A position in a line. Dropping it leaves the line.
-struct LinePosition<'a> {
-    call: &'a WaitingCall,
-    line: Arc<Line>,
-    cost: u32,
-    is_first: bool,
-}
-
-impl<'a> LinePosition<'a> {
-    fn enter(call: &'a WaitingCall) -> Self {
-        let cost = call.charges.first().map_or(0, |charge| charge.cost);
-        let mut lines = lock(&call.waiting.lines.lines);
-        let line = Arc::clone(lines.entry(call.key_id).or_default());
-        let mut state = lock(&line.state);
-        state.waiters += 1;
-        state.units += u64::from(cost);
-        drop(state);
-        // Unlocked last, so that another call that leaves the line observes this call.
-        drop(lines);
-        Self { call, line, cost, is_first: false }
-    }
-
-    /// Records that this call is the first, and expects to be admitted at the time `at`.
-    fn expect_at(&mut self, at: u64) {
-        self.is_first = true;
-        lock(&self.line.state).first = Some(at);
-    }
-
-    /// Returns the earliest time at which the last call in the line can be admitted; 0 if that is not known.
-    fn earliest(&self) -> u64 {
-        let state = lock(&self.line.state);
-        let Some(at) = state.first.filter(|_| state.waiters > 1) else { return 0 };
-        let rest = self.call.charges.first();
-        at.saturating_add(rest.map_or(0, |charge| least_time(&charge.terms, state.units)))
-    }
-}
-
-/// Returns the shortest time between the first and the last admission of a line whose calls take `units` units in
-/// total.
-fn least_time(terms: &Terms, units: u64) -> u64 {
-    let threshold = u64::from(terms.threshold());
-    // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
-    let windows = |whole: u64| {
-        units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
-    };
-    match terms.algorithm() {
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            // The bucket can be full when the first call is admitted, because that call may wait for another limit.
-            let missing = u128::from(units.saturating_sub(terms.capacity().into()));
-            let refill = missing * u128::from(terms.rate().token) / u128::from(terms.rate().drain);
-            u64::try_from(refill).unwrap_or(u64::MAX)
-        }
-        Algorithm::Sliding => windows(1),
-        Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
-    }
-}
-
-impl Drop for LinePosition<'_> {
-    fn drop(&mut self) {
-        let mut lines = lock(&self.call.waiting.lines.lines);
-        let mut state = lock(&self.line.state);
-        state.waiters -= 1;
-        state.units -= u64::from(self.cost);
-        if self.is_first {
-            state.first = None;
-        }
-        if state.waiters == 0 {
-            lines.remove(&self.call.key_id);
+impl Waiter {
+    fn into_grant(self) -> Option<Grant> {
+        match self.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
         }
     }
+
+    fn first_cost(&self) -> u32 {
+        self.costs.first().copied().unwrap_or(0)
+    }
+}
+
+impl WakeTimes {
+    fn has_come(self, now: Now) -> bool {
+        self.local.is_some_and(|at| at <= now.local) || self.real.is_some_and(|at| at <= now.real)
+    }
+
+    fn or_earlier(self, other: Self) -> Self {
+        let local = self.local.into_iter().chain(other.local).min();
+        let real = self.real.into_iter().chain(other.real).min();
+        Self { local, real }
+    }
+}
+
+fn add_units(sums: &mut [u64], costs: &[u32]) {
+    for (sum, cost) in sums.iter_mut().zip(costs) {
+        *sum += u64::from(*cost);
+    }
+}
+
+/// Returns the most tokens that a process reserves in a bucket: what refills in a second.
+fn most_reserved(bucket: &BucketCharge) -> u32 {
+    let rate = bucket.charge().terms.rate();
+    let tokens = RESERVED_AHEAD * u128::from(rate.drain) / u128::from(rate.token);
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }

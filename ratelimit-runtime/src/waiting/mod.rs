@@ -1,47 +1,78 @@
 //! Waiting calls: the limiter admits them first come, first served. A call is admitted within its wait, or rejected.
 //! A call that is dropped takes nothing.
 //!
-//! A bucket can compute when it will admit a call, so a call reserves that moment and sleeps until then:
-//! `reservations`. With the other algorithms, and with several limits, calls wait in a line of this process, and
-//! the first call sends requests: `line`.
+//! Calls of a process that wait for the same counts are in a [`Line`](line::Line). On Redis, a task of the background
+//! thread drives a line: `driver.rs`. On the embedded store, the waiting calls drive it: `call.rs`.
 
+mod call;
+mod driver;
+mod estimate;
+mod grant;
 mod line;
-mod reservations;
 
-use std::pin::Pin;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
+use self::call::WaitingCall;
+use self::line::{Line, LineSettings};
 use crate::algorithm::Op;
-use crate::backend::Backend;
-use crate::clock::Clock;
+use crate::backend::{Backend, GivenBack};
 use crate::key::KeyId;
 use crate::limit::Policy;
-use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, Charge, OneOrMany, Reply, Request};
+use crate::reply::StoreError;
+use crate::store::{Charge, OneOrMany, Reply, Request};
 
 /// The waiting calls of a limiter.
 pub(crate) struct Waiting {
     backend: Arc<Backend>,
-    lines: line::Lines,
-    reservations: reservations::ReservationQueues,
+    lines: Mutex<Lines>,
+    /// Notified when a line of Redis has nothing left to do.
+    rested: Notify,
+    /// Why units could not be given back.
+    lost: Mutex<Option<StoreError>>,
 }
 
-/// A call that waits.
-#[derive(Clone)]
-struct WaitingCall {
-    waiting: Arc<Waiting>,
+/// The lines of a limiter.
+#[derive(Default)]
+struct Lines {
+    /// The lines by their counts: a line of several counts occurs once for each. A line exists while it holds a call or
+    /// a grant.
+    by_count: HashMap<KeyId, Vec<Arc<SharedLine>>>,
+    /// Whether the limiter was shut down.
+    is_closed: bool,
+}
+
+/// A line, its policy, and the task that drives it.
+struct SharedLine {
+    line: Mutex<Line>,
+    /// The policy of the call that created the line: of its scope, and of the reports about its requests.
     policy: Policy,
-    charges: OneOrMany<Arc<Charge>>,
-    /// The combined id of all counts of the call.
-    key_id: KeyId,
+    /// Notified when the line changes; its driver waits for that.
+    changed: Notify,
+    is_driven: AtomicBool,
 }
 
 impl Waiting {
     pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
-        let (lines, reservations) = Default::default();
-        Arc::new(Self { backend, lines, reservations })
+        let waiting = Arc::new(Self {
+            backend,
+            lines: Mutex::default(),
+            rested: Notify::new(),
+            lost: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&waiting);
+        waiting.backend.on_give_back(move |given_back| {
+            if let Some(waiting) = weak.upgrade() {
+                waiting.observe(given_back);
+            }
+        });
+        waiting
     }
 
     /// Waits up to `wait` until the call is admitted. Returns a rejection once it is known that the call cannot be
@@ -52,84 +83,132 @@ impl Waiting {
         charges: OneOrMany<Arc<Charge>>,
         wait: Duration,
     ) -> Result<Reply, StoreError> {
-        let clock = self.backend.clock();
-        if !clock.can_sleep() {
+        if !self.backend.clock().can_sleep() {
             return Err(StoreError::NoRuntime);
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let deadline = clock.local().saturating_add(wait);
-        let key_id = KeyId::combine(charges.iter().map(|charge| charge.key_id));
-        let bucket = match &charges {
-            OneOrMany::One(charge) => BucketCharge::new(Arc::clone(charge)),
-            OneOrMany::Many(_) => None,
+        let Some((line, arrival)) = self.enter(policy, &charges, wait) else {
+            return self.backend.execute(policy, Request::Apply(Op::Decide, charges)).await;
         };
-        let call = WaitingCall { waiting: self, policy, charges, key_id };
-        match bucket {
-            Some(bucket) => reservations::admit(&call, &bucket, deadline).await,
-            None => line::admit(&call, deadline).await,
+        let mut call = WaitingCall::new(self, line, arrival);
+        poll_fn(|context| call.poll(context)).await
+    }
+
+    /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let mut lines = lock(&self.lines);
+        lines.is_closed = true;
+        let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
+        drop(lines);
+        for line in all {
+            lock(&line.line).close(&StoreError::ShuttingDown);
+            self.drive(&line);
         }
     }
-}
 
-impl WaitingCall {
-    fn backend(&self) -> &Backend {
-        &self.waiting.backend
-    }
-
-    fn clock(&self) -> &Clock {
-        self.backend().clock()
-    }
-
-    /// Executes a request about the charges of this call.
-    async fn execute(self, request: Request) -> Result<Reply, StoreError> {
-        self.backend().execute(self.policy, request).await
-    }
-
-    /// Gives back the units that `source` charged for this call.
-    async fn refund(self, source: Source) {
-        for charge in self.charges.iter() {
-            let request = Request::give_back(Op::Refund, Arc::clone(charge));
-            // A failure is not reported, because the caller has dropped the call.
-            let _ = self.backend().give_back(self.policy, source, request).await;
+    /// Completes once no line holds units of a call. Returns why units could not be given back.
+    pub(crate) async fn rested(&self) -> Result<(), StoreError> {
+        loop {
+            let rested = self.rested.notified();
+            let mut rested = pin!(rested);
+            rested.as_mut().enable();
+            let is_at_rest = {
+                let lines = lock(&self.lines);
+                let mut all = lines.by_count.values().flatten();
+                all.all(|line| !lock(&line.line).holds_units())
+            };
+            if is_at_rest {
+                return lock(&self.lost).take().map_or(Ok(()), Err);
+            }
+            rested.await;
         }
     }
-}
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
-/// A request whose effect is undone if the future is dropped before the reply.
-struct UndoOnDrop<T: Send + 'static> {
-    reply: Option<Boxed<T>>,
-    undo: Option<Box<dyn FnOnce(T) -> Boxed<()> + Send>>,
-}
-
-impl<T: Send + 'static> UndoOnDrop<T> {
-    fn new<U: Future<Output = ()> + Send + 'static>(
-        reply: impl Future<Output = T> + Send + 'static,
-        undo: impl FnOnce(T) -> U + Send + 'static,
-    ) -> Self {
-        let undo = Box::new(|reply| Box::pin(undo(reply)) as Boxed<()>);
-        Self { reply: Some(Box::pin(reply)), undo: Some(undo) }
+    /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
+    pub(crate) fn is_settled(&self) -> bool {
+        let lines = lock(&self.lines);
+        let mut all = lines.by_count.values().flatten();
+        all.all(|line| lock(&line.line).is_settled(self.now()))
     }
-}
 
-impl<T: Send + 'static> Future for UndoOnDrop<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let reply = self.reply.as_mut().expect("polled after it was ready");
-        let reply = std::task::ready!(reply.as_mut().poll(context));
-        self.reply = None;
-        Poll::Ready(reply)
+    /// Returns the number of lines; for tests.
+    pub(crate) fn lines(&self) -> usize {
+        lock(&self.lines).by_count.len()
     }
-}
 
-impl<T: Send + 'static> Drop for UndoOnDrop<T> {
-    fn drop(&mut self) {
-        if let (Some(reply), Some(undo)) = (self.reply.take(), self.undo.take())
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(async { undo(reply.await).await });
+    /// Adds a call to the line of its counts, and creates the line if there is none. Returns the number of the call in
+    /// the line; `None` after the limiter was shut down.
+    fn enter(
+        &self,
+        policy: Policy,
+        charges: &OneOrMany<Arc<Charge>>,
+        wait: u64,
+    ) -> Option<(Arc<SharedLine>, u64)> {
+        let costs = charges.map(|charge| charge.cost);
+        let (now, on_error) = (self.now(), self.backend.on_error(policy));
+        // Locked until the call is in the line, because an empty line is removed.
+        let mut lines = lock(&self.lines);
+        let first = charges.first().map_or(KeyId::NONE, |charge| charge.key_id);
+        if lines.is_closed {
+            return None;
+        }
+        let known = lines.by_count.get(&first).into_iter().flatten();
+        let is_shared = self.backend.is_shared(policy);
+        let mut known = known.filter(|known| lock(&known.line).is_of(charges, is_shared));
+        let line = known.next().cloned().unwrap_or_else(|| {
+            let line = self.new_line(policy, charges, is_shared);
+            for charge in charges.iter() {
+                lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
+            }
+            line
+        });
+        let arrival = lock(&line.line).enter(costs, now.local.saturating_add(wait), on_error, now);
+        Some((line, arrival))
+    }
+
+    fn new_line(
+        &self,
+        policy: Policy,
+        charges: &OneOrMany<Arc<Charge>>,
+        is_shared: bool,
+    ) -> Arc<SharedLine> {
+        let settings = LineSettings {
+            is_shared,
+            has_own_clock: is_shared && self.backend.clock().is_of_store(),
+            validity: self.backend.deadline(),
+        };
+        let line = Mutex::new(Line::new(charges.clone(), settings));
+        let (changed, is_driven) = Default::default();
+        Arc::new(SharedLine { line, policy, changed, is_driven })
+    }
+
+    /// Removes a line that holds nothing.
+    fn remove_if_empty(&self, line: &Arc<SharedLine>) {
+        let mut lines = lock(&self.lines);
+        let inner = lock(&line.line);
+        if !inner.is_empty() {
+            return;
+        }
+        for charge in inner.counts() {
+            if let Some(of_count) = lines.by_count.get_mut(&charge.key_id) {
+                of_count.retain(|other| !Arc::ptr_eq(other, line));
+                if of_count.is_empty() {
+                    lines.by_count.remove(&charge.key_id);
+                }
+            }
+        }
+    }
+
+    /// Observes that units were given back to a count, and wakes the lines of the count.
+    fn observe(self: &Arc<Self>, given_back: GivenBack) {
+        let lines = lock(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
+        for line in lines {
+            if given_back.is_reset {
+                lock(&line.line).observe_reset(self.now());
+            } else {
+                lock(&line.line).observe_give_back(given_back.end);
+            }
+            self.drive(&line);
         }
     }
 }

@@ -19,14 +19,16 @@ use std::future::ready;
 use std::sync::{Arc, PoisonError};
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
 
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
-use super::{BucketCharge, Charge, OneOrMany, Reply, Request, Store};
+use super::{
+    CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, OneOrMany, Reply,
+    Request, Reservations, Store,
+};
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::{BucketOp, Op, Outcome, match_algorithm, with_state};
 use crate::clock::Clock;
@@ -78,7 +80,7 @@ impl Embedded {
             Request::Apply(op, OneOrMany::Many(charges)) => {
                 OneOrMany::Many(self.apply_many(*op, charges))
             }
-            Request::ApplyAhead(op, bucket) => OneOrMany::One(self.apply_ahead(*op, bucket)),
+            Request::Line(line) => OneOrMany::Many(self.apply_line(line)),
         };
         Reply { outcomes, source }
     }
@@ -101,39 +103,13 @@ impl Embedded {
         outcome
     }
 
-    fn apply_ahead(&self, op: BucketOp, bucket: &BucketCharge) -> Outcome {
-        let Charge { terms, key_id, cost, .. } = &**bucket.charge();
-        let clock = self.clock.local();
-        let mut shard = self.shard(shard_of(*key_id));
-        let mut new = None::<Bucket>;
-        let outcome = shard.state(*key_id, &mut new).apply_ahead(op, terms, clock, *cost);
-        if let Some(state) = new {
-            add(shard, *key_id, state, clock);
-        }
-        outcome
-    }
-
     /// Applies an operation to several counts. Twin of `lua/all.lua`.
     fn apply_many(&self, op: Op, charges: &[Arc<Charge>]) -> Vec<Outcome> {
-        let clock = self.clock.local();
-        // Every call locks shards in ascending order, so no two calls wait for each other.
-        let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        let shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
-        change(shards, |shards| {
-            let mut apply = |op, charge: &Charge| {
-                let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
-                with_state!(charge.terms.algorithm(), S => {
-                    let mut new = None::<S>;
-                    let outcome = shards[at].apply(op, charge.into(), clock, &mut new);
-                    if let Some(state) = new {
-                        shards[at].add(charge.key_id, state, clock);
-                    }
-                    outcome
-                })
+        self.with_counts(charges, |apply| {
+            let mut apply_all = |op| {
+                let apply = |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost);
+                charges.iter().enumerate().map(apply).collect()
             };
-            let mut apply_all = |op| charges.iter().map(|charge| apply(op, charge)).collect();
             match op {
                 Op::Decide => {
                     let peeked: Vec<Outcome> = apply_all(Op::Peek);
@@ -142,6 +118,74 @@ impl Embedded {
                 }
                 Op::Peek | Op::Refund | Op::Return { .. } => apply_all(op),
             }
+        })
+    }
+
+    /// Decides the calls of a line. Twin of `lua/line.lua`.
+    fn apply_line(&self, LineRequest { counts, calls }: &LineRequest) -> Vec<Outcome> {
+        match counts {
+            LineCounts::Each(charges) => self.with_counts(charges, |apply| {
+                let mut outcomes = Vec::new();
+                for EqualCalls { costs, count, .. } in calls {
+                    for _ in 0..*count {
+                        let mut apply_all = |op| {
+                            let costs = costs.iter().enumerate();
+                            costs.map(|(index, cost)| apply(index, op, *cost)).collect()
+                        };
+                        let peeked: Vec<Outcome> = apply_all(Op::Peek);
+                        if !peeked.iter().all(|outcome| outcome.allowed) {
+                            outcomes.extend(peeked);
+                            return outcomes;
+                        }
+                        outcomes.append(&mut apply_all(Op::Decide));
+                    }
+                }
+                outcomes
+            }),
+            LineCounts::Bucket(bucket, reservations) => {
+                let Charge { terms, key_id, .. } = &**bucket.charge();
+                let clock = self.clock.local();
+                let mut shard = self.shard(shard_of(*key_id));
+                let mut new = None::<Bucket>;
+                let state = shard.state(*key_id, &mut new);
+                let outcomes = reserve(*reservations, calls, |op, cost| {
+                    state.apply_ahead(op, terms, clock, cost)
+                });
+                if let Some(state) = new {
+                    add(shard, *key_id, state, clock);
+                }
+                outcomes
+            }
+        }
+    }
+
+    /// Locks the shards of several counts. Passes a function to `work` that applies an operation to the count with an
+    /// index.
+    fn with_counts<T>(
+        &self,
+        charges: &[Arc<Charge>],
+        work: impl FnOnce(&mut dyn FnMut(usize, Op, u32) -> Outcome) -> T,
+    ) -> T {
+        let clock = self.clock.local();
+        // Every call locks shards in ascending order, so no two calls wait for each other.
+        let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
+        change(shards, |shards| {
+            work(&mut |index, op, cost| {
+                let charge = &charges[index];
+                let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
+                with_state!(charge.terms.algorithm(), S => {
+                    let mut new = None::<S>;
+                    let charge = LocalCharge { cost, ..(&**charge).into() };
+                    let outcome = shards[at].apply(op, charge, clock, &mut new);
+                    if let Some(state) = new {
+                        shards[at].add(charge.key_id, state, clock);
+                    }
+                    outcome
+                })
+            })
         })
     }
 
@@ -167,6 +211,43 @@ impl Drop for Embedded {
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
     }
+}
+
+/// Cancels and reserves moments of a bucket. `apply` applies an operation to it.
+fn reserve(
+    Reservations { cancelled, mut held, most }: Reservations,
+    calls: &[EqualCalls],
+    mut apply: impl FnMut(BucketOp, u32) -> Outcome,
+) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    if let Some(CancelledUnits { units, end }) = cancelled {
+        let outcome = apply(BucketOp::Cancel { end }, units);
+        outcomes.push(outcome);
+        if !outcome.allowed {
+            return outcomes;
+        }
+    }
+    let mut reserved = 0;
+    for EqualCalls { costs, count, wait } in calls {
+        let cost = costs.first().copied().unwrap_or(0);
+        for _ in 0..*count {
+            let may_reserve = held == 0 || held.saturating_add(cost) <= most;
+            let wait = if may_reserve { *wait } else { 0 };
+            let outcome = apply(BucketOp::Reserve { wait }, cost);
+            outcomes.push(outcome);
+            if !outcome.allowed {
+                return outcomes;
+            }
+            if outcome.retry_us > 0 {
+                held = held.saturating_add(cost);
+                reserved += 1;
+                if reserved == MAX_RESERVED {
+                    return outcomes;
+                }
+            }
+        }
+    }
+    outcomes
 }
 
 #[inline(never)]
@@ -215,9 +296,5 @@ impl Store for Embedded {
 
     fn source(&self) -> Source {
         Source::Embedded
-    }
-
-    fn deadline(&self) -> Duration {
-        Duration::MAX
     }
 }

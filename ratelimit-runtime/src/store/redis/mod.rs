@@ -8,6 +8,7 @@ mod cluster;
 mod connect;
 mod connection;
 mod failure;
+mod line;
 mod node;
 mod prefix;
 mod primary;
@@ -36,7 +37,7 @@ use self::node::{Node, ServerLookup};
 pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
 use self::rollback::SlotGroup;
-use self::script::{REPLY, Script, ScriptOp, decode_reply};
+use self::script::{REPLY, Script, decode_reply};
 use self::sentinel::Sentinels;
 use super::{Charge, OneOrMany, Reply, Request, Store};
 use crate::algorithm::{Op, Outcome};
@@ -124,8 +125,11 @@ impl Store for Redis {
                 let outcomes = OneOrMany::Many(servers.apply_many(op, charges, by).await?);
                 return Ok(Reply { outcomes, source: Source::Redis });
             }
-            Request::Apply(op, OneOrMany::One(charge)) => (ScriptOp::from(op), charge),
-            Request::ApplyAhead(op, bucket) => (ScriptOp::from(op), bucket.into_charge()),
+            Request::Apply(op, OneOrMany::One(charge)) => (op, charge),
+            Request::Line(line) => {
+                let outcomes = OneOrMany::Many(servers.decide_line(line, by).await?);
+                return Ok(Reply { outcomes, source: Source::Redis });
+            }
         };
         let outcome = servers.apply_one(op, &charge, by).await?;
         Ok(Reply::one(outcome, Source::Redis))
@@ -167,10 +171,6 @@ impl Store for Redis {
 
     fn source(&self) -> Source {
         Source::Redis
-    }
-
-    fn deadline(&self) -> Duration {
-        self.servers.deadline
     }
 }
 
@@ -240,12 +240,7 @@ impl Servers {
     }
 
     /// Applies an operation to one charge.
-    async fn apply_one(
-        &self,
-        op: impl Into<ScriptOp>,
-        charge: &Charge,
-        by: Instant,
-    ) -> Result<Outcome, StoreError> {
+    async fn apply_one(&self, op: Op, charge: &Charge, by: Instant) -> Result<Outcome, StoreError> {
         let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
             script: Script::of(terms),
@@ -301,18 +296,27 @@ impl Servers {
             arguments: script::arguments_of_all(op, parts, self.clock.sent()),
             is_atomic: true,
         };
-        let reply = match self.run_for(&call, by).await? {
-            Value::BulkString(reply) => reply,
-            reply => {
-                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
-                self.back_off_from_replica(&error);
-                return Err(error);
-            }
-        };
+        let reply = self.run_for_group(&call, by).await?;
         if reply.len() != group.len() * REPLY {
             return Err(unexpected());
         }
         reply.chunks(REPLY).map(|reply| decode_reply(reply).ok_or_else(unexpected)).collect()
+    }
+
+    /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
+    async fn run_for_group(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            reply => {
+                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
+                self.back_off_from_replica(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Opens the breaker if an error that a script has caught shows that the server is a replica.

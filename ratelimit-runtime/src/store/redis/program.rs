@@ -46,6 +46,7 @@ const ANSWER: &str = include_str!("../../../lua/answer.lua");
 const SEVERAL: &str = include_str!("../../../lua/several.lua");
 const ALL: &str = include_str!("../../../lua/all.lua");
 const BATCH: &str = include_str!("../../../lua/batch.lua");
+const LINE: &str = include_str!("../../../lua/line.lua");
 const RESET: &str = include_str!("../../../lua/reset.lua");
 const BY_HAND: &str = include_str!("../../../lua/by_hand.lua");
 
@@ -197,6 +198,11 @@ pub(crate) fn batch() -> String {
     over_several(BATCH)
 }
 
+/// Returns the script that decides the calls of a line.
+pub(crate) fn line() -> String {
+    over_several(LINE)
+}
+
 /// Returns the script that removes the state of a sliding log.
 pub(crate) fn reset() -> String {
     RESET.to_owned()
@@ -228,6 +234,7 @@ pub fn text(name: &str) -> Option<String> {
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "all" => all(),
         "batch" => batch(),
+        "line" => line(),
         "reset" => reset(),
         _ => return None,
     })
@@ -248,7 +255,7 @@ mod tests {
             // A new operation must also be added to the list in the line above.
             Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => ScriptOp::from(op),
         });
-        let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { moment: 0 }];
+        let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { end: 0 }];
         let of_buckets = of_buckets.map(|op| match op {
             BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
         });
@@ -331,7 +338,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "line", "reset"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

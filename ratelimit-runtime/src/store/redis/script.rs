@@ -8,6 +8,7 @@ use super::program::{self, Form};
 use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::limit::Terms;
 use crate::reply::StoreError;
+use crate::store::{CancelledUnits, EqualCalls, LineCounts, LineRequest, Reservations};
 
 /// The text of a script, and its hash.
 pub(super) struct Script {
@@ -32,6 +33,12 @@ impl Script {
     /// Returns the script that decides many calls, each by itself.
     pub(super) fn batch() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch()));
+        &SCRIPT
+    }
+
+    /// Returns the script that decides the calls of a line.
+    pub(super) fn line() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::line()));
         &SCRIPT
     }
 
@@ -112,7 +119,7 @@ impl From<BucketOp> for ScriptOp {
     fn from(op: BucketOp) -> Self {
         let (word, moment) = match op {
             BucketOp::Reserve { wait } => ("reserve", wait),
-            BucketOp::Cancel { moment } => ("cancel", moment),
+            BucketOp::Cancel { end } => ("cancel", end),
         };
         Self { word, moment }
     }
@@ -170,6 +177,29 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
     out.extend(count.to_be_bytes());
 }
 
+/// Returns the arguments of `lua/line.lua`.
+pub(super) fn arguments_of_line(line: &LineRequest, clock: Option<u64>) -> Vec<Vec<u8>> {
+    let reservations = match line.counts {
+        LineCounts::Each(_) => Reservations::default(),
+        LineCounts::Bucket(_, reservations) => reservations,
+    };
+    let CancelledUnits { units, end } =
+        reservations.cancelled.unwrap_or(CancelledUnits { units: 0, end: 0 });
+    let mut runs = Vec::with_capacity(19 + 16 * line.calls.len());
+    put_7(&mut runs, end);
+    for number in [units, reservations.held, reservations.most] {
+        runs.extend(number.to_be_bytes());
+    }
+    for EqualCalls { costs, count, wait } in &line.calls {
+        runs.extend(count.to_be_bytes());
+        put_7(&mut runs, *wait);
+        costs.iter().for_each(|cost| runs.extend(cost.to_be_bytes()));
+    }
+    let clock = clock.map_or_else(Vec::new, packed_clock);
+    let limits = line.counts.charges().iter().map(|charge| packed_limit(&charge.terms));
+    [runs, clock].into_iter().chain(limits).collect()
+}
+
 /// Packs a limit for `lua/several.lua`.
 fn packed_limit(terms: &Terms) -> Vec<u8> {
     let form = Form::of(terms);
@@ -206,6 +236,22 @@ pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
 
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
 pub(super) const LEASED: u32 = u32::MAX;
+
+/// Returns the outcome of an admitted call after which `units` more units were charged at the same moment. `last` is
+/// the outcome of the last of these charges, and `slack` is from its reply.
+pub(super) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
+    let sooner = if terms.algorithm().is_bucket() && slack != LEASED {
+        // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
+        (u64::from(slack) + units * terms.rate().token) / terms.rate().drain
+    } else {
+        0
+    };
+    Outcome {
+        remaining: last.remaining.saturating_add(units as u32),
+        reset_us: last.reset_us.saturating_sub(sooner),
+        ..last
+    }
+}
 
 /// Converts the error message of one entry.
 pub(super) fn error_of(message: &str, key: &[u8]) -> StoreError {

@@ -5,7 +5,6 @@ use std::slice;
 use redis::Value;
 
 use crate::algorithm::Outcome;
-use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::script::{self, REPLY};
@@ -82,22 +81,6 @@ impl EntryOutcome {
             return self.rejected;
         }
         let later = (self.admitted - 1 - index) as u64;
-        before(self.last, &charge.terms, later * u64::from(charge.cost), self.slack)
-    }
-}
-
-/// Returns the outcome of an admitted call after which `units` more units were charged at the same moment. `last` is
-/// the outcome of the last of these charges.
-fn before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
-    let sooner = if terms.algorithm().is_bucket() && slack != script::LEASED {
-        // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
-        (u64::from(slack) + units * terms.rate().token) / terms.rate().drain
-    } else {
-        0
-    };
-    Outcome {
-        remaining: last.remaining.saturating_add(units as u32),
-        reset_us: last.reset_us.saturating_sub(sooner),
-        ..last
+        script::outcome_before(self.last, &charge.terms, later * u64::from(charge.cost), self.slack)
     }
 }

@@ -1,0 +1,46 @@
+//! Observes units that are given back to a count: removes the cached rejection of the count, and wakes the calls that
+//! wait for it.
+
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+
+use super::rejections::RejectionCache;
+use crate::key::KeyId;
+
+/// Units that were given back to a count.
+#[derive(Clone, Copy)]
+pub(crate) struct GivenBack {
+    pub(crate) key_id: KeyId,
+    /// The time of the full bucket since, by the clock of the store, if it is known.
+    pub(crate) end: Option<u64>,
+    /// Whether all units were given back.
+    pub(crate) is_reset: bool,
+}
+
+/// The observers of units that are given back.
+pub(crate) struct GiveBacks {
+    pub(super) rejections: RejectionCache,
+    listener: OnceCell<Box<dyn Fn(GivenBack) + Send + Sync>>,
+}
+
+impl GiveBacks {
+    /// Creates the observers. `caches_rejections` says whether the rejections of a shared store are cached.
+    pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
+        let rejections = RejectionCache::new(caches_rejections);
+        Arc::new(Self { rejections, listener: OnceCell::new() })
+    }
+
+    /// Sets the function that is called with each count to which units were given back.
+    pub(super) fn listen(&self, listener: impl Fn(GivenBack) + Send + Sync + 'static) {
+        let is_first = self.listener.set(Box::new(listener)).is_ok();
+        debug_assert!(is_first, "a limiter sets its listener once");
+    }
+
+    pub(crate) fn observe(&self, given_back: GivenBack) {
+        self.rejections.forget(given_back.key_id);
+        if let Some(listener) = self.listener.get() {
+            listener(given_back);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Decides the calls of a line. Caller of `lua/line.lua`.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::script::{self, REPLY, Script};
+use super::{ScriptCall, Servers, unexpected};
+use crate::algorithm::{Op, Outcome};
+use crate::limit::Terms;
+use crate::reply::StoreError;
+use crate::store::{Charge, EqualCalls, LineCounts, LineRequest, OneOrMany};
+
+impl Servers {
+    /// Decides the calls of a line in their order, until one is rejected. Returns the outcomes as
+    /// [`Request::Line`](crate::store::Request::Line) says.
+    pub(super) async fn decide_line(
+        self: &Arc<Self>,
+        line: LineRequest,
+        by: Instant,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let charges = line.counts.charges();
+        let slot = |charge: &Arc<Charge>| self.slot(&charge.count_name);
+        if let [first, rest @ ..] = charges
+            && rest.iter().any(|charge| slot(charge) != slot(first))
+        {
+            return self.decide_line_by_slots(charges, &line.calls, by).await;
+        }
+        let call = ScriptCall {
+            script: Script::line(),
+            keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
+            arguments: script::arguments_of_line(&line, self.clock.sent()),
+            is_atomic: true,
+        };
+        let reply = self.run_for_group(&call, by).await?;
+        decode(&reply, &line).ok_or_else(unexpected)
+    }
+
+    /// Decides the calls of a line whose counts are in several hash slots.
+    async fn decide_line_by_slots(
+        self: &Arc<Self>,
+        charges: &[Arc<Charge>],
+        runs: &[EqualCalls],
+        by: Instant,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = Vec::new();
+        for EqualCalls { costs, count, .. } in runs {
+            let of = |calls: u32| {
+                let charge = |(charge, cost): (&Arc<Charge>, &u32)| {
+                    Arc::new(Charge { cost: cost.saturating_mul(calls), ..(**charge).clone() })
+                };
+                charges.iter().zip(&**costs).map(charge).collect::<Vec<_>>()
+            };
+            let peeked = self.peek_by_slots(&self.groups(of(0)), by).await?;
+            let fitting = peeked.iter().zip(&**costs);
+            let fitting =
+                fitting.filter_map(|(outcome, cost)| outcome.remaining.checked_div(*cost));
+            let fitting = fitting.min().unwrap_or(*count).min(*count);
+            if fitting > 0 {
+                let decided = self.decide_by_slots(self.groups(of(fitting)), by).await?;
+                // If another call took units in the meantime, the line is decided later.
+                let is_admitted = decided.iter().all(|outcome| outcome.allowed);
+                if is_admitted {
+                    for index in 0..fitting {
+                        let later = u64::from(fitting - 1 - index);
+                        outcomes.extend(before(&decided, charges, costs, later, &[]));
+                    }
+                }
+                if is_admitted && fitting == *count {
+                    continue;
+                }
+            }
+            let rejected = self.apply_many(Op::Peek, of(1), by).await?;
+            if !rejected.iter().all(|outcome| outcome.allowed) {
+                outcomes.extend(rejected);
+            }
+            break;
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Returns the outcomes of a call after which `later` equal calls were charged. `last` has the outcomes of the last of
+/// them, with the slacks of their replies.
+fn before(
+    last: &[Outcome],
+    charges: &[Arc<Charge>],
+    costs: &OneOrMany<u32>,
+    later: u64,
+    slacks: &[u32],
+) -> Vec<Outcome> {
+    let outcomes = last.iter().zip(charges).zip(&**costs).enumerate();
+    let before = |(index, ((last, charge), cost)): (usize, ((&Outcome, &Arc<Charge>), &u32))| {
+        let slack = slacks.get(index).copied().unwrap_or(0);
+        let terms: &Terms = &charge.terms;
+        script::outcome_before(*last, terms, later * u64::from(*cost), slack)
+    };
+    outcomes.map(before).collect()
+}
+
+/// Decodes a reply of `lua/line.lua`; `None` if it is malformed.
+fn decode(mut reply: &[u8], line: &LineRequest) -> Option<Vec<Outcome>> {
+    let charges = line.counts.charges();
+    let mut outcomes = Vec::new();
+    if let LineCounts::Bucket(_, reservations) = &line.counts
+        && reservations.cancelled.is_some()
+    {
+        outcomes.push(script::decode_reply(take(&mut reply, REPLY)?)?);
+    }
+    let mut runs = line.calls.iter();
+    // The costs of the current run, and its calls that have no outcome yet.
+    let (mut costs, mut left) = (None, 0);
+    while !reply.is_empty() {
+        let calls = u32::from_be_bytes(*take(&mut reply, 4)?.first_chunk()?);
+        let replies = take(&mut reply, REPLY * charges.len())?;
+        let last = replies.chunks(REPLY).map(script::decode_reply).collect::<Option<Vec<_>>>()?;
+        if calls == 0 {
+            outcomes.extend(last);
+            continue;
+        }
+        let slacks = replies.chunks(REPLY).map(script::decode_slack).collect::<Option<Vec<_>>>()?;
+        if left == 0 {
+            let run = runs.next()?;
+            (costs, left) = (Some(&run.costs), run.count);
+        }
+        left = left.checked_sub(calls)?;
+        for index in 0..calls {
+            let later = u64::from(calls - 1 - index);
+            outcomes.extend(before(&last, charges, costs?, later, &slacks));
+        }
+    }
+    Some(outcomes)
+}
+
+fn take<'a>(reply: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = reply.split_at_checked(bytes)?;
+    *reply = rest;
+    Some(taken)
+}

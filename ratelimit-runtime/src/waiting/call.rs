@@ -1,0 +1,139 @@
+//! The future of a waiting call. It sleeps until its moment or the end of its wait, by timers of its own runtime.
+//!
+//! On the embedded store, the waiting calls drive their line: whichever is polled once something is to be done. The
+//! timer of the first call is exact. The timers of the calls behind it are later, so that few calls wake for each
+//! admission. If the first call is not polled, a call behind it drives the line, at most a second later.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::line::WakeTimes;
+use super::{SharedLine, Waiting, lock};
+use crate::reply::StoreError;
+use crate::store::Reply;
+
+/// The number of calls whose timers differ by their rank.
+const RANKS: usize = 16;
+
+/// The longest time between two polls of a call that waits for the embedded store.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+pub(super) struct WaitingCall {
+    waiting: Arc<Waiting>,
+    line: Arc<SharedLine>,
+    /// The number of the call in its line.
+    arrival: u64,
+    has_ended: bool,
+    local: Timer<u64>,
+    real: Timer<Instant>,
+}
+
+/// A timer that keeps its sleep while its time does not change.
+struct Timer<T>(Option<(T, Sleep)>);
+
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl WaitingCall {
+    /// Creates the future of the call `arrival` of a line.
+    pub(super) fn new(waiting: Arc<Waiting>, line: Arc<SharedLine>, arrival: u64) -> Self {
+        Self { waiting, line, arrival, has_ended: false, local: Timer(None), real: Timer(None) }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, StoreError>> {
+        loop {
+            let (result, wake) = self.poll_line(context);
+            if result.is_ready() {
+                self.has_ended = true;
+                return result;
+            }
+            let local = self.local.poll(wake.local, context, |at| {
+                let clock = self.waiting.clock().clone();
+                async move { clock.sleep_until_local(at).await }
+            });
+            // Without a runtime, the clock is virtual: only its moves wake the call.
+            let real = wake.real.filter(|_| tokio::runtime::Handle::try_current().is_ok());
+            let real = self.real.poll(real, context, |at| tokio::time::sleep_until(at.into()));
+            if local.is_pending() && real.is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Polls the call in its line, and drives the line if it is of the embedded store. Returns when to poll again.
+    fn poll_line(&self, context: &Context<'_>) -> (Poll<Result<Reply, StoreError>>, WakeTimes) {
+        let (arrival, now) = (self.arrival, self.waiting.now());
+        let mut line = lock(&self.line.line);
+        let result = line.poll(arrival, context.waker(), now);
+        if result.is_ready() {
+            return (result, WakeTimes::default());
+        }
+        if line.is_shared() {
+            let wake = WakeTimes { local: line.wake_time(arrival, now), real: None };
+            let has_duty = line.has_duty(now);
+            drop(line);
+            if has_duty {
+                self.waiting.drive(&self.line);
+            }
+            return (result, wake);
+        }
+        drop(line);
+        let wake = self.waiting.drive_here(&self.line);
+        let now = self.waiting.now();
+        let mut line = lock(&self.line.line);
+        let result = line.poll(arrival, context.waker(), now);
+        let later = later_by(line.rank(arrival, RANKS + 1), line.validity());
+        let local = wake.local.map(|at| at.saturating_add(later.as_micros() as u64));
+        let longest = now.real + LONGEST_SLEEP;
+        let wake = WakeTimes {
+            local: local.into_iter().chain(line.wake_time(arrival, now)).min(),
+            real: Some(wake.real.map_or(longest, |at| longest.min(at + later))),
+        };
+        (result, wake)
+    }
+}
+
+/// Returns how much later than its line a call with `rank` calls before it wakes.
+fn later_by(rank: usize, validity: Duration) -> Duration {
+    let step = validity / RANKS as u32;
+    if rank > RANKS { LONGEST_SLEEP } else { step * rank as u32 }
+}
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            lock(&self.line.line).leave(self.arrival);
+            self.waiting.drive(&self.line);
+        }
+        // A driver removes its line.
+        if !self.line.is_driven.load(Ordering::SeqCst) {
+            self.waiting.remove_if_empty(&self.line);
+        }
+    }
+}
+
+impl<T: Copy + PartialEq> Timer<T> {
+    /// Sets the timer to `at` and polls it. Pending if `at` is `None`.
+    fn poll<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        at: Option<T>,
+        context: &mut Context<'_>,
+        sleep: impl FnOnce(T) -> F,
+    ) -> Poll<()> {
+        let Some(at) = at else {
+            self.0 = None;
+            return Poll::Pending;
+        };
+        if self.0.as_ref().is_none_or(|(set, _)| *set != at) {
+            self.0 = Some((at, Box::pin(sleep(at))));
+        }
+        let Some((_, sleep)) = &mut self.0 else { return Poll::Pending };
+        let rung = sleep.as_mut().poll(context);
+        if rung.is_ready() {
+            self.0 = None;
+        }
+        rung
+    }
+}

@@ -1,0 +1,178 @@
+//! Drives lines: sends their requests, gives units back, and wakes their calls.
+//!
+//! The line of a limit on Redis is driven by a task of the background thread, so that no call depends on the runtime of
+//! another. The line of the embedded store is driven by whichever thread comes first: a call that is polled or dropped,
+//! or a caller that gives units back.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::line::{Asked, Duty, Now, WakeTimes};
+use super::{SharedLine, Waiting, lock};
+use crate::clock::{Clock, before};
+use crate::reply::{Source, StoreError};
+use crate::store::Request;
+
+impl Waiting {
+    pub(super) fn clock(&self) -> &Clock {
+        self.backend.clock()
+    }
+
+    pub(super) fn now(&self) -> Now {
+        Now { local: self.clock().local(), real: Instant::now() }
+    }
+
+    /// Lets the driver of a line do what is to be done.
+    pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
+        if !line.is_shared() {
+            self.drive_here(line);
+            return;
+        }
+        line.wake_calls();
+        if !line.is_driven.swap(true, Ordering::SeqCst) {
+            let driver =
+                LineDriver { waiting: Arc::clone(self), line: Arc::clone(line), has_ended: false };
+            self.backend.background().spawn(driver.run());
+        }
+        line.changed.notify_one();
+    }
+
+    /// Observes that units could not be given back. They then leave the window or drain by themselves. Only a shutdown
+    /// reports it.
+    fn observe_loss(&self, error: Option<StoreError>) {
+        if error.is_some() && lock(&self.lines).is_closed {
+            *lock(&self.lost) = error;
+        }
+    }
+
+    /// Drives a line of the embedded store, on this thread. Returns when something is to be done next.
+    pub(super) fn drive_here(self: &Arc<Self>, line: &Arc<SharedLine>) -> WakeTimes {
+        loop {
+            let duty = lock(&line.line).duty(self.now());
+            let wake = match duty {
+                Duty::Request(asked) => {
+                    let request = Request::Line(asked.request.clone());
+                    if let Some(reply) = self.backend.execute_locally(line.policy, &request) {
+                        lock(&line.line).replied(asked, reply, self.now());
+                    }
+                    continue;
+                }
+                Duty::Return(returned) => {
+                    for (_, request) in returned.requests {
+                        self.backend.execute_locally(line.policy, &request);
+                    }
+                    continue;
+                }
+                Duty::Sleep(wake) => wake,
+                Duty::Rest => WakeTimes::default(),
+            };
+            line.wake_calls();
+            return wake;
+        }
+    }
+}
+
+impl SharedLine {
+    pub(super) fn is_shared(&self) -> bool {
+        lock(&self.line).is_shared()
+    }
+
+    /// Wakes the calls that have changed. The line is not locked: a waker is foreign code.
+    pub(super) fn wake_calls(&self) {
+        let wakers = lock(&self.line).take_wakers();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The task of the background thread that drives a line of Redis, until no call waits.
+struct LineDriver {
+    waiting: Arc<Waiting>,
+    line: Arc<SharedLine>,
+    has_ended: bool,
+}
+
+impl LineDriver {
+    async fn run(mut self) {
+        loop {
+            let duty = lock(&self.line.line).duty(self.waiting.now());
+            self.line.wake_calls();
+            match duty {
+                Duty::Request(asked) => self.ask(asked).await,
+                Duty::Return(returned) => {
+                    for (source, request) in returned.requests {
+                        let backend = &self.waiting.backend;
+                        let result = backend.give_back(self.line.policy, source, request).await;
+                        self.waiting.observe_loss(result.err());
+                    }
+                }
+                Duty::Sleep(wake) => self.sleep(wake).await,
+                Duty::Rest => {
+                    self.line.is_driven.store(false, Ordering::SeqCst);
+                    // A call that came before the flag was cleared has not started another driver.
+                    let has_work = lock(&self.line.line).has_work();
+                    if !has_work || self.line.is_driven.swap(true, Ordering::SeqCst) {
+                        self.has_ended = true;
+                        self.waiting.rested.notify_waiters();
+                        self.waiting.remove_if_empty(&self.line);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a request. If the store fails, applies `on_error` to the calls.
+    async fn ask(&self, mut asked: Asked) {
+        let (backend, line) = (&self.waiting.backend, &self.line.line);
+        let request = Request::Line(asked.request.clone());
+        let result = match asked.cancels_at {
+            Some(Source::Fallback) => Ok(backend.apply_share(&request)),
+            _ => backend.try_execute(self.line.policy, &request).await,
+        };
+        let error = match result {
+            Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
+            Err(error) => error,
+        };
+        if asked.request.cancels() {
+            self.waiting.observe_loss(Some(error.clone()));
+        }
+        let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
+        if let Some(asked) = asked {
+            let reply = backend.apply_share(&Request::Line(asked.request.clone()));
+            lock(line).replied(asked, reply, self.waiting.now());
+        }
+    }
+
+    async fn sleep(&self, WakeTimes { local, real }: WakeTimes) {
+        let clock = self.waiting.clock();
+        let local = async {
+            match local {
+                Some(at) => clock.sleep_until_local(at).await,
+                None => pending().await,
+            }
+        };
+        let real = async {
+            match real {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => pending().await,
+            }
+        };
+        before(local, before(real, self.line.changed.notified())).await;
+    }
+}
+
+/// The thread could not start, or the driver has panicked. Ends the calls, because nothing else would wake them.
+impl Drop for LineDriver {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let message = "the background thread of the rate limiter does not run".into();
+            let error = StoreError::Connection { message };
+            lock(&self.line.line).abandon(&error);
+            self.line.wake_calls();
+            self.line.is_driven.store(false, Ordering::SeqCst);
+        }
+    }
+}

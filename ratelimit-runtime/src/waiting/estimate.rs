@@ -1,0 +1,79 @@
+//! Estimates when the calls of a line can be admitted, from the rejection of the first queued call.
+
+use std::sync::Arc;
+
+use crate::algorithm::Outcome;
+use crate::limit::{Algorithm, Terms};
+use crate::reply::Source;
+use crate::store::{Charge, OneOrMany, Reply};
+
+/// The rejection of the first queued call.
+pub(super) struct Estimate {
+    /// The time at which the call can be admitted, by the clock of the limiter.
+    at: u64,
+    costs: OneOrMany<u32>,
+    outcomes: OneOrMany<Outcome>,
+    source: Source,
+    received: u64,
+}
+
+impl Estimate {
+    pub(super) fn new(
+        at: u64,
+        costs: OneOrMany<u32>,
+        outcomes: &[Outcome],
+        source: Source,
+        received: u64,
+    ) -> Self {
+        Self { at, costs, outcomes: outcomes.to_vec().into(), source, received }
+    }
+
+    /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
+    /// costs of all of them, the first included.
+    pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u64]) -> u64 {
+        let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u32)| {
+            least_time(&charge.terms, u64::from(*first), *units, counts.len() > 1)
+        };
+        let counts = counts.iter().zip(units).zip(&*self.costs);
+        self.at.saturating_add(counts.map(of).max().unwrap_or(0))
+    }
+
+    /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.
+    pub(super) fn rejection(&self, retry: u64, now: u64) -> Reply {
+        let passed = now.saturating_sub(self.received);
+        let mut outcomes: Vec<_> = self.outcomes.iter().copied().collect();
+        for outcome in &mut outcomes {
+            outcome.retry_us = outcome.retry_us.saturating_sub(passed);
+            outcome.reset_us = outcome.reset_us.saturating_sub(passed);
+        }
+        // The limit that rejects the first call for longest also holds up the calls behind it.
+        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.allowed);
+        if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
+            outcome.retry_us = outcome.retry_us.max(retry);
+            outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
+        }
+        Reply { outcomes: outcomes.into(), source: self.source }
+    }
+}
+
+/// Returns the shortest time between the first and the last admission of calls that take `units` units in total, of
+/// which the first takes `first`.
+fn least_time(terms: &Terms, first: u64, units: u64, is_one_of_several: bool) -> u64 {
+    // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
+    let windows = |whole: u64| {
+        let threshold = u64::from(terms.threshold());
+        units.div_ceil(threshold).saturating_sub(whole).saturating_mul(terms.period_us())
+    };
+    match terms.algorithm() {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            // With several limits, the first call may wait for another limit while the bucket refills.
+            let free = if is_one_of_several { u64::from(terms.capacity()) } else { first };
+            let missing = u128::from(units.saturating_sub(free));
+            let rate = terms.rate();
+            let refill = (missing * u128::from(rate.token)).div_ceil(u128::from(rate.drain));
+            u64::try_from(refill).unwrap_or(u64::MAX)
+        }
+        Algorithm::Sliding => windows(1),
+        Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
+    }
+}

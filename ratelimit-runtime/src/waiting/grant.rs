@@ -1,0 +1,79 @@
+//! Grants: units that the store has charged for a waiting call, until the call takes them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::algorithm::{Op, Outcome};
+use crate::reply::Source;
+use crate::store::{Charge, OneOrMany, Reply, Request};
+
+/// Units that are charged for a call which has not taken its turn yet.
+#[derive(Clone)]
+pub(super) struct Grant {
+    pub(super) costs: OneOrMany<u32>,
+    outcomes: OneOrMany<Outcome>,
+    pub(super) source: Source,
+    /// The moment from which the call can take its turn, by the clock of the limiter.
+    pub(super) at: u64,
+    /// The time of the full bucket after the charge, by the clock of the store.
+    pub(super) end: u64,
+    /// The time at which the line observed that the moment has come.
+    pub(super) due: Option<Instant>,
+}
+
+impl Grant {
+    pub(super) fn new(
+        costs: OneOrMany<u32>,
+        outcomes: &[Outcome],
+        source: Source,
+        at: u64,
+    ) -> Self {
+        let end = outcomes.first().map_or(0, |outcome| outcome.clock + outcome.reset_us);
+        Self { costs, outcomes: outcomes.to_vec().into(), source, at, end, due: None }
+    }
+
+    /// Returns the reply to the call that takes its turn.
+    pub(super) fn into_reply(self) -> Reply {
+        let outcomes = self.outcomes.map(|outcome| Outcome {
+            retry_us: 0,
+            reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
+            ..*outcome
+        });
+        Reply { outcomes, source: self.source }
+    }
+}
+
+/// Units of grants that no call has used.
+pub(super) struct Returned {
+    /// The requests that give them back, each to the store that charged it.
+    pub(super) requests: Vec<(Source, Request)>,
+}
+
+impl Returned {
+    /// Gives back the units of grants whose moments have come. Returns `None` if there are none.
+    pub(super) fn new(counts: &[Arc<Charge>], grants: Vec<Grant>) -> Option<Self> {
+        // Grants of one request have one time, so their units go back together.
+        let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
+        for Grant { costs, outcomes, source, .. } in grants {
+            for (index, (cost, outcome)) in costs.iter().zip(&*outcomes).enumerate() {
+                // Reserved tokens have refilled since, so there is nothing to give back.
+                if *cost == 0 || outcome.retry_us > 0 {
+                    continue;
+                }
+                let at = outcome.clock;
+                let known =
+                    sums.iter_mut().rev().find(|sum| (sum.0, sum.1, sum.2) == (source, index, at));
+                match known {
+                    Some(known) => known.3 = known.3.saturating_add(*cost),
+                    None => sums.push((source, index, at, *cost)),
+                }
+            }
+        }
+        let requests = sums.into_iter().map(|(source, index, at, cost)| {
+            let charge = Arc::new(Charge { cost, ..(*counts[index]).clone() });
+            (source, Request::give_back(Op::Return { at }, charge))
+        });
+        let requests: Vec<_> = requests.collect();
+        (!requests.is_empty()).then_some(Self { requests })
+    }
+}
