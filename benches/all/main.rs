@@ -28,6 +28,7 @@ mod single;
 mod table;
 mod thresholds;
 mod turns;
+mod waiting;
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 10] = [
+const PARTS: [(&str, Measure); 11] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -83,6 +84,7 @@ const PARTS: [(&str, Measure); 10] = [
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
     ("longest", longest::measure),
+    ("waiting", waiting::measure),
 ];
 
 fn main() {
@@ -97,6 +99,9 @@ fn main() {
         }
         ["instructions-of", name, calls] => {
             return instructions::child(name, calls.parse().expect("a number"));
+        }
+        ["waiting-of", url, millis] => {
+            return waiting::child(url, millis.parse().expect("a number"));
         }
         _ => {}
     }
