@@ -19,6 +19,10 @@ pub(super) struct Grant {
     pub(super) end: u64,
     /// The time at which the line observed that the moment has come.
     pub(super) due: Option<Instant>,
+    /// Whether another call did not take the grant. The next call has the rest of its time.
+    pub(super) was_passed: bool,
+    /// Whether the grant was not taken in time, so that no call may use it.
+    pub(super) is_void: bool,
 }
 
 impl Grant {
@@ -29,7 +33,16 @@ impl Grant {
         at: u64,
     ) -> Self {
         let end = outcomes.first().map_or(0, |outcome| outcome.clock + outcome.reset_us);
-        Self { costs, outcomes: outcomes.to_vec().into(), source, at, end, due: None }
+        Self {
+            costs,
+            outcomes: outcomes.to_vec().into(),
+            source,
+            at,
+            end,
+            due: None,
+            was_passed: false,
+            is_void: false,
+        }
     }
 
     /// Returns the reply to the call that takes its turn.

@@ -579,13 +579,19 @@ impl Line {
         at
     }
 
-    /// Gives a grant to the first queued call if its costs agree, or to the call for which it was requested.
+    /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the grant
+    /// was requested, no call may use the grant: the first call must not be overtaken.
     fn assign(&mut self, arrival: u64, grant: Grant, now: Now) {
-        let first = self.queued.first().copied().filter(|first| self.can_use(*first, &grant, now));
-        let taker = first.or_else(|| self.queued.contains(&arrival).then_some(arrival));
-        match taker {
-            Some(taker) => self.grant(taker, grant),
-            None => self.spares.push(grant),
+        let Some(first) = self.queued.first().copied() else { return self.spares.push(grant) };
+        let costs_agree =
+            self.waiters.get(&first).is_some_and(|waiter| waiter.costs == grant.costs);
+        if self.can_use(first, &grant, now) {
+            self.grant(first, grant);
+        } else if (costs_agree || first == arrival) && self.queued.contains(&arrival) {
+            // The first call cannot be admitted in time.
+            self.grant(arrival, grant);
+        } else {
+            self.spares.push(grant);
         }
     }
 
@@ -604,47 +610,51 @@ impl Line {
         waiter.stage = WaiterStage::Granted(grant);
     }
 
-    /// Passes grants that no call uses to the calls behind them. The calls behind move up, so the last grants stay.
+    /// Passes grants that no call uses to the calls behind them. These move up in order, so the last grants are left for
+    /// the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind it.
     fn pass_on(&mut self, now: Now) {
-        let mut grants = mem::take(&mut self.spares);
-        grants.sort_unstable_by_key(|grant| grant.at);
-        let Some(first) = grants.first() else { return };
-        let costs = first.costs.clone();
-        let mut behind: Vec<_> = self.granted.range((first.at, 0)..).copied().collect();
-        let grant_of = |arrival: &u64| match &self.waiters.get(arrival)?.stage {
-            WaiterStage::Granted(grant) => Some(grant),
-            _ => None,
-        };
-        let held: Vec<_> =
-            behind.iter().filter_map(|(_, arrival)| grant_of(arrival)).cloned().collect();
-        // Calls with other costs cannot move up without a request.
-        if held.iter().chain(&grants).all(|grant| grant.costs == costs)
-            && held.len() == behind.len()
-        {
-            grants.extend(held);
-            grants.sort_by_key(|grant| grant.at);
-            behind.sort_unstable_by_key(|(_, arrival)| *arrival);
-            for (at, arrival) in &behind {
-                self.granted.remove(&(*at, *arrival));
-            }
-            let rest = grants.split_off(behind.len());
-            for ((at, arrival), grant) in behind.into_iter().zip(grants) {
-                self.granted.insert((grant.at, arrival));
-                let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
-                if grant.at != at {
-                    self.wakers.push(waiter.waker.clone());
-                }
-                waiter.stage = WaiterStage::Granted(grant);
-            }
+        let (void, mut grants): (Vec<_>, Vec<_>) =
+            mem::take(&mut self.spares).into_iter().partition(|grant| grant.is_void);
+        self.spares = void;
+        grants.sort_by_key(|grant| grant.at);
+        while let Some(first) = grants.first() {
+            let costs = first.costs.clone();
+            let from = first.at.max(now.local.saturating_add(1));
+            let has_costs = |(_, arrival): &&(u64, u64)| {
+                self.waiters.get(arrival).is_some_and(|waiter| waiter.costs == costs)
+            };
+            let ahead = self.granted.range((from, 0)..);
+            let moves: Vec<_> = ahead.clone().take_while(has_costs).copied().collect();
+            let blocked = ahead.map(|(at, _)| *at).nth(moves.len());
+            let (mut group, rest): (Vec<_>, Vec<_>) = grants.into_iter().partition(|grant| {
+                grant.costs == costs && blocked.is_none_or(|blocked| grant.at < blocked)
+            });
             grants = rest;
-        }
-        for grant in grants {
-            match self.queued.first().copied().filter(|first| self.can_use(*first, &grant, now)) {
-                Some(first) => {
-                    self.grant(first, grant);
-                    self.estimate = None;
+            for (at, arrival) in &moves {
+                self.granted.remove(&(*at, *arrival));
+                let waiter = self.waiters.get_mut(arrival);
+                let stage =
+                    waiter.map(|waiter| mem::replace(&mut waiter.stage, WaiterStage::Asked));
+                if let Some(WaiterStage::Granted(grant)) = stage {
+                    group.push(grant);
                 }
-                None => self.spares.push(grant),
+            }
+            group.sort_by_key(|grant| grant.at);
+            let mut group = group.into_iter();
+            let mut arrivals: Vec<_> = moves.iter().map(|(_, arrival)| *arrival).collect();
+            arrivals.sort_unstable();
+            for (arrival, grant) in arrivals.into_iter().zip(&mut group) {
+                self.grant(arrival, grant);
+            }
+            for grant in group {
+                let first = self.queued.first().copied().filter(|_| blocked.is_none());
+                match first.filter(|first| self.can_use(*first, &grant, now)) {
+                    Some(first) => {
+                        self.grant(first, grant);
+                        self.estimate = None;
+                    }
+                    None => self.spares.push(grant),
+                }
             }
         }
     }
@@ -654,27 +664,27 @@ impl Line {
         let (half, mut wake) = (self.settings.validity / 2, WakeTimes::default());
         let mut was_untaken = false;
         let ahead = (now.local.saturating_add(1), 0);
-        if let Some((at, _)) = self.granted.range(ahead..).next() {
+        let first_ahead = self.granted.range(ahead..).next().copied();
+        let next_ahead = first_ahead.map(|(_, arrival)| arrival);
+        if let Some((at, _)) = first_ahead {
             // Looks rarely: a call that is polled takes its grant without the driver.
-            wake.local = Some((*at).max(now.local + half.as_micros() as u64 / 2));
+            wake.local = Some(at.max(now.local + half.as_micros() as u64 / 2));
         }
         for (at, arrival) in self.granted.range(..ahead).copied().collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
             let WaiterStage::Granted(grant) = &mut waiter.stage else { continue };
             let due = *grant.due.get_or_insert(now.real);
-            let is_void = now.real >= due + 2 * half;
-            let first = self.queued.first().copied();
-            let passes = now.real >= due + half
-                && first.is_some_and(|first| self.costs_agree(first, arrival));
-            if is_void || passes {
+            let (was_passed, is_void) = (grant.was_passed, now.real >= due + 2 * half);
+            let next = next_ahead.or_else(|| self.queued.first().copied());
+            let passes = !was_passed && next.is_some_and(|next| self.costs_agree(next, arrival));
+            if is_void || passes && now.real >= due + half {
                 self.granted.remove(&(at, arrival));
                 was_untaken = true;
                 let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
                 let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
-                let WaiterStage::Granted(grant) = stage else { continue };
-                match first.filter(|_| !is_void) {
-                    Some(first) => self.grant(first, grant),
-                    None => self.spares.push(grant),
+                if let WaiterStage::Granted(mut grant) = stage {
+                    (grant.is_void, grant.was_passed) = (is_void, true);
+                    self.spares.push(grant);
                 }
                 self.estimate = None;
             } else {

@@ -1,0 +1,353 @@
+//! Chaos for calls that wait: calls that are dropped, not polled, or polled after a pause, a runtime that stands
+//! still, refunds, resets, changed limits, a slow network and a network that fails.
+//!
+//! Each seed is a run of real time. After it:
+//!
+//! - no call took longer than its wait and a deadline;
+//! - no more was admitted than the limit admits, of calls that start up to a deadline after their charge;
+//! - calls that were always polled were admitted in order;
+//! - no line holds a call or a unit, and the store has nothing reserved.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::__private::lines;
+use ratelimit_runtime::{Algorithm, Check, Limit, OnError, RateLimiter, Rejection};
+use support::ALGORITHMS;
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+use tokio::runtime::{Builder, Handle};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+const DEADLINE: Duration = Duration::from_millis(100);
+
+/// What timers and threads may add to a time, without the pauses of the machine.
+const SLACK: Duration = Duration::from_millis(50);
+
+const PERIOD: Duration = Duration::from_millis(300);
+const THRESHOLD: u32 = 12;
+
+/// How long calls start in a run.
+const RUN: Duration = Duration::from_millis(1_500);
+
+/// The seeds of the runs. Seeds that found a fault stay.
+const SEEDS: std::ops::Range<u64> = 1..7;
+
+/// A pseudorandom generator (xorshift64), so that a seed names the same actions.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    fn millis(&mut self, end: u64) -> Duration {
+        Duration::from_millis(self.below(end))
+    }
+}
+
+/// A call that was always polled.
+struct Ended {
+    /// The number of the call, in the order in which the calls entered the line.
+    number: u64,
+    cost: u32,
+    wait: Duration,
+    took: Duration,
+    at: Instant,
+    is_admitted: bool,
+}
+
+/// The calls of one limit.
+#[derive(Default)]
+struct Record {
+    /// The time and the cost of each admitted call, in any state of polling.
+    admitted: Vec<(Instant, u32)>,
+    ended: Vec<Ended>,
+    has_gifts: bool,
+    has_failed: bool,
+    calls: u64,
+}
+
+impl Record {
+    fn next_number(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+}
+
+type SharedRecord = Arc<Mutex<Record>>;
+
+fn limit(algorithm: Algorithm) -> Limit {
+    let limit = Limit::new("chaos", algorithm, THRESHOLD, PERIOD).expect("valid");
+    // Costs are up to three.
+    if algorithm == Algorithm::LeakyBucket { limit.burst(3) } else { limit }
+}
+
+/// Returns the largest cost that may be admitted within `time`.
+fn most_within(algorithm: Algorithm, time: Duration) -> f64 {
+    let periods = (time + DEADLINE + SLACK).as_secs_f64() / PERIOD.as_secs_f64();
+    let threshold = f64::from(THRESHOLD);
+    match algorithm {
+        Algorithm::Sliding => (periods.floor() + 1.0) * threshold,
+        Algorithm::Fixed | Algorithm::SlidingCounter => (periods.floor() + 2.0) * threshold,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            f64::from(limit(algorithm).capacity()) + periods * threshold
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn poll_once(check: &mut Pin<Box<Check>>) -> bool {
+    check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+struct Chaos {
+    limiter: RateLimiter,
+    limit: Limit,
+    record: SharedRecord,
+    random: Random,
+}
+
+impl Chaos {
+    fn check(&mut self) -> (Check, u32, Duration) {
+        let cost = 1 + self.random.below(3) as u32;
+        let wait = self.random.millis(600);
+        (self.limiter.check(&self.limit.clone().wait(wait), "key", cost), cost, wait)
+    }
+
+    fn admit(
+        record: &SharedRecord,
+        result: &Result<ratelimit_runtime::Decision, Rejection>,
+        cost: u32,
+    ) {
+        let mut record = record.lock().expect("no panic");
+        match result {
+            Ok(_) => record.admitted.push((Instant::now(), cost)),
+            Err(Rejection::Limited { decision, .. }) => assert!(!decision.retry_after.is_zero()),
+            Err(Rejection::Unavailable { .. }) => record.has_failed = true,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Starts a call in one of the ways in which applications treat futures.
+    fn start(&mut self, tasks: &mut JoinSet<()>, still: &Handle) {
+        let (check, cost, wait) = self.check();
+        let record = Arc::clone(&self.record);
+        let pause = self.random.millis(400);
+        match self.random.below(10) {
+            // Dropped after a while.
+            0 | 1 => {
+                tasks.spawn(async move {
+                    if let Ok(result) = timeout(pause / 2, check).await {
+                        Self::admit(&record, &result, cost);
+                    }
+                });
+            }
+            // Polled once, and again after a pause.
+            2 => {
+                tasks.spawn(async move {
+                    let mut check = Box::pin(check);
+                    if poll_once(&mut check) {
+                        return;
+                    }
+                    sleep(pause).await;
+                    let result = timeout(wait + 4 * DEADLINE, check).await.expect("in time");
+                    Self::admit(&record, &result, cost);
+                });
+            }
+            // In the other runtime.
+            3 => drop(still.spawn(async move {
+                let result = check.await;
+                Self::admit(&record, &result, cost);
+            })),
+            _ => drop(tasks.spawn(async move {
+                let start = Instant::now();
+                // The call enters the line in this poll.
+                let number = record.lock().expect("no panic").next_number();
+                let result = check.await;
+                let (at, is_admitted) = (Instant::now(), result.is_ok());
+                Self::admit(&record, &result, cost);
+                let ended = Ended { number, cost, wait, took: at - start, at, is_admitted };
+                record.lock().expect("no panic").ended.push(ended);
+            })),
+        }
+    }
+
+    async fn give(&mut self) {
+        self.record.lock().expect("no panic").has_gifts = true;
+        if self.random.below(2) == 0 {
+            let _ = self.limiter.refund(&self.limit, "key", 5).await;
+        } else {
+            let _ = self.limiter.reset(&self.limit, "key").await;
+        }
+    }
+
+    async fn run(mut self, still: Handle, gives: bool) {
+        let mut tasks = JoinSet::new();
+        let end = Instant::now() + RUN;
+        while Instant::now() < end {
+            for _ in 0..self.random.below(4) {
+                self.start(&mut tasks, &still);
+            }
+            if gives && self.random.below(20) == 0 {
+                self.give().await;
+            }
+            if self.random.below(15) == 0 {
+                // A call under a changed limit.
+                let changed = Limit::new("chaos", self.limit.algorithm(), THRESHOLD / 2, PERIOD);
+                let mut changed = changed.expect("valid").wait(self.random.millis(200));
+                if changed.algorithm() == Algorithm::TokenBucket {
+                    changed = changed.burst(3);
+                }
+                let check = self.limiter.check(&changed, "key", 1);
+                let record = Arc::clone(&self.record);
+                tasks.spawn(async move {
+                    let result = check.await;
+                    Self::admit(&record, &result, 1);
+                });
+            }
+            sleep(self.random.millis(15)).await;
+        }
+        tasks.join_all().await;
+    }
+}
+
+/// Measures the longest time in which the runtime did not poll a task that was ready, because the machine was busy.
+async fn watch(longest: Arc<Mutex<Duration>>) {
+    const STEP: Duration = Duration::from_millis(1);
+    loop {
+        let start = Instant::now();
+        sleep(STEP).await;
+        let mut longest = longest.lock().expect("no panic");
+        *longest = (*longest).max(start.elapsed().saturating_sub(2 * STEP));
+    }
+}
+
+fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Duration) {
+    let what = format!("seed {seed}, {algorithm}, the machine paused for {pause:?}");
+    let slack = SLACK + pause;
+    for Ended { wait, took, number, .. } in &record.ended {
+        assert!(
+            *took <= *wait + DEADLINE + slack,
+            "{what}: call {number} took {took:?} of {wait:?}"
+        );
+    }
+    if !record.has_gifts {
+        record.admitted.sort_unstable();
+        for (index, (start, _)) in record.admitted.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &record.admitted[index..] {
+                sum += cost;
+                let most = most_within(algorithm, *at - *start + pause);
+                assert!(f64::from(sum) <= most, "{what}: {sum} in {:?}, not {most}", *at - *start);
+            }
+        }
+    }
+    // The runtime has polled all calls in time.
+    if !record.has_failed && pause < DEADLINE / 4 {
+        record.ended.sort_unstable_by_key(|call| call.number);
+        let admitted: Vec<_> = record.ended.iter().filter(|call| call.is_admitted).collect();
+        for (index, call) in admitted.iter().enumerate() {
+            for later in &admitted[index + 1..] {
+                let is_before = later.at + DEADLINE + slack < call.at;
+                assert!(
+                    !is_before,
+                    "{what}: call {} of {} before {} of {}",
+                    later.number, later.cost, call.number, call.cost
+                );
+            }
+        }
+    }
+}
+
+/// Waits until no line holds a call or a unit, and asserts that the store has nothing reserved.
+async fn rest(seed: u64, limiter: &RateLimiter) {
+    for _ in 0..300 {
+        if lines(limiter) == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(lines(limiter), 0, "seed {seed}: a line is not at rest");
+    // What was charged leaves, and what was reserved by requests without a reply drains.
+    sleep(2 * PERIOD + Duration::from_millis(1_100)).await;
+    for algorithm in ALGORITHMS {
+        let limit = limit(algorithm);
+        let peek = limiter.peek(&limit, "key", limit.capacity()).await.expect("a reply");
+        assert!(peek.allowed, "seed {seed}, {algorithm}: {peek:?}");
+    }
+}
+
+fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
+    let (gives, fails) = (seed % 3 == 0, seed % 2 == 0);
+    let runtime = |name| {
+        Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    };
+    let (moving, still) = (runtime("moving"), runtime("still"));
+    let records: Vec<SharedRecord> = ALGORITHMS.iter().map(|_| SharedRecord::default()).collect();
+    let pause = Arc::new(Mutex::new(Duration::ZERO));
+    moving.block_on(async {
+        let mut chaos = JoinSet::new();
+        for (index, (algorithm, record)) in ALGORITHMS.into_iter().zip(&records).enumerate() {
+            let random = Random(seed * 1_000_003 + index as u64 + 1);
+            let (limiter, record) = (limiter.clone(), Arc::clone(record));
+            let one = Chaos { limiter, limit: limit(algorithm), record, random };
+            chaos.spawn(one.run(still.handle().clone(), gives));
+        }
+        let watch = tokio::spawn(watch(Arc::clone(&pause)));
+        let mut random = Random(seed + 7_777);
+        let end = Instant::now() + RUN;
+        while Instant::now() < end {
+            sleep(random.millis(300)).await;
+            // The other runtime stands still.
+            let pause = random.millis(400);
+            drop(still.spawn(async move { std::thread::sleep(pause) }));
+            if let Some(proxy) = network.filter(|_| fails) {
+                let fault = [Network::Cut, Network::RepliesLost, Network::Blackhole];
+                proxy.set(fault[random.below(3) as usize]);
+                sleep(random.millis(250)).await;
+                proxy.set(Network::Up);
+            }
+        }
+        chaos.join_all().await;
+        watch.abort();
+        // The calls of the other runtime end, too.
+        sleep(Duration::from_millis(1_200)).await;
+        rest(seed, limiter).await;
+    });
+    let pause = *pause.lock().expect("no panic");
+    for (algorithm, record) in ALGORITHMS.into_iter().zip(records) {
+        check_record(seed, algorithm, &mut record.lock().expect("no panic"), pause);
+    }
+}
+
+#[test]
+fn waiting_calls_keep_their_promises_on_the_embedded_store() {
+    for seed in SEEDS {
+        let limiter = RateLimiter::builder().deadline(DEADLINE).build().expect("valid settings");
+        run(seed, &limiter, None);
+    }
+}
+
+#[test]
+fn waiting_calls_keep_their_promises_on_redis() {
+    let server = Server::start();
+    for seed in SEEDS {
+        let proxy = Proxy::with_latency(server.port(), Duration::from_millis(seed % 3 * 4));
+        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+        let builder = builder.deadline(DEADLINE).on_error(OnError::Deny);
+        let builder = builder.key_prefix(format!("chaos{seed}"));
+        run(seed, &builder.build().expect("valid settings"), Some(&proxy));
+    }
+}
