@@ -72,10 +72,10 @@ local function bucket(
   local allowed, retry, changed = level - capacity + charge <= 0, 0, nil
   if op == 'cancel' then
     -- A later charge would have moved the time of the full bucket. If that time is earlier, the count was reset or
-    -- refunded since: then there is nothing to cancel.
+    -- refunded since: then no unit is known to be of these reservations.
     local full_at = at + math.ceil(last / old_drain)
-    allowed = moment >= full_at
-    if moment > full_at then cost = 0 end
+    allowed = moment == full_at or moment > full_at and level <= capacity
+    if moment ~= full_at then cost = 0 end
   else
     allowed = allowed or cost == 0 or op == 'refund' or op == 'return'
   end

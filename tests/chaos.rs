@@ -285,7 +285,7 @@ async fn rest(seed: u64, limiter: &RateLimiter) {
 }
 
 fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
-    let (gives, fails) = (seed % 3 == 0, seed % 2 == 0);
+    let (gives, fails) = (seed.is_multiple_of(3), seed.is_multiple_of(2));
     let runtime = |name| {
         Builder::new_multi_thread()
             .worker_threads(1)

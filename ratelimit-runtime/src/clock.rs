@@ -38,17 +38,6 @@ impl Clock {
         }
     }
 
-    /// Completes once [`local`](Self::local) is `at` or later. The caller first checks
-    /// [`can_sleep`](Self::can_sleep).
-    pub(crate) async fn sleep_until_local(&self, at: u64) {
-        match self {
-            Self::Store | Self::Client => {
-                tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.local()))).await;
-            }
-            Self::Virtual(clock) => clock.reaches(at).await,
-        }
-    }
-
     /// Returns a time that a step of the wall clock does not change.
     #[inline]
     pub(crate) fn steady(&self) -> u64 {
@@ -58,7 +47,8 @@ impl Clock {
         }
     }
 
-    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual.
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the caller
+    /// first checks [`can_sleep`](Self::can_sleep).
     pub(crate) async fn sleep_until_steady(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
@@ -68,9 +58,8 @@ impl Clock {
         }
     }
 
-    /// Returns whether a shared store decides by a clock of its own.
-    pub(crate) fn is_of_store(&self) -> bool {
-        matches!(self, Self::Store)
+    pub(crate) fn is_virtual(&self) -> bool {
+        matches!(self, Self::Virtual(_))
     }
 
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.

@@ -69,6 +69,8 @@
 //! | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `source` | checked calls |
 //! | `ratelimit_decision_duration_seconds` | histogram | `limit`, `source` | seconds from the call of `check` to the decision, including the time that the call waits |
 //! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
+//! | `ratelimit_waiting_calls` | gauge | `limit` | calls that [wait](Limit::wait) now |
+//! | `ratelimit_wait_duration_seconds` | histogram | `limit`, `outcome` | how long calls have waited; the outcome is `admitted`, `rejected`, `failed` or `dropped` |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
 //!
 //! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that

@@ -17,6 +17,10 @@ const LIMIT: Limit = Limit::sliding("metrics", 1, Duration::from_secs(3600));
 struct Recording {
     decisions: BTreeMap<String, u64>,
     durations: BTreeMap<String, Vec<f64>>,
+    /// The number of waits by limit and outcome.
+    waits: BTreeMap<String, usize>,
+    /// The largest number of calls that wait at the end.
+    waiting: f64,
 }
 
 impl Recording {
@@ -45,6 +49,12 @@ impl Recording {
                     recording.durations.insert(labels.join(" "), seconds);
                 }
                 ("ratelimit_keys", DebugValue::Gauge(_)) => {}
+                ("ratelimit_waiting_calls", DebugValue::Gauge(calls)) => {
+                    recording.waiting = recording.waiting.max(calls.into_inner());
+                }
+                ("ratelimit_wait_duration_seconds", DebugValue::Histogram(seconds)) => {
+                    recording.waits.insert(labels.join(" "), seconds.len());
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -105,7 +115,18 @@ async fn a_waiting_call_is_counted_once() {
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let source = test.source;
-        Recording::during(calls::waits(&test)).await.assert(&[
+        let recording = Recording::during(calls::waits(&test)).await;
+        // Redis decides while a call waits, also if it admits the call at once.
+        let admitted = if source == "redis" { 2 } else { 1 };
+        for limit in ["line", "slot", "wide"] {
+            assert_eq!(
+                recording.waits.get(&format!("{limit} admitted")),
+                Some(&admitted),
+                "{limit}"
+            );
+        }
+        assert!(recording.waiting < 0.5, "{} calls wait", recording.waiting);
+        recording.assert(&[
             ("line", "allowed", source, 2),
             ("line", "limited", source, 1),
             ("slot", "allowed", source, 2),

@@ -2,14 +2,15 @@
 //! and no unit is lost.
 
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{
-    Algorithm, Check, Clock, Limit, RateLimiter, Rejection, StoreError, VirtualClock,
+    Algorithm, Check, Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError,
+    VirtualClock,
 };
-use support::proxy::Proxy;
+use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -352,4 +353,131 @@ async fn a_shutdown_leaves_nothing_reserved() {
             assert_eq!(lines(&limiter), 0);
         }
     }
+}
+
+/// The first call in line cannot be admitted in time. The call behind it costs less and can.
+#[tokio::test]
+async fn a_call_that_is_rejected_does_not_hold_up_a_smaller_one() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        for limit in
+            [Limit::sliding("smaller", 5, MINUTE), Limit::token_bucket("smaller", 5, MINUTE)]
+        {
+            limiter.check(&limit, "key", 4).await.expect("a new key");
+            let large = limiter.check(&limit.clone().wait(SECOND), "key", 2);
+            let small = limiter.check(&limit.clone().wait(SECOND / 2), "key", 1);
+            let start = Instant::now();
+            let (large, small) = (tokio::spawn(large), tokio::spawn(small));
+            small.await.expect("no panic").expect("a unit is free");
+            assert!(!decision(large.await.expect("no panic")).retry_after.is_zero());
+            assert!(start.elapsed() < SECOND / 2, "{limit:?}: {:?}", start.elapsed());
+        }
+    }
+}
+
+/// Calls whose runtime stands still do not use units that were counted long ago.
+#[test]
+fn units_that_are_not_taken_in_time_are_not_used() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let limit = bucket(100).wait(MINUTE);
+        let mut calls: JoinSet<_> = runtime.block_on(async {
+            let calls = (0..90).map(|_| limiter.check(&limit, "key", 1)).collect();
+            sleep(Duration::from_millis(50)).await;
+            calls
+        });
+        std::thread::sleep(SECOND);
+        runtime.block_on(async {
+            let start = Instant::now();
+            let mut admitted = 0;
+            while start.elapsed() < SECOND / 10 {
+                let next = timeout(Duration::from_millis(5), calls.join_next()).await;
+                admitted += u32::from(next.is_ok());
+            }
+            // Those before the runtime stood still, of the last deadline, and of this tenth of a second.
+            assert!(admitted <= 5 + 1 + 20 + 10 + 10, "{:?}: {admitted}", limiter.source());
+        });
+    }
+}
+
+/// A server that does not reply, and one that is gone: `on_error` decides calls that wait within a deadline.
+#[tokio::test]
+async fn on_error_decides_calls_that_wait_for_a_dead_server() {
+    let server = Server::start();
+    for network in [Network::Blackhole, Network::Cut] {
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+        let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
+        for limit in [Limit::sliding("dead", 2, SECOND / 2), bucket(4).burst(2)] {
+            let limit = limit.wait(SECOND);
+            let _ = limiter.check(&limit, "connects", 1).await;
+            proxy.set(network);
+            for (on_error, admitted) in
+                [(OnError::Deny, 0), (OnError::Allow, 20), (OnError::Local, 6)]
+            {
+                let limit = limit.clone().on_error(on_error);
+                let key = format!("{on_error:?}");
+                let start = Instant::now();
+                let calls: JoinSet<_> = (0..20).map(|_| limiter.check(&limit, &*key, 1)).collect();
+                let results = calls.join_all().await;
+                let took = start.elapsed();
+                let longest = if on_error == OnError::Local { SECOND } else { Duration::ZERO };
+                assert!(took <= longest + 2 * DEADLINE, "{network:?}, {on_error:?}: {took:?}");
+                let allowed = results.iter().filter(|result| result.is_ok()).count();
+                let what = format!("{network:?}, {on_error:?}, {limit:?}: {allowed}");
+                assert!(allowed <= admitted && allowed + 2 >= admitted, "{what}");
+                for result in results {
+                    match result {
+                        Ok(decision) => assert_eq!(decision.source, Source::Fallback, "{what}"),
+                        Err(Rejection::Limited { .. }) => assert_eq!(on_error, OnError::Local),
+                        Err(Rejection::Unavailable { .. }) => assert_eq!(on_error, OnError::Deny),
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+            }
+            proxy.set(Network::Up);
+            let back = async {
+                while limiter.ping().await.is_err() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(5 * SECOND, back).await.expect("Redis replies again");
+        }
+        rest(&limiter).await;
+    }
+}
+
+/// Calls with low costs come all the time. A call with a high cost takes its turn all the same.
+#[tokio::test]
+async fn a_high_cost_is_not_overtaken() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        for limit in [Limit::sliding("costs", 10, SECOND / 2), bucket(20).burst(10)] {
+            let limit = limit.wait(MINUTE);
+            limiter.check(&limit, "key", 10).await.expect("a new key");
+            let mut before: JoinSet<_> = (0..3).map(|_| limiter.check(&limit, "key", 1)).collect();
+            tokio::task::yield_now().await;
+            let large = tokio::spawn(limiter.check(&limit, "key", 10));
+            tokio::task::yield_now().await;
+            let mut behind: JoinSet<_> = (0..30).map(|_| limiter.check(&limit, "key", 1)).collect();
+            large.await.expect("no panic").expect("admitted");
+            assert!(behind.try_join_next().is_none(), "{limit:?}: a later call came first");
+            while before.join_next().await.is_some() {}
+            while behind.join_next().await.is_some() {}
+        }
+    }
+}
+
+#[test]
+fn a_call_that_waits_needs_a_runtime() {
+    let limiter = RateLimiter::embedded();
+    let limit = bucket(1).wait(SECOND);
+    let mut call = Box::pin(limiter.check(&limit, "key", 1));
+    let result = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(Rejection::Unavailable { error, .. })) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!(error, StoreError::NoRuntime);
 }

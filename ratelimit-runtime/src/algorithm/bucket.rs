@@ -129,12 +129,14 @@ impl Bucket {
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let changed = match op {
-            BucketOp::Cancel { end } if end < before.full_at() => {
+            BucketOp::Cancel { end } if end == before.full_at() => {
+                Some(level.saturating_sub(charge))
+            }
+            // The bucket is full earlier, because the count was reset or refunded. No reservation holds up calls.
+            BucketOp::Cancel { end } if end > before.full_at() && level <= capacity => None,
+            BucketOp::Cancel { .. } => {
                 return Outcome { retry_us: 0, ..rejected(terms, clock, lag, level, charge, full) };
             }
-            // If the bucket is full earlier, the count was reset or refunded since.
-            BucketOp::Cancel { end } if end > before.full_at() => None,
-            BucketOp::Cancel { .. } => Some(level.saturating_sub(charge)),
             BucketOp::Reserve { wait } => {
                 let rejection = rejected(terms, clock, lag, level, charge, full);
                 let is_now = cost == 0 || level + charge <= capacity;

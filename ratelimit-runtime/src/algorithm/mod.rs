@@ -40,7 +40,8 @@ pub(crate) enum BucketOp {
     /// it. `retry_us` of the outcome is the time until that moment.
     Reserve { wait: u64 },
     /// Cancels the last reservations. `end` is the time of the full bucket after them: `clock` + `reset_us` of their
-    /// outcome. Rejected if another charge came later. Has no effect if the count was reset since.
+    /// outcome. Rejected if another charge came later. If the count was reset or refunded since, has no effect, and is
+    /// rejected while the level is above the capacity.
     Cancel { end: u64 },
 }
 

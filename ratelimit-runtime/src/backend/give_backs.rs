@@ -7,13 +7,14 @@ use once_cell::sync::OnceCell;
 
 use super::rejections::RejectionCache;
 use crate::key::KeyId;
+use crate::reply::Source;
 
 /// Units that were given back to a count.
 #[derive(Clone, Copy)]
 pub(crate) struct GivenBack {
     pub(crate) key_id: KeyId,
-    /// The time of the full bucket since, by the clock of the store, if it is known.
-    pub(crate) end: Option<u64>,
+    /// The time of the full bucket since, by the clock of the store that has it, if it is known.
+    pub(crate) end: Option<(Source, u64)>,
     /// Whether all units were given back.
     pub(crate) is_reset: bool,
 }

@@ -212,8 +212,10 @@ impl Backend {
         match request {
             Request::Apply(op, charges) if op.gives_back() => {
                 for (index, charge) in charges.iter().enumerate() {
-                    let outcome = reply.and_then(|reply| reply.outcomes.get(index));
-                    let end = outcome.map(|outcome| outcome.clock + outcome.reset_us);
+                    let end = reply.and_then(|reply| {
+                        let outcome = reply.outcomes.get(index)?;
+                        Some((reply.source, outcome.clock + outcome.reset_us))
+                    });
                     let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
                     self.give_backs.observe(given_back);
                 }

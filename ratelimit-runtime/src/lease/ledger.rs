@@ -289,6 +289,7 @@ impl LeaseLedger {
         let UnspentUnits { units, at, .. } = *unspent;
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|entry| entry.held.at == at && at > 0);
+        let entry = entry.filter(|_| !self.is_closed.load(SeqCst));
         entry.map(|entry| entry.held.units += units).is_some()
     }
 

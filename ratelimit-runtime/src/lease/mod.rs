@@ -100,11 +100,13 @@ impl Leases {
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.ledger.close();
+        let mut result = Ok(());
         loop {
             let is_fetching = self.ledger.is_fetching();
-            return_all(&self.backend, self.ledger.take_all()).await?;
+            let returned = return_all(&self.backend, self.ledger.take_all()).await;
+            result = result.and(returned);
             if !is_fetching {
-                return Ok(());
+                return result;
             }
             // The reply to a request in flight can lease units, also after the ledger was closed.
             sleep(Duration::from_millis(1)).await;

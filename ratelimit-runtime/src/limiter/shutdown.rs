@@ -19,9 +19,10 @@ pub(super) async fn give_back_all(
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
     let by = Instant::now() + 2 * deadline;
     let late = |_| StoreError::Timeout { deadline };
-    let leases = runtime.spawn(async move { leases.close().await });
+    let mut leases = runtime.spawn(async move { leases.close().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
-    let returned = timeout_at(by, leases).await.map_err(late);
+    let returned = timeout_at(by, &mut leases).await.map_err(late);
+    leases.abort();
     returned?.unwrap_or(Err(StoreError::NoRuntime))?;
     rested?
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use ::metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
 use once_cell::sync::Lazy;
 
-use super::source_name;
+use super::{WaitEnd, source_name};
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
 
@@ -17,6 +17,8 @@ const DECISIONS: &str = "ratelimit_decisions_total";
 const DURATION: &str = "ratelimit_decision_duration_seconds";
 const KEYS: &str = "ratelimit_keys";
 const BREAKER: &str = "ratelimit_breaker_open";
+const WAITING: &str = "ratelimit_waiting_calls";
+const WAIT: &str = "ratelimit_wait_duration_seconds";
 
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
@@ -31,6 +33,10 @@ pub(crate) fn describe() {
         recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
         let breaker = "1 while the circuit breaker of a Redis server is open, else 0";
         recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
+        let waiting = "Calls that wait to be admitted, by limit";
+        recorder.describe_gauge(WAITING.into(), Some(Unit::Count), waiting.into());
+        let wait = "Time that a call has waited, by limit and the end of its wait";
+        recorder.describe_histogram(WAIT.into(), Some(Unit::Seconds), wait.into());
         let keys = "Keys in the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
@@ -97,6 +103,33 @@ impl MetricOutcome {
     }
 }
 
+/// Records that a call waits. Returns the time.
+pub(crate) fn wait_started(name: &Name) -> Started {
+    let key = waiting_key(name);
+    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(1.0));
+    Started::now()
+}
+
+/// Records that a call no longer waits.
+pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
+    let took = started.0.elapsed();
+    let waiting = waiting_key(name);
+    let labels = vec![limit_label(name), Label::new("outcome", end.word())];
+    let wait = Key::from_parts(WAIT, labels);
+    with_recorder(|recorder| {
+        recorder.register_gauge(&waiting, &METADATA).decrement(1.0);
+        recorder.register_histogram(&wait, &METADATA).record(took.as_secs_f64());
+    });
+}
+
+fn waiting_key(name: &Name) -> Key {
+    Key::from_parts(WAITING, vec![limit_label(name)])
+}
+
+fn limit_label(name: &Name) -> Label {
+    Label::new("limit", name.as_str().to_owned())
+}
+
 /// Records that the breaker of a server opened or closed.
 #[cfg(feature = "redis")]
 pub(super) fn breaker(node: &str, open: bool) {
@@ -143,7 +176,7 @@ impl LimitSeries {
     }
 
     fn new(name: &Name) -> Self {
-        let limit = Label::new("limit", name.as_str().to_owned());
+        let limit = limit_label(name);
         let label = Label::from_static_parts;
         let sources = SOURCES.map(|source| label("source", source_name(source)));
         let decision = |outcome| {

@@ -16,7 +16,7 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use self::metrics::{Started, describe, keys_changed};
+pub(crate) use self::metrics::{Started, describe, keys_changed, wait_ended, wait_started};
 pub(crate) use self::trace::is_traced;
 use self::trace::{KeyHash, KeyTrace};
 use crate::key::KeyId;
@@ -146,6 +146,37 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
         tracing::info!(node, "Redis replies again");
     }
     metrics::breaker(node, cause.is_some());
+}
+
+/// How the wait of a call has ended.
+#[derive(Clone, Copy)]
+pub(crate) enum WaitEnd {
+    Admitted,
+    Rejected,
+    /// The store could not decide.
+    Failed,
+    Dropped,
+}
+
+impl WaitEnd {
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "the value of a label"))]
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// Reports that many calls wait for one key. The caller calls this each time the number has doubled.
+pub(crate) fn long_line(limit: &str, calls: usize) {
+    tracing::warn!(
+        limit,
+        calls,
+        "many calls wait for one key of a rate limit: shorten `wait`, or raise the limit"
+    );
 }
 
 /// Reports that a server may evict counts.

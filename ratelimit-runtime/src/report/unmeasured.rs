@@ -1,6 +1,7 @@
 //! The twin of `metrics.rs` in builds without feature `metrics`: it records nothing and reads no clock.
 
-use crate::limit::LimitLabel;
+use super::WaitEnd;
+use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection};
 
 pub(crate) struct Started;
@@ -15,6 +16,12 @@ impl Started {
 pub(crate) fn describe() {}
 
 pub(super) fn record(_: &Started, _: &LimitLabel, _: &Result<Decision, Rejection>) {}
+
+pub(crate) fn wait_started(_: &Name) -> Started {
+    Started
+}
+
+pub(crate) fn wait_ended(_: &Name, _: &Started, _: WaitEnd) {}
 
 pub(crate) fn keys_changed(_by: isize) {}
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::line::WakeTimes;
 use super::{SharedLine, Waiting, lock};
 use crate::reply::StoreError;
+use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
 
 /// The number of calls whose timers differ by their rank.
@@ -27,6 +28,8 @@ pub(super) struct WaitingCall {
     /// The number of the call in its line.
     arrival: u64,
     has_ended: bool,
+    /// The time since which the call waits; `None` before its first poll is pending.
+    waits: Option<Started>,
     local: Timer<u64>,
     real: Timer<Instant>,
 }
@@ -39,19 +42,35 @@ type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl WaitingCall {
     /// Creates the future of the call `arrival` of a line.
     pub(super) fn new(waiting: Arc<Waiting>, line: Arc<SharedLine>, arrival: u64) -> Self {
-        Self { waiting, line, arrival, has_ended: false, local: Timer(None), real: Timer(None) }
+        Self {
+            waiting,
+            line,
+            arrival,
+            has_ended: false,
+            waits: None,
+            local: Timer(None),
+            real: Timer(None),
+        }
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, StoreError>> {
         loop {
             let (result, wake) = self.poll_line(context);
-            if result.is_ready() {
+            if let Poll::Ready(result) = result {
                 self.has_ended = true;
-                return result;
+                self.record(match &result {
+                    Ok(reply) if reply.is_allowed() => WaitEnd::Admitted,
+                    Ok(_) => WaitEnd::Rejected,
+                    Err(_) => WaitEnd::Failed,
+                });
+                return Poll::Ready(result);
+            }
+            if self.waits.is_none() {
+                self.waits = Some(report::wait_started(&self.line.name));
             }
             let local = self.local.poll(wake.local, context, |at| {
                 let clock = self.waiting.clock().clone();
-                async move { clock.sleep_until_local(at).await }
+                async move { clock.sleep_until_steady(at).await }
             });
             // Without a runtime, the clock is virtual: only its moves wake the call.
             let real = wake.real.filter(|_| tokio::runtime::Handle::try_current().is_ok());
@@ -59,6 +78,12 @@ impl WaitingCall {
             if local.is_pending() && real.is_pending() {
                 return Poll::Pending;
             }
+        }
+    }
+
+    fn record(&mut self, end: WaitEnd) {
+        if let Some(started) = self.waits.take() {
+            report::wait_ended(&self.line.name, &started, end);
         }
     }
 
@@ -104,8 +129,18 @@ fn later_by(rank: usize, validity: Duration) -> Duration {
 impl Drop for WaitingCall {
     fn drop(&mut self) {
         if !self.has_ended {
-            lock(&self.line.line).leave(self.arrival);
-            self.waiting.drive(&self.line);
+            self.record(WaitEnd::Dropped);
+            let is_last = {
+                let mut line = lock(&self.line.line);
+                line.leave(self.arrival);
+                line.is_deserted()
+            };
+            // A call behind it drives the line of the embedded store. So calls that are dropped together cost little.
+            if is_last || self.line.is_shared() {
+                self.waiting.drive(&self.line);
+            } else {
+                self.line.wake_calls();
+            }
         }
         // A driver removes its line.
         if !self.line.is_driven.load(Ordering::SeqCst) {

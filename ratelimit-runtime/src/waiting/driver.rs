@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
 use crate::clock::{Clock, before};
-use crate::reply::{Source, StoreError};
+use crate::reply::StoreError;
 use crate::store::Request;
 
 impl Waiting {
@@ -22,7 +22,7 @@ impl Waiting {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now { local: self.clock().local(), real: Instant::now() }
+        Now { local: self.clock().steady(), real: Instant::now() }
     }
 
     /// Lets the driver of a line do what is to be done.
@@ -64,6 +64,7 @@ impl Waiting {
                     for (_, request) in returned.requests {
                         self.backend.execute_locally(line.policy, &request);
                     }
+                    lock(&line.line).returned();
                     continue;
                 }
                 Duty::Sleep(wake) => wake,
@@ -102,11 +103,16 @@ impl LineDriver {
             match duty {
                 Duty::Request(asked) => self.ask(asked).await,
                 Duty::Return(returned) => {
-                    for (source, request) in returned.requests {
-                        let backend = &self.waiting.backend;
-                        let result = backend.give_back(self.line.policy, source, request).await;
-                        self.waiting.observe_loss(result.err());
-                    }
+                    // Requests of the line do not wait for give-backs.
+                    let (waiting, line) = (Arc::clone(&self.waiting), Arc::clone(&self.line));
+                    self.waiting.backend.background().spawn(async move {
+                        for (source, request) in returned.requests {
+                            let result = waiting.backend.give_back(line.policy, source, request);
+                            waiting.observe_loss(result.await.err());
+                        }
+                        lock(&line.line).returned();
+                        waiting.drive(&line);
+                    });
                 }
                 Duty::Sleep(wake) => self.sleep(wake).await,
                 Duty::Rest => {
@@ -128,10 +134,7 @@ impl LineDriver {
     async fn ask(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
         let request = Request::Line(asked.request.clone());
-        let result = match asked.cancels_at {
-            Some(Source::Fallback) => Ok(backend.apply_share(&request)),
-            _ => backend.try_execute(self.line.policy, &request).await,
-        };
+        let result = backend.try_execute(self.line.policy, &request).await;
         let error = match result {
             Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
             Err(error) => error,
@@ -150,7 +153,7 @@ impl LineDriver {
         let clock = self.waiting.clock();
         let local = async {
             match local {
-                Some(at) => clock.sleep_until_local(at).await,
+                Some(at) => clock.sleep_until_steady(at).await,
                 None => pending().await,
             }
         };
@@ -170,9 +173,9 @@ impl Drop for LineDriver {
         if !self.has_ended {
             let message = "the background thread of the rate limiter does not run".into();
             let error = StoreError::Connection { message };
+            self.line.is_driven.store(false, Ordering::SeqCst);
             lock(&self.line.line).abandon(&error);
             self.line.wake_calls();
-            self.line.is_driven.store(false, Ordering::SeqCst);
         }
     }
 }

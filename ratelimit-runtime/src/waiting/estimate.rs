@@ -38,6 +38,11 @@ impl Estimate {
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
     }
 
+    /// Returns whether a call with these costs cannot be admitted before the first call either.
+    pub(super) fn holds_for(&self, costs: &[u32]) -> bool {
+        self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)
+    }
+
     /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.
     pub(super) fn rejection(&self, retry: u64, now: u64) -> Reply {
         let passed = now.saturating_sub(self.received);

@@ -1,8 +1,9 @@
 //! Grants: units that the store has charged for a waiting call, until the call takes them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::line::Now;
 use crate::algorithm::{Op, Outcome};
 use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply, Request};
@@ -17,12 +18,14 @@ pub(super) struct Grant {
     pub(super) at: u64,
     /// The time of the full bucket after the charge, by the clock of the store.
     pub(super) end: u64,
-    /// The time at which the line observed that the moment has come.
+    /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     pub(super) due: Option<Instant>,
     /// Whether another call did not take the grant. The next call has the rest of its time.
     pub(super) was_passed: bool,
     /// Whether the grant was not taken in time, so that no call may use it.
     pub(super) is_void: bool,
+    /// The indices of the counts that were reset since the charge.
+    pub(super) reset: Vec<usize>,
 }
 
 impl Grant {
@@ -31,6 +34,7 @@ impl Grant {
         outcomes: &[Outcome],
         source: Source,
         at: u64,
+        due: Option<Instant>,
     ) -> Self {
         let end = outcomes.first().map_or(0, |outcome| outcome.clock + outcome.reset_us);
         Self {
@@ -39,10 +43,16 @@ impl Grant {
             source,
             at,
             end,
-            due: None,
+            due,
             was_passed: false,
             is_void: false,
+            reset: Vec::new(),
         }
+    }
+
+    /// Returns whether the call has not taken its turn in time.
+    pub(super) fn is_overdue(&self, now: Now, validity: Duration) -> bool {
+        self.due.is_some_and(|due| now.real >= due + validity)
     }
 
     /// Returns the reply to the call that takes its turn.
@@ -67,10 +77,10 @@ impl Returned {
     pub(super) fn new(counts: &[Arc<Charge>], grants: Vec<Grant>) -> Option<Self> {
         // Grants of one request have one time, so their units go back together.
         let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
-        for Grant { costs, outcomes, source, .. } in grants {
+        for Grant { costs, outcomes, source, reset, .. } in grants {
             for (index, (cost, outcome)) in costs.iter().zip(&*outcomes).enumerate() {
                 // Reserved tokens have refilled since, so there is nothing to give back.
-                if *cost == 0 || outcome.retry_us > 0 {
+                if *cost == 0 || outcome.retry_us > 0 || reset.contains(&index) {
                     continue;
                 }
                 let at = outcome.clock;

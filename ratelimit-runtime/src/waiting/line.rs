@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::estimate::Estimate;
 use super::grant::{Grant, Returned};
 use crate::algorithm::Outcome;
+use crate::key::KeyId;
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
 use crate::store::{
@@ -37,8 +38,12 @@ const MAX_CALLS: usize = 1024;
 /// The time in which tokens refill that a process may reserve, in microseconds.
 const RESERVED_AHEAD: u128 = 1_000_000;
 
-/// Calls with a longer wait can share a run, because the reservations of a process are rarely further ahead.
-const LONG_WAIT: u64 = 1_000_000;
+/// Calls with a longer wait share runs, which have the shortest of their waits. A call that such a run does not reserve
+/// is first in a later request, in a run of its own.
+const SHARED_WAIT: u64 = 50_000;
+
+/// The number of calls of a long line, which an event reports.
+const LONG_LINE: usize = 1_000;
 
 /// The most calls that a line wakes to learn whether they are polled.
 const MAX_PINGED: usize = 1024;
@@ -76,17 +81,22 @@ pub(super) struct Line {
     pauses: bool,
     last_scan: Option<Instant>,
     is_asking: bool,
+    /// The number of give-backs in flight.
+    returning: usize,
     /// Whether units were given back since the last request was sent.
     has_changed: bool,
     closed: Option<StoreError>,
     wakers: Vec<Waker>,
+    /// The number of calls from which the line is reported as long.
+    long: usize,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct LineSettings {
     pub(super) is_shared: bool,
-    /// Whether the store has a clock of its own.
-    pub(super) has_own_clock: bool,
+    /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
+    /// moment.
+    pub(super) is_virtual: bool,
     /// How long a grant is valid once its moment has come.
     pub(super) validity: Duration,
 }
@@ -131,11 +141,17 @@ pub(super) struct WakeTimes {
 /// A request of a line.
 pub(super) struct Asked {
     pub(super) request: LineRequest,
-    /// The store that cancels; a request without a cancellation goes to the store of the limit.
-    pub(super) cancels_at: Option<Source>,
     calls: Vec<u64>,
     /// The grants of waiting calls that the request cancels.
     cancelled: Vec<(u64, Grant)>,
+}
+
+/// The reservations that a request cancels.
+#[derive(Default)]
+struct Cancellation {
+    units: Option<CancelledUnits>,
+    /// The calls that held some of them. They queue again.
+    calls: Vec<(u64, Grant)>,
 }
 
 impl Line {
@@ -160,9 +176,11 @@ impl Line {
             pauses: false,
             last_scan: None,
             is_asking: false,
+            returning: 0,
             has_changed: false,
             closed: None,
             wakers: Vec::new(),
+            long: LONG_LINE,
         }
     }
 
@@ -185,7 +203,7 @@ impl Line {
 
     /// Returns whether the line holds nothing: no call, no grant.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.spares.is_empty() && !self.is_asking
+        self.waiters.is_empty() && !self.holds_units()
     }
 
     /// Returns whether a driver has something to do, now or later.
@@ -207,12 +225,30 @@ impl Line {
         let is_later = |time: WakeTimes| {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };
-        !self.is_asking && self.spares.is_empty() && self.request_time(now).is_none_or(is_later)
+        !self.is_asking
+            && self.returning == 0
+            && self.spares.is_empty()
+            && self.request_time(now).is_none_or(is_later)
+    }
+
+    /// Returns the number of calls if the line has become long, or twice as long as before.
+    pub(super) fn outgrown(&mut self) -> Option<usize> {
+        let calls = self.waiters.len();
+        let is_long = calls >= self.long;
+        if is_long {
+            self.long *= 2;
+        }
+        is_long.then_some(calls)
+    }
+
+    /// Returns whether no call is in the line.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.waiters.is_empty()
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
     pub(super) fn holds_units(&self) -> bool {
-        !(self.granted.is_empty() && self.spares.is_empty()) || self.is_asking
+        !(self.granted.is_empty() && self.spares.is_empty()) || self.is_asking || self.returning > 0
     }
 
     /// Adds a call, and returns the number that identifies it.
@@ -253,11 +289,24 @@ impl Line {
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return Poll::Pending };
         waiter.waker.clone_from(waker);
         waiter.pinged = None;
+        let is_late = now.local >= waiter.deadline.saturating_add(self.settings.validity_us());
         match &waiter.stage {
+            WaiterStage::Granted(grant) if grant.is_overdue(now, self.settings.validity) => {
+                let at = grant.at;
+                self.granted.remove(&(at, arrival));
+                self.void(arrival);
+                self.queue(arrival);
+            }
             WaiterStage::Granted(grant) if grant.at <= now.local => {
                 self.granted.remove(&(grant.at, arrival));
                 let grant = self.remove(arrival).and_then(Waiter::into_grant);
                 return grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
+            }
+            WaiterStage::Asked | WaiterStage::Queued if is_late && self.settings.is_shared => {
+                // The store has not replied in time. A grant that comes later goes to another call.
+                self.dequeue(arrival);
+                self.remove(arrival);
+                return Poll::Ready(Err(StoreError::Timeout { deadline: self.settings.validity }));
             }
             WaiterStage::Granted(_) | WaiterStage::Asked => return Poll::Pending,
             WaiterStage::Asleep => self.queue(arrival),
@@ -269,7 +318,13 @@ impl Line {
             let earliest = self.earliest_of(arrival);
             // If the call may be admitted now, the next reply decides.
             if earliest > now.local {
+                let is_first = self.queued.first() == Some(&arrival);
                 self.reject(arrival, earliest, now);
+                if is_first {
+                    // The next call may have other costs.
+                    self.estimate = None;
+                    self.wake_first();
+                }
                 return self.take_result(arrival);
             }
         }
@@ -282,7 +337,8 @@ impl Line {
         match &waiter.stage {
             WaiterStage::Granted(grant) => Some(grant.at),
             WaiterStage::Queued | WaiterStage::Asked => {
-                Some(waiter.deadline).filter(|deadline| *deadline > now.local)
+                let late = waiter.deadline.saturating_add(self.settings.validity_us());
+                [waiter.deadline, late].into_iter().find(|at| *at > now.local)
             }
             WaiterStage::Asleep | WaiterStage::Ended(_) => None,
         }
@@ -290,8 +346,13 @@ impl Line {
 
     /// Returns how many calls before this one would drive the line, up to `limit`.
     pub(super) fn rank(&self, arrival: u64, limit: usize) -> usize {
-        let granted = self.granted.iter().filter(|(_, other)| *other < arrival).take(limit).count();
-        granted + self.queued.range(..arrival).take(limit - granted).count()
+        let queued = self.queued.range(..arrival).take(limit).count();
+        if self.queued.contains(&arrival) {
+            return queued;
+        }
+        // The queued calls drive the line before those that have a moment.
+        let queued = self.queued.iter().take(limit).count();
+        queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
     }
 
     /// Removes a call that was dropped.
@@ -302,6 +363,7 @@ impl Line {
         if let Some(grant) = waiter.into_grant() {
             self.granted.remove(&(grant.at, arrival));
             self.spares.push(grant);
+            self.wake_first();
         } else if is_first {
             // The next call may have other costs.
             self.estimate = None;
@@ -309,25 +371,43 @@ impl Line {
         }
     }
 
-    /// Records that units were given back to a count of the line. `end` is the time of the full bucket since.
-    pub(super) fn observe_give_back(&mut self, end: Option<u64>) {
+    /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
+    /// store that has it.
+    pub(super) fn observe_give_back(&mut self, end: Option<(Source, u64)>) {
         self.has_changed = true;
         self.estimate = None;
-        let Some(end) = end.filter(|_| self.bucket.is_some()) else { return };
-        // The reservations now end earlier. The bucket would not cancel them by their old ends.
-        let last = self.granted.last().and_then(|(_, arrival)| self.waiters.get_mut(arrival));
-        if let Some(WaiterStage::Granted(grant)) = last.map(|waiter| &mut waiter.stage) {
-            grant.end = grant.end.min(end);
+        if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
+            // The reservations now end earlier. The bucket would not cancel them by their old ends.
+            let lower = |grant: &mut Grant| {
+                if grant.source == source {
+                    grant.end = grant.end.min(end);
+                }
+            };
+            let last = self.granted.last().and_then(|(_, arrival)| self.waiters.get_mut(arrival));
+            if let Some(WaiterStage::Granted(grant)) = last.map(|waiter| &mut waiter.stage) {
+                lower(grant);
+            }
+            self.spares.iter_mut().for_each(lower);
         }
         self.wake_first();
     }
 
-    /// Records that a count of the line was reset: the grants are void, so their calls queue again.
-    pub(super) fn observe_reset(&mut self, now: Now) {
+    /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has
+    /// come keeps its grant, but its units do not go back to the count.
+    pub(super) fn observe_reset(&mut self, key_id: KeyId, now: Now) {
         self.has_changed = true;
         self.estimate = None;
-        self.spares.clear();
-        // A call whose moment has come keeps its grant.
+        let reset = self.counts.iter().position(|charge| charge.key_id == key_id);
+        let held = self.waiters.values_mut().filter_map(|waiter| match &mut waiter.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
+        });
+        for grant in held.chain(&mut self.spares) {
+            grant.reset.extend(reset);
+        }
+        if self.bucket.is_some() {
+            self.spares.clear();
+        }
         let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
         for (at, arrival) in ahead {
             self.granted.remove(&(at, arrival));
@@ -355,6 +435,7 @@ impl Line {
             return Duty::Sleep(wake);
         }
         if let Some(returned) = self.take_return(now) {
+            self.returning += 1;
             return Duty::Return(returned);
         }
         match self.request_time(now) {
@@ -388,6 +469,8 @@ impl Line {
             }
         }
         let (mut granted, mut rejected) = (0, None);
+        // Replies take different times. The moments of a bucket stay in their order all the same.
+        let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
         for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
             let Some(costs) = request.costs_of(granted) else { break };
             if !outcomes.iter().all(|outcome| outcome.allowed) {
@@ -395,8 +478,10 @@ impl Line {
                 break;
             }
             granted += 1;
-            let at = self.moment_of(outcomes, source, now);
-            let grant = Grant::new(costs.clone(), outcomes, source, at);
+            let at = self.moment_of(outcomes, now).max(last);
+            last = if self.bucket.is_some() { at } else { last };
+            let due = self.due_of(at, now);
+            let grant = Grant::new(costs.clone(), outcomes, source, at, due);
             self.assign(*arrival, grant, now);
         }
         self.pauses = granted == 0 || self.granted.last().is_some_and(|(at, _)| *at > now.local);
@@ -404,11 +489,11 @@ impl Line {
         if let Some((arrival, outcomes)) = rejected {
             self.pauses = true;
             if self.queued.first() == Some(&arrival) {
-                let at = self.moment_of(outcomes, source, now);
+                let at = self.moment_of(outcomes, now);
                 let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
                 self.estimate =
                     costs.map(|costs| Estimate::new(at, costs, outcomes, source, now.local));
-                self.next_request = self.next_after(at);
+                self.next_request = self.next_after(at, now);
                 self.scan(now);
             }
         }
@@ -424,7 +509,11 @@ impl Line {
         now: Now,
     ) -> Option<Asked> {
         self.end_request(&asked.calls);
-        self.restore(mem::take(&mut asked.cancelled));
+        // If the request may have been executed, the cancelled reservations may not exist any more.
+        let cancelled = mem::take(&mut asked.cancelled);
+        if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
+            self.restore(cancelled);
+        }
         self.pauses = true;
         for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get(&arrival) else { continue };
@@ -437,7 +526,8 @@ impl Line {
                 }
             }
         }
-        if self.queued.is_empty() { None } else { self.ask(now) }
+        let is_left = !self.queued.is_empty();
+        if is_left { self.ask_for(Cancellation::default(), now) } else { None }
     }
 
     /// Ends all calls with an error, because nothing drives the line.
@@ -445,8 +535,8 @@ impl Line {
         self.is_asking = false;
         self.spares.clear();
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
-            let is_granted = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Granted(_));
-            if !self.waiters.get(&arrival).is_some_and(is_granted) {
+            let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
+            if !matches!(stage, Some(WaiterStage::Granted(_) | WaiterStage::Ended(_))) {
                 self.end(arrival, Err(error.clone()));
             }
         }
@@ -520,9 +610,13 @@ impl Line {
         self.last_scan = Some(now.real);
         let Some(estimate) = &self.estimate else { return };
         let mut units = vec![0; self.counts.len()];
-        let mut late = Vec::new();
+        let (mut late, first) = (Vec::new(), self.queued.first().copied());
         for arrival in &self.queued {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
+            // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
+            if !late.is_empty() && !estimate.holds_for(&waiter.costs) {
+                break;
+            }
             add_units(&mut units, &waiter.costs);
             let earliest = estimate.earliest(&self.counts, &units);
             if earliest > waiter.deadline {
@@ -534,6 +628,9 @@ impl Line {
         }
         for (arrival, earliest) in late {
             self.reject(arrival, earliest, now);
+        }
+        if self.queued.first().copied() != first {
+            self.estimate = None;
         }
     }
 
@@ -556,21 +653,21 @@ impl Line {
     }
 
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
-    fn moment_of(&self, outcomes: &[Outcome], source: Source, now: Now) -> u64 {
+    fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
+        // A virtual clock may have moved since the decision. Other clocks of stores differ from that of the line.
         let of = |outcome: &Outcome| {
-            let is_foreign = self.settings.has_own_clock && source == Source::Redis;
-            let from = if is_foreign { now.local } else { outcome.clock };
+            let from = if self.settings.is_virtual { outcome.clock } else { now.local };
             from.saturating_add(outcome.retry_us)
         };
         outcomes.iter().map(of).max().unwrap_or(now.local)
     }
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.
-    fn next_after(&self, at: u64) -> u64 {
+    fn next_after(&self, at: u64, now: Now) -> u64 {
         let Some(bucket) = &self.bucket else { return at };
         // Half of the reservations that a process may hold: the line asks before it has none.
         let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u32);
-        for (moment, arrival) in self.granted.iter().rev() {
+        for (moment, arrival) in self.granted.range((now.local + 1, 0)..).rev() {
             ahead = ahead.saturating_add(self.waiters.get(arrival).map_or(0, Waiter::first_cost));
             if ahead > half {
                 return at.min(*moment);
@@ -627,7 +724,7 @@ impl Line {
             let moves: Vec<_> = ahead.clone().take_while(has_costs).copied().collect();
             let blocked = ahead.map(|(at, _)| *at).nth(moves.len());
             let (mut group, rest): (Vec<_>, Vec<_>) = grants.into_iter().partition(|grant| {
-                grant.costs == costs && blocked.is_none_or(|blocked| grant.at < blocked)
+                grant.costs == costs && blocked.is_none_or(|blocked| grant.at <= blocked)
             });
             grants = rest;
             for (at, arrival) in &moves {
@@ -698,6 +795,27 @@ impl Line {
         wake
     }
 
+    /// Takes a grant from a call that did not take its turn in time. No call may use it.
+    fn void(&mut self, arrival: u64) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
+        if let WaiterStage::Granted(mut grant) = stage {
+            grant.is_void = true;
+            self.spares.push(grant);
+        }
+    }
+
+    /// Returns the real time of a moment.
+    fn due_of(&self, at: u64, now: Now) -> Option<Instant> {
+        let ahead = Duration::from_micros(at.saturating_sub(now.local));
+        if self.settings.is_virtual { None } else { now.real.checked_add(ahead) }
+    }
+
+    /// Records that a give-back has ended.
+    pub(super) fn returned(&mut self) {
+        self.returning -= 1;
+    }
+
     fn costs_agree(&self, one: u64, other: u64) -> bool {
         let costs = |arrival| self.waiters.get(&arrival).map(|waiter: &Waiter| &waiter.costs);
         costs(one) == costs(other)
@@ -712,8 +830,10 @@ impl Line {
         }
     }
 
+    /// Wakes the call that drives a line of the embedded store: the first queued call, or the first with a moment.
     fn wake_first(&mut self) {
-        let first = self.queued.first().and_then(|first| self.waiters.get(first));
+        let ahead = self.granted.first().map(|(_, arrival)| arrival);
+        let first = self.queued.first().or(ahead).and_then(|first| self.waiters.get(first));
         self.wakers.extend(first.map(|waiter| waiter.waker.clone()));
     }
 
@@ -760,7 +880,12 @@ impl Line {
 
     /// Creates the next request: cancels spare reservations, and asks for the first queued calls.
     fn ask(&mut self, now: Now) -> Option<Asked> {
-        let (cancelled_units, cancels_at, cancelled) = self.cancel(now);
+        let cancellation = self.cancel(now);
+        self.ask_for(cancellation, now)
+    }
+
+    fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
+        let Cancellation { units: cancelled_units, calls: cancelled } = cancellation;
         self.put_pinged_to_sleep(now);
         let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
         let (runs, calls) = self.runs(calls, now);
@@ -786,33 +911,33 @@ impl Line {
         };
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now.real);
-        Some(Asked { request: LineRequest { counts, calls: runs }, cancels_at, calls, cancelled })
+        Some(Asked { request: LineRequest { counts, calls: runs }, calls, cancelled })
     }
 
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
-    /// given back, all of them.
-    fn cancel(&mut self, now: Now) -> (Option<CancelledUnits>, Option<Source>, Vec<(u64, Grant)>) {
-        let spares = mem::take(&mut self.spares);
+    /// given back, all of them. Reservations of a fallback are not cancelled: they pass unused.
+    fn cancel(&mut self, now: Now) -> Cancellation {
+        let mut spares = mem::take(&mut self.spares);
+        spares.retain(|grant| grant.source != Source::Fallback);
         let first_spare = spares.iter().map(|grant| grant.at).min();
         let from = if self.rebooks(now) { Some(now.local + 1) } else { first_spare };
-        let Some(from) = from else { return (None, None, Vec::new()) };
-        let ahead: Vec<_> = self.granted.range((from, 0)..).copied().collect();
-        let mut cancelled = Vec::new();
-        for (at, arrival) in ahead {
+        let Some(from) = from else { return Cancellation::default() };
+        let mut calls = Vec::new();
+        for (at, arrival) in self.granted.range((from, 0)..).copied().collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
             let WaiterStage::Granted(grant) = &waiter.stage else { continue };
-            cancelled.push((arrival, grant.clone()));
+            if grant.source == Source::Fallback {
+                continue;
+            }
+            calls.push((arrival, grant.clone()));
             self.granted.remove(&(at, arrival));
             self.queue(arrival);
         }
-        let all = cancelled.iter().map(|(_, grant)| grant).chain(&spares);
-        let Some(last) = all.clone().max_by_key(|grant| grant.at) else {
-            return (None, None, cancelled);
-        };
-        let (source, end) = (last.source, last.end);
-        let units = all.filter(|grant| grant.source == source).map(|grant| grant.costs[0]);
+        let all = calls.iter().map(|(_, grant)| grant).chain(&spares);
+        let end = all.clone().map(|grant| grant.end).max();
+        let units = all.filter_map(|grant| grant.costs.first()).copied();
         let units = units.fold(0_u32, u32::saturating_add);
-        (Some(CancelledUnits { units, end }), Some(source), cancelled)
+        Cancellation { units: end.map(|end| CancelledUnits { units, end }), calls }
     }
 
     /// Puts the calls to sleep that were woken and not polled.
@@ -843,7 +968,7 @@ impl Line {
             // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
             let is_second = runs.len() == 1 && self.bucket.is_some();
             let is_open = |run: &&mut EqualCalls| {
-                let has_time = self.bucket.is_none() || run.wait.min(wait) >= LONG_WAIT;
+                let has_time = self.bucket.is_none() || run.wait.min(wait) >= SHARED_WAIT;
                 !is_second && has_time && run.costs == waiter.costs
             };
             let is_full = runs.len() == MAX_RUNS;
@@ -876,6 +1001,8 @@ impl Line {
         for (arrival, grant) in cancelled {
             if self.queued.contains(&arrival) {
                 self.grant(arrival, grant);
+            } else {
+                self.spares.push(grant);
             }
         }
     }
@@ -891,6 +1018,12 @@ impl Waiter {
 
     fn first_cost(&self) -> u32 {
         self.costs.first().copied().unwrap_or(0)
+    }
+}
+
+impl LineSettings {
+    fn validity_us(&self) -> u64 {
+        u64::try_from(self.validity.as_micros()).unwrap_or(u64::MAX)
     }
 }
 

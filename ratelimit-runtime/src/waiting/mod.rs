@@ -24,8 +24,9 @@ use self::line::{Line, LineSettings};
 use crate::algorithm::Op;
 use crate::backend::{Backend, GivenBack};
 use crate::key::KeyId;
-use crate::limit::Policy;
+use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
+use crate::report;
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
 /// The waiting calls of a limiter.
@@ -51,6 +52,8 @@ struct Lines {
 /// A line, its policy, and the task that drives it.
 struct SharedLine {
     line: Mutex<Line>,
+    /// The name of the first limit.
+    name: Name,
     /// The policy of the call that created the line: of its scope, and of the reports about its requests.
     policy: Policy,
     /// Notified when the line changes; its driver waits for that.
@@ -87,11 +90,19 @@ impl Waiting {
             return Err(StoreError::NoRuntime);
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let Some((line, arrival)) = self.enter(policy, &charges, wait) else {
-            return self.backend.execute(policy, Request::Apply(Op::Decide, charges)).await;
+        let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
+        let entered = if takes_nothing { None } else { self.enter(policy, &charges, wait) };
+        let request = Request::Apply(Op::Decide, charges);
+        let Some((line, arrival)) = entered else {
+            return self.backend.execute(policy, request).await;
         };
-        let mut call = WaitingCall::new(self, line, arrival);
-        poll_fn(|context| call.poll(context)).await
+        let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);
+        match poll_fn(|context| call.poll(context)).await {
+            Err(error @ StoreError::Timeout { .. }) => {
+                self.backend.fall_back(policy, &request, error)
+            }
+            result => result,
+        }
     }
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
@@ -162,7 +173,13 @@ impl Waiting {
             }
             line
         });
-        let arrival = lock(&line.line).enter(costs, now.local.saturating_add(wait), on_error, now);
+        let mut inner = lock(&line.line);
+        let arrival = inner.enter(costs, now.local.saturating_add(wait), on_error, now);
+        let long = inner.outgrown();
+        drop((inner, lines));
+        if let Some(calls) = long {
+            report::long_line(line.name.as_str(), calls);
+        }
         Some((line, arrival))
     }
 
@@ -172,14 +189,16 @@ impl Waiting {
         charges: &OneOrMany<Arc<Charge>>,
         is_shared: bool,
     ) -> Arc<SharedLine> {
+        let clock = self.backend.clock();
         let settings = LineSettings {
             is_shared,
-            has_own_clock: is_shared && self.backend.clock().is_of_store(),
+            is_virtual: clock.is_virtual(),
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
         let (changed, is_driven) = Default::default();
-        Arc::new(SharedLine { line, policy, changed, is_driven })
+        let name = charges.first().map_or(Name::new(""), |charge| charge.terms.name().clone());
+        Arc::new(SharedLine { line, name, policy, changed, is_driven })
     }
 
     /// Removes a line that holds nothing.
@@ -204,11 +223,14 @@ impl Waiting {
         let lines = lock(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
         for line in lines {
             if given_back.is_reset {
-                lock(&line.line).observe_reset(self.now());
+                lock(&line.line).observe_reset(given_back.key_id, self.now());
             } else {
                 lock(&line.line).observe_give_back(given_back.end);
             }
             self.drive(&line);
+            if !line.is_shared() {
+                self.remove_if_empty(&line);
+            }
         }
     }
 }

@@ -44,39 +44,54 @@ impl Servers {
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
         let mut outcomes = Vec::new();
-        for EqualCalls { costs, count, .. } in runs {
-            let of = |calls: u32| {
-                let charge = |(charge, cost): (&Arc<Charge>, &u32)| {
-                    Arc::new(Charge { cost: cost.saturating_mul(calls), ..(**charge).clone() })
-                };
-                charges.iter().zip(&**costs).map(charge).collect::<Vec<_>>()
-            };
-            let peeked = self.peek_by_slots(&self.groups(of(0)), by).await?;
-            let fitting = peeked.iter().zip(&**costs);
-            let fitting =
-                fitting.filter_map(|(outcome, cost)| outcome.remaining.checked_div(*cost));
-            let fitting = fitting.min().unwrap_or(*count).min(*count);
-            if fitting > 0 {
-                let decided = self.decide_by_slots(self.groups(of(fitting)), by).await?;
-                // If another call took units in the meantime, the line is decided later.
-                let is_admitted = decided.iter().all(|outcome| outcome.allowed);
-                if is_admitted {
-                    for index in 0..fitting {
-                        let later = u64::from(fitting - 1 - index);
-                        outcomes.extend(before(&decided, charges, costs, later, &[]));
-                    }
-                }
-                if is_admitted && fitting == *count {
-                    continue;
-                }
+        for run in runs {
+            // What was charged before a failure is granted. The other calls are decided later.
+            match self.decide_run_by_slots(charges, run, by, &mut outcomes).await {
+                Ok(true) if Instant::now() + self.deadline / 2 < by => {}
+                Err(error) if outcomes.is_empty() => return Err(error),
+                Ok(_) | Err(_) => break,
             }
-            let rejected = self.apply_many(Op::Peek, of(1), by).await?;
-            if !rejected.iter().all(|outcome| outcome.allowed) {
-                outcomes.extend(rejected);
-            }
-            break;
         }
         Ok(outcomes)
+    }
+
+    /// Decides equal calls. Adds their outcomes, and returns whether all of them were admitted.
+    async fn decide_run_by_slots(
+        self: &Arc<Self>,
+        charges: &[Arc<Charge>],
+        EqualCalls { costs, count, .. }: &EqualCalls,
+        by: Instant,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<bool, StoreError> {
+        let of = |calls: u32| {
+            let charge = |(charge, cost): (&Arc<Charge>, &u32)| {
+                Arc::new(Charge { cost: cost.saturating_mul(calls), ..(**charge).clone() })
+            };
+            charges.iter().zip(&**costs).map(charge).collect::<Vec<_>>()
+        };
+        let peeked = self.peek_by_slots(&self.groups(of(0)), by).await?;
+        let fitting = peeked.iter().zip(&**costs);
+        let fitting = fitting.filter_map(|(outcome, cost)| outcome.remaining.checked_div(*cost));
+        let fitting = fitting.min().unwrap_or(*count).min(*count);
+        if fitting > 0 {
+            let decided = self.decide_by_slots(self.groups(of(fitting)), by).await?;
+            // If another call took units in the meantime, the line is decided later.
+            let is_admitted = decided.iter().all(|outcome| outcome.allowed);
+            if is_admitted {
+                for index in 0..fitting {
+                    let later = u64::from(fitting - 1 - index);
+                    outcomes.extend(before(&decided, charges, costs, later, &[]));
+                }
+            }
+            if is_admitted && fitting == *count {
+                return Ok(true);
+            }
+        }
+        let rejected = self.apply_many(Op::Peek, of(1), by).await?;
+        if !rejected.iter().all(|outcome| outcome.allowed) {
+            outcomes.extend(rejected);
+        }
+        Ok(false)
     }
 }
 
