@@ -362,9 +362,9 @@ mod words;
 /// - When another process gives units back, this process observes it within a second.
 /// - A process that is killed loses its reservations: about a second of the bucket passes unused.
 ///   `RateLimiter::shutdown` cancels them.
-/// - Redis charges the units before the call takes its turn. If the call is not polled in time, its turn
-///   passes on after half a deadline, and the units go back after a deadline. So a call can start up to
-///   one deadline after its units were counted.
+/// - The store charges the units before the call takes its turn. If the call is not polled in time, its
+///   turn passes on after half a deadline, and the units go back after a deadline. So a call can start
+///   up to one deadline after its process has received the units.
 ///
 /// ## `lease`
 ///

@@ -6,8 +6,6 @@
 
 mod call;
 mod driver;
-mod estimate;
-mod grant;
 mod line;
 
 use std::collections::HashMap;

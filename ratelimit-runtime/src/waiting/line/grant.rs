@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::line::Now;
+use super::Now;
 use crate::algorithm::{Op, Outcome};
 use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply, Request};
@@ -67,9 +67,9 @@ impl Grant {
 }
 
 /// Units of grants that no call has used.
-pub(super) struct Returned {
+pub(in crate::waiting) struct Returned {
     /// The requests that give them back, each to the store that charged it.
-    pub(super) requests: Vec<(Source, Request)>,
+    pub(in crate::waiting) requests: Vec<(Source, Request)>,
 }
 
 impl Returned {

@@ -1,0 +1,199 @@
+//! The calls of a line: they enter, are polled, and leave.
+
+use std::mem;
+use std::task::{Poll, Waker};
+
+use super::{Line, Now, Waiter, WaiterStage, add_units};
+use crate::limit::OnError;
+use crate::reply::StoreError;
+use crate::store::{OneOrMany, Reply};
+
+impl Line {
+    /// Adds a call, and returns the number that identifies it.
+    pub(in crate::waiting) fn enter(
+        &mut self,
+        costs: OneOrMany<u32>,
+        deadline: u64,
+        on_error: OnError,
+        now: Now,
+    ) -> u64 {
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let stage = match &self.closed {
+            Some(error) => WaiterStage::Ended(Err(error.clone())),
+            None => WaiterStage::Queued,
+        };
+        let waker = Waker::noop().clone();
+        let waiter = Waiter { costs, deadline, on_error, waker, pinged: None, stage };
+        self.waiters.insert(arrival, waiter);
+        if self.closed.is_none() {
+            self.queue(arrival);
+            if let Some(earliest) = self.earliest_of_last()
+                && earliest > deadline
+            {
+                self.reject(arrival, earliest, now);
+            }
+        }
+        arrival
+    }
+
+    /// Polls a call. If it is pending, returns the times at which it polls again.
+    pub(in crate::waiting) fn poll(
+        &mut self,
+        arrival: u64,
+        waker: &Waker,
+        now: Now,
+    ) -> Poll<Result<Reply, StoreError>> {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return Poll::Pending };
+        waiter.waker.clone_from(waker);
+        waiter.pinged = None;
+        let is_late = now.local >= waiter.deadline.saturating_add(self.settings.validity_us());
+        match &waiter.stage {
+            WaiterStage::Granted(grant) if grant.is_overdue(now, self.settings.validity) => {
+                let at = grant.at;
+                self.granted.remove(&(at, arrival));
+                self.void(arrival);
+                self.queue(arrival);
+            }
+            WaiterStage::Granted(grant) if grant.at <= now.local => {
+                self.granted.remove(&(grant.at, arrival));
+                let grant = self.remove(arrival).and_then(Waiter::into_grant);
+                return grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
+            }
+            WaiterStage::Asked | WaiterStage::Queued if is_late && self.settings.is_shared => {
+                // The store has not replied in time. A grant that comes later goes to another call.
+                self.dequeue(arrival);
+                self.remove(arrival);
+                return Poll::Ready(Err(StoreError::Timeout { deadline: self.settings.validity }));
+            }
+            WaiterStage::Granted(_) | WaiterStage::Asked => return Poll::Pending,
+            WaiterStage::Asleep => self.queue(arrival),
+            WaiterStage::Queued => {}
+            WaiterStage::Ended(_) => return self.take_result(arrival),
+        }
+        let deadline = self.waiters.get(&arrival).map_or(0, |waiter| waiter.deadline);
+        if now.local >= deadline && self.estimate.is_some() {
+            let earliest = self.earliest_of(arrival);
+            // If the call may be admitted now, the next reply decides.
+            if earliest > now.local {
+                let is_first = self.queued.first() == Some(&arrival);
+                self.reject(arrival, earliest, now);
+                if is_first {
+                    // The next call may have other costs.
+                    self.estimate = None;
+                    self.wake_first();
+                }
+                return self.take_result(arrival);
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Returns the time at which a pending call polls again, by the clock of the limiter.
+    pub(in crate::waiting) fn wake_time(&self, arrival: u64, now: Now) -> Option<u64> {
+        let waiter = self.waiters.get(&arrival)?;
+        match &waiter.stage {
+            WaiterStage::Granted(grant) => Some(grant.at),
+            WaiterStage::Queued | WaiterStage::Asked => {
+                let late = waiter.deadline.saturating_add(self.settings.validity_us());
+                [waiter.deadline, late].into_iter().find(|at| *at > now.local)
+            }
+            WaiterStage::Asleep | WaiterStage::Ended(_) => None,
+        }
+    }
+
+    /// Returns how many calls before this one would drive the line, up to `limit`.
+    pub(in crate::waiting) fn rank(&self, arrival: u64, limit: usize) -> usize {
+        let queued = self.queued.range(..arrival).take(limit).count();
+        if self.queued.contains(&arrival) {
+            return queued;
+        }
+        // The queued calls drive the line before those that have a moment.
+        let queued = self.queued.iter().take(limit).count();
+        queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
+    }
+
+    /// Removes a call that was dropped.
+    pub(in crate::waiting) fn leave(&mut self, arrival: u64) {
+        let is_first = self.queued.first() == Some(&arrival);
+        self.dequeue(arrival);
+        let Some(waiter) = self.remove(arrival) else { return };
+        if let Some(grant) = waiter.into_grant() {
+            self.granted.remove(&(grant.at, arrival));
+            self.spares.push(grant);
+            self.wake_first();
+        } else if is_first {
+            // The next call may have other costs.
+            self.estimate = None;
+            self.wake_first();
+        }
+    }
+
+    /// Ends all calls with `error`, also those that enter later. Their grants go back to the store.
+    pub(in crate::waiting) fn close(&mut self, error: &StoreError) {
+        self.closed = Some(error.clone());
+        for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
+            let has_ended = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Ended(_));
+            if !self.waiters.get(&arrival).is_some_and(has_ended) {
+                self.end(arrival, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Ends all calls with an error, because nothing drives the line.
+    pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
+        self.is_asking = false;
+        self.spares.clear();
+        for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
+            let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
+            if !matches!(stage, Some(WaiterStage::Granted(_) | WaiterStage::Ended(_))) {
+                self.end(arrival, Err(error.clone()));
+            }
+        }
+    }
+
+    pub(super) fn queue(&mut self, arrival: u64) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        waiter.stage = WaiterStage::Queued;
+        let is_first = self.queued.first().is_none_or(|first| *first > arrival);
+        if self.queued.insert(arrival) {
+            add_units(&mut self.queued_units, &waiter.costs);
+        }
+        if is_first {
+            self.estimate = None;
+        }
+    }
+
+    pub(super) fn dequeue(&mut self, arrival: u64) {
+        if self.queued.remove(&arrival)
+            && let Some(waiter) = self.waiters.get(&arrival)
+        {
+            for (sum, cost) in self.queued_units.iter_mut().zip(&*waiter.costs) {
+                *sum -= u64::from(*cost);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, arrival: u64) -> Option<Waiter> {
+        self.waiters.remove(&arrival)
+    }
+
+    pub(super) fn take_result(&mut self, arrival: u64) -> Poll<Result<Reply, StoreError>> {
+        match self.remove(arrival) {
+            Some(Waiter { stage: WaiterStage::Ended(result), .. }) => Poll::Ready(result),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Ends a call. Its grant, if it has one, becomes a spare.
+    pub(super) fn end(&mut self, arrival: u64, result: Result<Reply, StoreError>) {
+        self.dequeue(arrival);
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        self.wakers.push(waiter.waker.clone());
+        let stage = mem::replace(&mut waiter.stage, WaiterStage::Ended(result));
+        if let WaiterStage::Granted(grant) = stage {
+            self.granted.remove(&(grant.at, arrival));
+            self.spares.push(grant);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A line: the calls of this process that wait for the same counts, in the order of their arrival.
+//!
+//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does: a task of the
+//! background thread for a line of Redis (`waiting/driver.rs`), and the waiting calls themselves for a line of the embedded
+//! store (`waiting/call.rs`).
+//!
+//! `calls.rs` has what a call does, `requests.rs` chooses what a line asks for and applies the replies, `turns.rs` passes grants to calls, and `late.rs`
+//! rejects the calls that cannot be admitted in time.
+//!
+//! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
+//! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
+//! its grant to the next call. If no call can use it, it goes back to the store.
+
+mod calls;
+mod estimate;
+mod grant;
+mod late;
+mod requests;
+mod time;
+mod turns;
+
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use self::estimate::Estimate;
+use self::grant::{Grant, Returned};
+pub(super) use self::requests::Asked;
+use self::requests::PAUSE;
+pub(super) use self::time::{Now, WakeTimes};
+use crate::limit::OnError;
+use crate::reply::StoreError;
+use crate::store::{BucketCharge, Charge, OneOrMany, Reply};
+
+/// The number of calls of a long line, which an event reports.
+const LONG_LINE: usize = 1_000;
+
+pub(super) struct Line {
+    /// The counts. Their costs have no meaning.
+    counts: OneOrMany<Arc<Charge>>,
+    bucket: Option<BucketCharge>,
+    settings: LineSettings,
+    waiters: HashMap<u64, Waiter>,
+    /// The calls without a grant that are polled, by arrival.
+    queued: BTreeSet<u64>,
+    /// The units that the queued calls take from each count.
+    queued_units: Vec<u64>,
+    /// The moments of the calls with a grant, and the arrivals of these calls.
+    granted: BTreeSet<(u64, u64)>,
+    arrivals: u64,
+    /// Grants that no call uses.
+    spares: Vec<Grant>,
+    /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
+    estimate: Option<Estimate>,
+    /// The time of the next request, by the clock of the limiter.
+    next_request: u64,
+    last_request: Option<Instant>,
+    /// Whether the next request must not follow the last one at once.
+    pauses: bool,
+    last_scan: Option<Instant>,
+    is_asking: bool,
+    /// The number of give-backs in flight.
+    returning: usize,
+    /// Whether units were given back since the last request was sent.
+    has_changed: bool,
+    closed: Option<StoreError>,
+    wakers: Vec<Waker>,
+    /// The number of calls from which the line is reported as long.
+    long: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct LineSettings {
+    pub(super) is_shared: bool,
+    /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
+    /// moment.
+    pub(super) is_virtual: bool,
+    /// How long a grant is valid once its moment has come.
+    pub(super) validity: Duration,
+}
+
+struct Waiter {
+    costs: OneOrMany<u32>,
+    /// The end of the wait, by the clock of the limiter.
+    deadline: u64,
+    on_error: OnError,
+    waker: Waker,
+    /// The time of a wake-up after which the call was not polled yet.
+    pinged: Option<Instant>,
+    stage: WaiterStage,
+}
+
+enum WaiterStage {
+    Queued,
+    /// In the request that is in flight.
+    Asked,
+    Granted(Grant),
+    /// Not polled when its turn came. The call queues again when it is polled.
+    Asleep,
+    Ended(Result<Reply, StoreError>),
+}
+
+/// What the driver of a line does next.
+pub(super) enum Duty {
+    Request(Asked),
+    Return(Returned),
+    /// Sleeps until one of these times, or until the line changes.
+    Sleep(WakeTimes),
+    /// No call waits.
+    Rest,
+}
+
+impl Line {
+    pub(super) fn new(counts: OneOrMany<Arc<Charge>>, settings: LineSettings) -> Self {
+        let bucket = match &counts {
+            OneOrMany::One(charge) => BucketCharge::new(Arc::clone(charge)),
+            OneOrMany::Many(_) => None,
+        };
+        Self {
+            queued_units: vec![0; counts.len()],
+            counts,
+            bucket,
+            settings,
+            waiters: HashMap::new(),
+            queued: BTreeSet::new(),
+            granted: BTreeSet::new(),
+            arrivals: 0,
+            spares: Vec::new(),
+            estimate: None,
+            next_request: 0,
+            last_request: None,
+            pauses: false,
+            last_scan: None,
+            is_asking: false,
+            returning: 0,
+            has_changed: false,
+            closed: None,
+            wakers: Vec::new(),
+            long: LONG_LINE,
+        }
+    }
+
+    /// Returns whether calls with these charges wait in this line: counts and amounts agree.
+    pub(super) fn is_of(&self, charges: &[Arc<Charge>], is_shared: bool) -> bool {
+        let same =
+            |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
+        self.settings.is_shared == is_shared
+            && self.counts.len() == charges.len()
+            && self.counts.iter().zip(charges).all(same)
+    }
+
+    pub(super) fn counts(&self) -> &[Arc<Charge>] {
+        &self.counts
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.settings.is_shared
+    }
+
+    /// Returns whether the line holds nothing: no call, no grant.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && !self.holds_units()
+    }
+
+    /// Returns whether a driver has something to do, now or later.
+    pub(super) fn has_work(&self) -> bool {
+        !(self.queued.is_empty() && self.granted.is_empty() && self.spares.is_empty())
+    }
+
+    pub(super) fn validity(&self) -> Duration {
+        self.settings.validity
+    }
+
+    /// Returns whether the driver has to be woken. While a request is in flight, the reply wakes it.
+    pub(super) fn has_duty(&self, now: Now) -> bool {
+        !self.is_asking && !self.is_settled(now)
+    }
+
+    /// Returns whether the line would do nothing before the clock of the limiter moves.
+    pub(super) fn is_settled(&self, now: Now) -> bool {
+        let is_later = |time: WakeTimes| {
+            !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
+        };
+        !self.is_asking
+            && self.returning == 0
+            && self.spares.is_empty()
+            && self.request_time(now).is_none_or(is_later)
+    }
+
+    /// Returns the number of calls if the line has become long, or twice as long as before.
+    pub(super) fn outgrown(&mut self) -> Option<usize> {
+        let calls = self.waiters.len();
+        let is_long = calls >= self.long;
+        if is_long {
+            self.long *= 2;
+        }
+        is_long.then_some(calls)
+    }
+
+    /// Returns whether no call is in the line.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Returns whether units are charged for calls of the line, or may be.
+    pub(super) fn holds_units(&self) -> bool {
+        !(self.granted.is_empty() && self.spares.is_empty()) || self.is_asking || self.returning > 0
+    }
+
+    /// Returns what the driver does next.
+    pub(super) fn duty(&mut self, now: Now) -> Duty {
+        let mut wake = self.expire(now);
+        self.pass_on(now);
+        if self.is_asking {
+            return Duty::Sleep(wake);
+        }
+        if let Some(returned) = self.take_return(now) {
+            self.returning += 1;
+            return Duty::Return(returned);
+        }
+        match self.request_time(now) {
+            Some(time) if time.has_come(now) => {
+                if let Some(asked) = self.ask(now) {
+                    return Duty::Request(asked);
+                }
+            }
+            Some(time) => wake = wake.or_earlier(time),
+            None => {}
+        }
+        if !self.has_work() {
+            return Duty::Rest;
+        }
+        Duty::Sleep(wake)
+    }
+
+    /// Takes the wakers of the calls that have changed. The driver wakes them once the line is unlocked.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        mem::take(&mut self.wakers)
+    }
+
+    /// Wakes the call that drives a line of the embedded store: the first queued call, or the first with a moment.
+    fn wake_first(&mut self) {
+        let ahead = self.granted.first().map(|(_, arrival)| arrival);
+        let first = self.queued.first().or(ahead).and_then(|first| self.waiters.get(first));
+        self.wakers.extend(first.map(|waiter| waiter.waker.clone()));
+    }
+}
+
+impl Waiter {
+    fn into_grant(self) -> Option<Grant> {
+        match self.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
+        }
+    }
+
+    fn first_cost(&self) -> u32 {
+        self.costs.first().copied().unwrap_or(0)
+    }
+}
+
+impl LineSettings {
+    fn validity_us(&self) -> u64 {
+        u64::try_from(self.validity.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+fn add_units(sums: &mut [u64], costs: &[u32]) {
+    for (sum, cost) in sums.iter_mut().zip(costs) {
+        *sum += u64::from(*cost);
+    }
+}

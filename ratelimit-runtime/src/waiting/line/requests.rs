@@ -1,0 +1,299 @@
+//! The requests of a line: which calls it asks for, which reservations it cancels, and when.
+
+use std::mem;
+use std::time::Duration;
+
+use super::estimate::Estimate;
+use super::grant::Grant;
+use super::{Line, Now, Waiter, WaiterStage, WakeTimes};
+use crate::algorithm::Outcome;
+use crate::limit::OnError;
+use crate::reply::{Source, StoreError};
+use crate::store::{
+    BucketCharge, CancelledUnits, EqualCalls, LineCounts, LineRequest, Reply, Reservations,
+};
+
+/// The shortest time between two requests of a line that waits for Redis.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// The longest time between two requests of a line that waits for Redis, because another process can give units back.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The most runs and the most calls of a request.
+const MAX_RUNS: usize = 64;
+pub(super) const MAX_CALLS: usize = 1024;
+
+/// The time in which tokens refill that a process may reserve, in microseconds.
+const RESERVED_AHEAD: u128 = 1_000_000;
+
+/// Calls with a longer wait share runs, which have the shortest of their waits. A call that such a run does not reserve
+/// is first in a later request, in a run of its own.
+const SHARED_WAIT: u64 = 50_000;
+
+/// A request of a line.
+pub(in crate::waiting) struct Asked {
+    pub(in crate::waiting) request: LineRequest,
+    calls: Vec<u64>,
+    /// The grants of waiting calls that the request cancels.
+    cancelled: Vec<(u64, Grant)>,
+}
+
+/// The reservations that a request cancels.
+#[derive(Default)]
+pub(super) struct Cancellation {
+    units: Option<CancelledUnits>,
+    /// The calls that held some of them. They queue again.
+    calls: Vec<(u64, Grant)>,
+}
+
+impl Line {
+    /// Applies the reply to a request. Calls that it admits hold grants, and calls that cannot be admitted in time are
+    /// rejected.
+    pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
+        let Asked { request, calls, cancelled, .. } = asked;
+        self.end_request(&calls);
+        let Reply { outcomes, source } = reply;
+        let mut outcomes = &outcomes[..];
+        if request.cancels() {
+            let Some((cancellation, rest)) = outcomes.split_first() else { return };
+            outcomes = rest;
+            if !cancellation.allowed {
+                // Another process has reserved a later moment: the reservations stay.
+                return self.restore(cancelled);
+            }
+        }
+        let (mut granted, mut rejected) = (0, None);
+        // Replies take different times. The moments of a bucket stay in their order all the same.
+        let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
+        for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
+            let Some(costs) = request.costs_of(granted) else { break };
+            if !outcomes.iter().all(|outcome| outcome.allowed) {
+                rejected = Some((*arrival, outcomes));
+                break;
+            }
+            granted += 1;
+            let at = self.moment_of(outcomes, now).max(last);
+            last = if self.bucket.is_some() { at } else { last };
+            let due = self.due_of(at, now);
+            let grant = Grant::new(costs.clone(), outcomes, source, at, due);
+            self.assign(*arrival, grant, now);
+        }
+        self.pauses = granted == 0 || self.granted.last().is_some_and(|(at, _)| *at > now.local);
+        self.estimate = None;
+        if let Some((arrival, outcomes)) = rejected {
+            self.pauses = true;
+            if self.queued.first() == Some(&arrival) {
+                let at = self.moment_of(outcomes, now);
+                let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
+                self.estimate =
+                    costs.map(|costs| Estimate::new(at, costs, outcomes, source, now.local));
+                self.next_request = self.next_after(at, now);
+                self.scan(now);
+            }
+        }
+        self.wake_first();
+    }
+
+    /// Applies `on_error` to the calls of a line whose store failed. Returns a request for the embedded store if it
+    /// decides some of them.
+    pub(in crate::waiting) fn failed(
+        &mut self,
+        asked: &mut Asked,
+        error: &StoreError,
+        now: Now,
+    ) -> Option<Asked> {
+        self.end_request(&asked.calls);
+        // If the request may have been executed, the cancelled reservations may not exist any more.
+        let cancelled = mem::take(&mut asked.cancelled);
+        if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
+            self.restore(cancelled);
+        }
+        self.pauses = true;
+        for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get(&arrival) else { continue };
+            match waiter.on_error {
+                OnError::Local => {}
+                OnError::Deny => self.end(arrival, Err(error.clone())),
+                OnError::Allow => {
+                    let outcomes = vec![Outcome::UNDECIDED; self.counts.len()].into();
+                    self.end(arrival, Ok(Reply { outcomes, source: Source::Fallback }));
+                }
+            }
+        }
+        let is_left = !self.queued.is_empty();
+        if is_left { self.ask_for(Cancellation::default(), now) } else { None }
+    }
+
+    /// Returns the time of the next request; `None` if nothing is to be asked.
+    pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
+        let cancels = !self.spares.is_empty() || self.rebooks(now);
+        let again = self.last_request.filter(|_| self.settings.is_shared);
+        let again = again.map(|last| last + LOOK_AGAIN);
+        if self.queued.is_empty() && !cancels {
+            // Another process may have given units back, so that reserved calls can be admitted earlier.
+            let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
+            return again.filter(|_| is_ahead).map(|at| WakeTimes { local: None, real: Some(at) });
+        }
+        let earliest = match self.last_request {
+            Some(last) if self.settings.is_shared && self.pauses => last + PAUSE,
+            _ => now.real,
+        };
+        if cancels || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
+        {
+            return Some(WakeTimes { local: None, real: Some(earliest) });
+        }
+        Some(WakeTimes { local: Some(self.next_request), real: again })
+    }
+
+    /// Returns whether reservations are to be made again, because units were given back, or another process may have
+    /// given units back.
+    pub(super) fn rebooks(&self, now: Now) -> bool {
+        let last = self.last_request.filter(|_| self.settings.is_shared);
+        let is_due = self.has_changed || last.is_some_and(|last| now.real >= last + LOOK_AGAIN);
+        is_due
+            && self.bucket.is_some()
+            && self.granted.last().is_some_and(|(at, _)| *at > now.local)
+    }
+
+    /// Creates the next request: cancels spare reservations, and asks for the first queued calls.
+    pub(super) fn ask(&mut self, now: Now) -> Option<Asked> {
+        let cancellation = self.cancel(now);
+        self.ask_for(cancellation, now)
+    }
+
+    pub(super) fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
+        let Cancellation { units: cancelled_units, calls: cancelled } = cancellation;
+        self.put_pinged_to_sleep(now);
+        let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
+        let (runs, calls) = self.runs(calls, now);
+        if runs.is_empty() && cancelled_units.is_none() {
+            self.has_changed = false;
+            return None;
+        }
+        for arrival in &calls {
+            if let Some(waiter) = self.waiters.get_mut(arrival) {
+                waiter.stage = WaiterStage::Asked;
+            }
+        }
+        let counts = match &self.bucket {
+            None => LineCounts::Each(self.counts.clone()),
+            Some(bucket) => {
+                let held = self.granted.range((now.local + 1, 0)..);
+                let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
+                let held = held.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.first_cost()));
+                let reservations =
+                    Reservations { cancelled: cancelled_units, held, most: most_reserved(bucket) };
+                LineCounts::Bucket(bucket.clone(), reservations)
+            }
+        };
+        (self.is_asking, self.has_changed) = (true, false);
+        self.last_request = Some(now.real);
+        Some(Asked { request: LineRequest { counts, calls: runs }, calls, cancelled })
+    }
+
+    /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
+    /// given back, all of them. Reservations of a fallback are not cancelled: they pass unused.
+    pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
+        let mut spares = mem::take(&mut self.spares);
+        spares.retain(|grant| grant.source != Source::Fallback);
+        let first_spare = spares.iter().map(|grant| grant.at).min();
+        let from = if self.rebooks(now) { Some(now.local + 1) } else { first_spare };
+        let Some(from) = from else { return Cancellation::default() };
+        let mut calls = Vec::new();
+        for (at, arrival) in self.granted.range((from, 0)..).copied().collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+            let WaiterStage::Granted(grant) = &waiter.stage else { continue };
+            if grant.source == Source::Fallback {
+                continue;
+            }
+            calls.push((arrival, grant.clone()));
+            self.granted.remove(&(at, arrival));
+            self.queue(arrival);
+        }
+        let all = calls.iter().map(|(_, grant)| grant).chain(&spares);
+        let end = all.clone().map(|grant| grant.end).max();
+        let units = all.filter_map(|grant| grant.costs.first()).copied();
+        let units = units.fold(0_u32, u32::saturating_add);
+        Cancellation { units: end.map(|end| CancelledUnits { units, end }), calls }
+    }
+
+    /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
+    pub(super) fn runs(&self, calls: Vec<u64>, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
+        let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
+        for arrival in calls {
+            let Some(waiter) = self.waiters.get(&arrival) else { continue };
+            let ahead = waiter.deadline.saturating_sub(now.local).min(1 << 52);
+            let wait = if self.bucket.is_some() { ahead } else { 0 };
+            // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
+            let is_second = runs.len() == 1 && self.bucket.is_some();
+            let is_open = |run: &&mut EqualCalls| {
+                let has_time = self.bucket.is_none() || run.wait.min(wait) >= SHARED_WAIT;
+                !is_second && has_time && run.costs == waiter.costs
+            };
+            let is_full = runs.len() == MAX_RUNS;
+            if let Some(run) = runs.last_mut().filter(is_open) {
+                run.count += 1;
+                run.wait = run.wait.min(wait);
+            } else if is_full {
+                break;
+            } else {
+                runs.push(EqualCalls { costs: waiter.costs.clone(), count: 1, wait });
+            }
+            included.push(arrival);
+        }
+        (runs, included)
+    }
+
+    pub(super) fn end_request(&mut self, calls: &[u64]) {
+        self.is_asking = false;
+        for arrival in calls {
+            if let Some(waiter) = self.waiters.get_mut(arrival)
+                && matches!(waiter.stage, WaiterStage::Asked)
+            {
+                waiter.stage = WaiterStage::Queued;
+            }
+        }
+    }
+
+    /// Gives grants back to the calls that held them, because the store has not cancelled them.
+    pub(super) fn restore(&mut self, cancelled: Vec<(u64, Grant)>) {
+        for (arrival, grant) in cancelled {
+            if self.queued.contains(&arrival) {
+                self.grant(arrival, grant);
+            } else {
+                self.spares.push(grant);
+            }
+        }
+    }
+
+    /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
+    pub(super) fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
+        // A virtual clock may have moved since the decision. Other clocks of stores differ from that of the line.
+        let of = |outcome: &Outcome| {
+            let from = if self.settings.is_virtual { outcome.clock } else { now.local };
+            from.saturating_add(outcome.retry_us)
+        };
+        outcomes.iter().map(of).max().unwrap_or(now.local)
+    }
+
+    /// Returns the time of the next request after the store has rejected the first queued call until `at`.
+    pub(super) fn next_after(&self, at: u64, now: Now) -> u64 {
+        let Some(bucket) = &self.bucket else { return at };
+        // Half of the reservations that a process may hold: the line asks before it has none.
+        let (half, mut ahead) = (most_reserved(bucket) / 2, 0_u32);
+        for (moment, arrival) in self.granted.range((now.local + 1, 0)..).rev() {
+            ahead = ahead.saturating_add(self.waiters.get(arrival).map_or(0, Waiter::first_cost));
+            if ahead > half {
+                return at.min(*moment);
+            }
+        }
+        at
+    }
+}
+
+/// Returns the most tokens that a process reserves in a bucket: what refills in a second.
+fn most_reserved(bucket: &BucketCharge) -> u32 {
+    let rate = bucket.charge().terms.rate();
+    let tokens = RESERVED_AHEAD * u128::from(rate.drain) / u128::from(rate.token);
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,241 @@
+//! Turns: which call gets a grant, and what happens to a grant that its call does not take.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use super::grant::{Grant, Returned};
+use super::{Line, Now, Waiter, WaiterStage, WakeTimes};
+use crate::key::KeyId;
+use crate::reply::Source;
+
+/// The most calls that a line wakes to learn whether they are polled.
+const MAX_PINGED: usize = 1024;
+
+impl Line {
+    /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
+    /// store that has it.
+    pub(in crate::waiting) fn observe_give_back(&mut self, end: Option<(Source, u64)>) {
+        self.has_changed = true;
+        self.estimate = None;
+        if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
+            // The reservations now end earlier. The bucket would not cancel them by their old ends.
+            let lower = |grant: &mut Grant| {
+                if grant.source == source {
+                    grant.end = grant.end.min(end);
+                }
+            };
+            let last = self.granted.last().and_then(|(_, arrival)| self.waiters.get_mut(arrival));
+            if let Some(WaiterStage::Granted(grant)) = last.map(|waiter| &mut waiter.stage) {
+                lower(grant);
+            }
+            self.spares.iter_mut().for_each(lower);
+        }
+        self.wake_first();
+    }
+
+    /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has
+    /// come keeps its grant, but its units do not go back to the count.
+    pub(in crate::waiting) fn observe_reset(&mut self, key_id: KeyId, now: Now) {
+        self.has_changed = true;
+        self.estimate = None;
+        let reset = self.counts.iter().position(|charge| charge.key_id == key_id);
+        let held = self.waiters.values_mut().filter_map(|waiter| match &mut waiter.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
+        });
+        for grant in held.chain(&mut self.spares) {
+            grant.reset.extend(reset);
+        }
+        if self.bucket.is_some() {
+            self.spares.clear();
+        }
+        let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
+        for (at, arrival) in ahead {
+            self.granted.remove(&(at, arrival));
+            self.queue(arrival);
+        }
+        self.wake_first();
+    }
+
+    /// Records that a give-back has ended.
+    pub(in crate::waiting) fn returned(&mut self) {
+        self.returning -= 1;
+    }
+
+    /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the grant
+    /// was requested, no call may use the grant: the first call must not be overtaken.
+    pub(super) fn assign(&mut self, arrival: u64, grant: Grant, now: Now) {
+        let Some(first) = self.queued.first().copied() else { return self.spares.push(grant) };
+        let costs_agree =
+            self.waiters.get(&first).is_some_and(|waiter| waiter.costs == grant.costs);
+        if self.can_use(first, &grant, now) {
+            self.grant(first, grant);
+        } else if (costs_agree || first == arrival) && self.queued.contains(&arrival) {
+            // The first call cannot be admitted in time.
+            self.grant(arrival, grant);
+        } else {
+            self.spares.push(grant);
+        }
+    }
+
+    pub(super) fn can_use(&self, arrival: u64, grant: &Grant, now: Now) -> bool {
+        let waiter = self.waiters.get(&arrival);
+        waiter.is_some_and(|waiter| {
+            waiter.costs == grant.costs && (grant.at <= now.local || grant.at <= waiter.deadline)
+        })
+    }
+
+    pub(super) fn grant(&mut self, arrival: u64, grant: Grant) {
+        self.dequeue(arrival);
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        self.granted.insert((grant.at, arrival));
+        self.wakers.push(waiter.waker.clone());
+        waiter.stage = WaiterStage::Granted(grant);
+    }
+
+    /// Passes grants that no call uses to the calls behind them. These move up in order, so the last grants are left for
+    /// the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind it.
+    pub(super) fn pass_on(&mut self, now: Now) {
+        let (void, mut grants): (Vec<_>, Vec<_>) =
+            mem::take(&mut self.spares).into_iter().partition(|grant| grant.is_void);
+        self.spares = void;
+        grants.sort_by_key(|grant| grant.at);
+        while let Some(first) = grants.first() {
+            let costs = first.costs.clone();
+            let from = first.at.max(now.local.saturating_add(1));
+            let has_costs = |(_, arrival): &&(u64, u64)| {
+                self.waiters.get(arrival).is_some_and(|waiter| waiter.costs == costs)
+            };
+            let ahead = self.granted.range((from, 0)..);
+            let moves: Vec<_> = ahead.clone().take_while(has_costs).copied().collect();
+            let blocked = ahead.map(|(at, _)| *at).nth(moves.len());
+            let (mut group, rest): (Vec<_>, Vec<_>) = grants.into_iter().partition(|grant| {
+                grant.costs == costs && blocked.is_none_or(|blocked| grant.at <= blocked)
+            });
+            grants = rest;
+            for (at, arrival) in &moves {
+                self.granted.remove(&(*at, *arrival));
+                let waiter = self.waiters.get_mut(arrival);
+                let stage =
+                    waiter.map(|waiter| mem::replace(&mut waiter.stage, WaiterStage::Asked));
+                if let Some(WaiterStage::Granted(grant)) = stage {
+                    group.push(grant);
+                }
+            }
+            group.sort_by_key(|grant| grant.at);
+            let mut group = group.into_iter();
+            let mut arrivals: Vec<_> = moves.iter().map(|(_, arrival)| *arrival).collect();
+            arrivals.sort_unstable();
+            for (arrival, grant) in arrivals.into_iter().zip(&mut group) {
+                self.grant(arrival, grant);
+            }
+            for grant in group {
+                let first = self.queued.first().copied().filter(|_| blocked.is_none());
+                match first.filter(|first| self.can_use(*first, &grant, now)) {
+                    Some(first) => {
+                        self.grant(first, grant);
+                        self.estimate = None;
+                    }
+                    None => self.spares.push(grant),
+                }
+            }
+        }
+    }
+
+    /// Takes grants from calls that do not take their turn. Returns when to look again.
+    pub(super) fn expire(&mut self, now: Now) -> WakeTimes {
+        let (half, mut wake) = (self.settings.validity / 2, WakeTimes::default());
+        let mut was_untaken = false;
+        let ahead = (now.local.saturating_add(1), 0);
+        let first_ahead = self.granted.range(ahead..).next().copied();
+        let next_ahead = first_ahead.map(|(_, arrival)| arrival);
+        if let Some((at, _)) = first_ahead {
+            // Looks rarely: a call that is polled takes its grant without the driver.
+            wake.local = Some(at.max(now.local + half.as_micros() as u64 / 2));
+        }
+        for (at, arrival) in self.granted.range(..ahead).copied().collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+            let WaiterStage::Granted(grant) = &mut waiter.stage else { continue };
+            let due = *grant.due.get_or_insert(now.real);
+            let (was_passed, is_void) = (grant.was_passed, now.real >= due + 2 * half);
+            let next = next_ahead.or_else(|| self.queued.first().copied());
+            let passes = !was_passed && next.is_some_and(|next| self.costs_agree(next, arrival));
+            if is_void || passes && now.real >= due + half {
+                self.granted.remove(&(at, arrival));
+                was_untaken = true;
+                let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
+                let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
+                if let WaiterStage::Granted(mut grant) = stage {
+                    (grant.is_void, grant.was_passed) = (is_void, true);
+                    self.spares.push(grant);
+                }
+                self.estimate = None;
+            } else {
+                let next = if now.real < due + half { due + half } else { due + 2 * half };
+                wake.real = Some(wake.real.map_or(next, |wake| wake.min(next)));
+            }
+        }
+        if was_untaken {
+            self.ping(now);
+        }
+        wake
+    }
+
+    /// Takes a grant from a call that did not take its turn in time. No call may use it.
+    pub(super) fn void(&mut self, arrival: u64) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        let stage = mem::replace(&mut waiter.stage, WaiterStage::Asleep);
+        if let WaiterStage::Granted(mut grant) = stage {
+            grant.is_void = true;
+            self.spares.push(grant);
+        }
+    }
+
+    /// Returns the real time of a moment.
+    pub(super) fn due_of(&self, at: u64, now: Now) -> Option<Instant> {
+        let ahead = Duration::from_micros(at.saturating_sub(now.local));
+        if self.settings.is_virtual { None } else { now.real.checked_add(ahead) }
+    }
+
+    pub(super) fn costs_agree(&self, one: u64, other: u64) -> bool {
+        let costs = |arrival| self.waiters.get(&arrival).map(|waiter: &Waiter| &waiter.costs);
+        costs(one) == costs(other)
+    }
+
+    /// Wakes the first queued calls: a call that is not polled then is not asked for.
+    pub(super) fn ping(&mut self, now: Now) {
+        for arrival in self.queued.iter().take(MAX_PINGED) {
+            let Some(waiter) = self.waiters.get_mut(arrival) else { continue };
+            waiter.pinged.get_or_insert(now.real);
+            self.wakers.push(waiter.waker.clone());
+        }
+    }
+
+    /// Puts the calls to sleep that were woken and not polled.
+    pub(super) fn put_pinged_to_sleep(&mut self, now: Now) {
+        let half = self.settings.validity / 2;
+        let mut asleep = Vec::new();
+        for arrival in self.queued.iter().take(MAX_PINGED) {
+            let pinged = self.waiters.get(arrival).and_then(|waiter| waiter.pinged);
+            if pinged.is_some_and(|pinged| now.real >= pinged + half) {
+                asleep.push(*arrival);
+            }
+        }
+        for arrival in asleep {
+            self.dequeue(arrival);
+            if let Some(waiter) = self.waiters.get_mut(&arrival) {
+                waiter.stage = WaiterStage::Asleep;
+            }
+        }
+    }
+
+    /// Takes spares whose moment has come, to give them back to the store.
+    pub(super) fn take_return(&mut self, now: Now) -> Option<Returned> {
+        let (due, ahead) = mem::take(&mut self.spares).into_iter().partition(|grant| {
+            // Tokens that were reserved drain from their moment on.
+            grant.at <= now.local || self.bucket.is_none()
+        });
+        self.spares = ahead;
+        Returned::new(&self.counts, due)
+    }
+}
