@@ -9,7 +9,9 @@ use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
 use crate::limit::Terms;
 use crate::reply::StoreError;
-use crate::store::{Charge, EqualCalls, LineCounts, LineRequest, OneOrMany};
+use crate::store::{
+    CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, OneOrMany, Reservations,
+};
 
 impl Servers {
     /// Decides the calls of a line in their order, until one is rejected. Returns the outcomes as
@@ -29,7 +31,7 @@ impl Servers {
         let call = ScriptCall {
             script: Script::line(),
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
-            arguments: script::arguments_of_line(&line, self.clock.sent()),
+            arguments: arguments_of(&line, self.clock.sent()),
             is_atomic: true,
         };
         let reply = self.run_for_group(&call, by).await?;
@@ -93,6 +95,29 @@ impl Servers {
         }
         Ok(false)
     }
+}
+
+/// Returns the arguments of `lua/line.lua`.
+fn arguments_of(line: &LineRequest, clock: Option<u64>) -> Vec<Vec<u8>> {
+    let reservations = match line.counts {
+        LineCounts::Each(_) => Reservations::default(),
+        LineCounts::Bucket(_, reservations) => reservations,
+    };
+    let CancelledUnits { units, end } =
+        reservations.cancelled.unwrap_or(CancelledUnits { units: 0, end: 0 });
+    let mut runs = Vec::with_capacity(19 + 16 * line.calls.len());
+    script::put_7(&mut runs, end);
+    for number in [units, reservations.held, reservations.most] {
+        runs.extend(number.to_be_bytes());
+    }
+    for EqualCalls { costs, count, wait } in &line.calls {
+        runs.extend(count.to_be_bytes());
+        script::put_7(&mut runs, *wait);
+        costs.iter().for_each(|cost| runs.extend(cost.to_be_bytes()));
+    }
+    let clock = clock.map_or_else(Vec::new, script::packed_clock);
+    let limits = line.counts.charges().iter().map(|charge| script::packed_limit(&charge.terms));
+    [runs, clock].into_iter().chain(limits).collect()
 }
 
 /// Returns the outcomes of a call after which `later` equal calls were charged. `last` has the outcomes of the last of

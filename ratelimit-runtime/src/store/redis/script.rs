@@ -8,7 +8,6 @@ use super::program::{self, Form};
 use crate::algorithm::{BucketOp, Op, Outcome};
 use crate::limit::Terms;
 use crate::reply::StoreError;
-use crate::store::{CancelledUnits, EqualCalls, LineCounts, LineRequest, Reservations};
 
 /// The text of a script, and its hash.
 pub(super) struct Script {
@@ -177,31 +176,8 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
     out.extend(count.to_be_bytes());
 }
 
-/// Returns the arguments of `lua/line.lua`.
-pub(super) fn arguments_of_line(line: &LineRequest, clock: Option<u64>) -> Vec<Vec<u8>> {
-    let reservations = match line.counts {
-        LineCounts::Each(_) => Reservations::default(),
-        LineCounts::Bucket(_, reservations) => reservations,
-    };
-    let CancelledUnits { units, end } =
-        reservations.cancelled.unwrap_or(CancelledUnits { units: 0, end: 0 });
-    let mut runs = Vec::with_capacity(19 + 16 * line.calls.len());
-    put_7(&mut runs, end);
-    for number in [units, reservations.held, reservations.most] {
-        runs.extend(number.to_be_bytes());
-    }
-    for EqualCalls { costs, count, wait } in &line.calls {
-        runs.extend(count.to_be_bytes());
-        put_7(&mut runs, *wait);
-        costs.iter().for_each(|cost| runs.extend(cost.to_be_bytes()));
-    }
-    let clock = clock.map_or_else(Vec::new, packed_clock);
-    let limits = line.counts.charges().iter().map(|charge| packed_limit(&charge.terms));
-    [runs, clock].into_iter().chain(limits).collect()
-}
-
 /// Packs a limit for `lua/several.lua`.
-fn packed_limit(terms: &Terms) -> Vec<u8> {
+pub(super) fn packed_limit(terms: &Terms) -> Vec<u8> {
     let form = Form::of(terms);
     let mut out = Vec::with_capacity(32);
     out.push(form.index() as u8 + 1);
@@ -269,13 +245,13 @@ fn put_word(out: &mut Vec<u8>, word: &str) {
     out.push(0);
 }
 
-fn packed_clock(clock: u64) -> Vec<u8> {
+pub(super) fn packed_clock(clock: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(7);
     put_7(&mut out, clock);
     out
 }
 
-fn put_7(out: &mut Vec<u8>, number: u64) {
+pub(super) fn put_7(out: &mut Vec<u8>, number: u64) {
     out.extend(&number.to_be_bytes()[1..]);
 }
 
