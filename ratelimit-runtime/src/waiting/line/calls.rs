@@ -60,6 +60,7 @@ impl Line {
                 let grant = self.remove(arrival).and_then(Waiter::into_grant);
                 return grant.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
             }
+            WaiterStage::Queued if is_late && self.estimate.is_some() => {}
             WaiterStage::Asked | WaiterStage::Queued if is_late && self.settings.is_shared => {
                 // The store has not replied in time. A grant that comes later goes to another call.
                 self.dequeue(arrival);
@@ -74,8 +75,8 @@ impl Line {
         let deadline = self.waiters.get(&arrival).map_or(0, |waiter| waiter.deadline);
         if now.local >= deadline && self.estimate.is_some() {
             let earliest = self.earliest_of(arrival);
-            // If the call may be admitted now, the next reply decides.
-            if earliest > now.local {
+            // If the call may be admitted now, the next reply decides, unless it takes too long.
+            if earliest > now.local || is_late {
                 let is_first = self.queued.first() == Some(&arrival);
                 self.reject(arrival, earliest, now);
                 if is_first {
