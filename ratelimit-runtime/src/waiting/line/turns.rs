@@ -19,16 +19,9 @@ impl Line {
         self.estimate = None;
         if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
             // The reservations now end earlier. The bucket would not cancel them by their old ends.
-            let lower = |grant: &mut Grant| {
-                if grant.source == source {
-                    grant.end = grant.end.min(end);
-                }
-            };
-            let last = self.granted.last().and_then(|(_, arrival)| self.waiters.get_mut(arrival));
-            if let Some(WaiterStage::Granted(grant)) = last.map(|waiter| &mut waiter.stage) {
-                lower(grant);
+            for grant in self.grants().filter(|grant| grant.source == source) {
+                grant.end = grant.end.min(end);
             }
-            self.spares.iter_mut().for_each(lower);
         }
         self.wake_first();
     }
@@ -39,11 +32,7 @@ impl Line {
         self.has_changed = true;
         self.estimate = None;
         let reset = self.counts.iter().position(|charge| charge.key_id == key_id);
-        let held = self.waiters.values_mut().filter_map(|waiter| match &mut waiter.stage {
-            WaiterStage::Granted(grant) => Some(grant),
-            _ => None,
-        });
-        for grant in held.chain(&mut self.spares) {
+        for grant in self.grants() {
             grant.reset.extend(reset);
         }
         if self.bucket.is_some() {
@@ -55,6 +44,15 @@ impl Line {
             self.queue(arrival);
         }
         self.wake_first();
+    }
+
+    /// Returns the grants of all calls, and the spare ones.
+    fn grants(&mut self) -> impl Iterator<Item = &mut Grant> {
+        let held = self.waiters.values_mut().filter_map(|waiter| match &mut waiter.stage {
+            WaiterStage::Granted(grant) => Some(grant),
+            _ => None,
+        });
+        held.chain(&mut self.spares)
     }
 
     /// Records that a give-back has ended.
