@@ -1,4 +1,4 @@
-//! The pictures of the guide are those that the example `pictures` draws.
+//! The example `pictures` draws exactly the pictures of the guide.
 
 use std::collections::BTreeMap;
 use std::fs;

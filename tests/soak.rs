@@ -21,8 +21,8 @@ const DAILY_KEYS: u32 = 5;
 /// The keys of each algorithm and day that are used only on that day.
 const NEW_KEYS: u32 = 55;
 
-/// The longest TTL in Redis: two windows of a sliding counter, a minute for a clock that is not that of the server,
-/// and an eighth of the sum.
+/// The longest TTL in Redis: two windows of a sliding counter, a minute because the limiter sends its own clock, and an
+/// eighth of the sum.
 const LONGEST_TTL_MS: i64 = (2 * 3_600_000 + 60_000) * 9 / 8 + 1;
 
 /// The largest memory that Redis needs for a key of a few units.

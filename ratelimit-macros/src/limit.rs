@@ -116,8 +116,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns the units that a leased bucket keeps in reserve: those that refill during a lease, rounded
-    /// up as in the runtime. A lease lasts for a hundredth of the period, at most a second.
+    /// Returns the reserve of a leased bucket: the units that refill during a lease, rounded up as in the
+    /// runtime. A lease lasts for a hundredth of the period, at most a second.
     fn lease_reserve(self, threshold: u32, period_us: u64) -> u32 {
         if !self.is_bucket() {
             return 0;

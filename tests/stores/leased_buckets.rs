@@ -1,5 +1,5 @@
-//! Buckets of which some processes lease units and others do not: the spent units are within the limit, and each
-//! decision is that of the reference model.
+//! Some processes lease units of a bucket, and others do not: the spent units are within the limit, and each decision
+//! equals the decision of the reference model.
 
 use std::time::Duration;
 

@@ -2,34 +2,29 @@
 //! and no unit is lost.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
-use ratelimit_runtime::{
-    Algorithm, Check, Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError,
-    VirtualClock,
-};
-use support::proxy::{Network, Proxy};
+use ratelimit_runtime::{Algorithm, Check, Clock, Limit, RateLimiter, VirtualClock};
+use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::{decision, settle_lines};
-
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// How long a grant is valid in these tests.
-const DEADLINE: Duration = Duration::from_millis(200);
+pub(crate) const DEADLINE: Duration = Duration::from_millis(200);
 
 /// Limiters on the embedded store and on Redis, on the real clock.
-fn limiters(server: &Server) -> [RateLimiter; 2] {
+pub(crate) fn limiters(server: &Server) -> [RateLimiter; 2] {
     [RateLimiter::builder(), server.builder()]
         .map(|builder| builder.deadline(DEADLINE).build().expect("valid settings"))
 }
 
-fn bucket(threshold: u32) -> Limit {
+pub(crate) fn bucket(threshold: u32) -> Limit {
     Limit::leaky_bucket("lines", threshold, SECOND)
 }
 
@@ -40,7 +35,7 @@ fn poll_once(check: &mut Pin<Box<Check>>) {
 }
 
 /// Waits until no line holds a call or a unit.
-async fn rest(limiter: &RateLimiter) {
+pub(crate) async fn rest(limiter: &RateLimiter) {
     for _ in 0..500 {
         if lines(limiter) == 0 {
             return;
@@ -117,64 +112,6 @@ async fn a_call_that_is_not_polled_does_not_hold_up_others() {
     }
 }
 
-#[tokio::test]
-async fn refunds_and_resets_reach_the_calls_that_wait() {
-    let server = Server::start();
-    for limiter in limiters(&server) {
-        let limits = [
-            Limit::sliding("given back", 200, MINUTE),
-            Limit::fixed("given back", 200, MINUTE),
-            Limit::sliding_counter("given back", 200, MINUTE),
-            Limit::token_bucket("given back", 200, MINUTE),
-        ];
-        for limit in limits {
-            for is_reset in [false, true] {
-                let waiting = limit.clone().wait(2 * MINUTE);
-                limiter.reset(&limit, "key").await.expect("a reply");
-                limiter.check(&limit, "key", 200).await.expect("a new key");
-                let mut call = Box::pin(limiter.check(&waiting, "key", 100));
-                assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
-                if is_reset {
-                    limiter.reset(&limit, "key").await.expect("a reply");
-                } else {
-                    limiter.refund(&limit, "key", 150).await.expect("a reply");
-                }
-                let start = Instant::now();
-                timeout(2 * SECOND, call).await.expect("at once").expect("admitted");
-                assert!(start.elapsed() < SECOND / 2, "{limit:?} {:?}", start.elapsed());
-                let left = decision(limiter.peek(&limit, "key", 1).await).remaining;
-                let expected = if is_reset { 100 } else { 50 };
-                assert!((expected..=expected + 10).contains(&left), "{limit:?}: {left} left");
-            }
-        }
-        rest(&limiter).await;
-    }
-}
-
-#[tokio::test]
-async fn units_that_another_process_gives_back_are_observed_within_a_second() {
-    let server = Server::start();
-    let [_, here] = limiters(&server);
-    let [_, there] = limiters(&server);
-    for limit in
-        [Limit::sliding("elsewhere", 2, MINUTE), Limit::token_bucket("elsewhere", 2, MINUTE)]
-    {
-        for is_reset in [false, true] {
-            let waiting = limit.clone().wait(2 * MINUTE);
-            here.reset(&limit, "key").await.expect("a reply");
-            here.check(&limit, "key", 2).await.expect("a new key");
-            let mut call = Box::pin(here.check(&waiting, "key", 1));
-            assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
-            if is_reset {
-                there.reset(&limit, "key").await.expect("a reply");
-            } else {
-                there.refund(&limit, "key", 2).await.expect("a reply");
-            }
-            timeout(3 * SECOND / 2, call).await.expect("within a second").expect("admitted");
-        }
-    }
-}
-
 /// The call is dropped while the request that would have admitted it is in flight.
 #[tokio::test]
 async fn a_call_that_is_dropped_while_its_line_asks_passes_its_unit_on() {
@@ -199,26 +136,6 @@ async fn a_call_that_is_dropped_while_its_line_asks_passes_its_unit_on() {
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_together_give_back_in_few_requests() {
-    let server = Server::start();
-    for limit in [bucket(2_000), Limit::sliding("together", 1_000, SECOND)] {
-        let [_, limiter] = limiters(&server);
-        let limit = limit.wait(MINUTE);
-        let calls: Vec<_> = (0..3_000).map(|_| limiter.check(&limit, "dropped", 1)).collect();
-        let mut calls: JoinSet<_> = calls.into_iter().collect();
-        sleep(Duration::from_millis(100)).await;
-        calls.abort_all();
-        while calls.join_next().await.is_some() {}
-        let before = server.script_calls();
-        rest(&limiter).await;
-        let requests = server.script_calls() - before;
-        assert!(requests < 10, "{limit:?}: {requests} requests");
-        sleep(SECOND).await;
-        assert!(limiter.peek(&limit, "dropped", 1).await.expect("a reply").allowed, "{limit:?}");
-    }
-}
-
-#[tokio::test]
 async fn a_clock_that_moves_while_a_request_is_in_flight_wakes_the_call() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
@@ -233,61 +150,6 @@ async fn a_clock_that_moves_while_a_request_is_in_flight_wakes_the_call() {
         assert!(timeout(Duration::from_millis(50), call.as_mut()).await.is_err());
         clock.advance(2 * SECOND);
         timeout(SECOND, call).await.expect("its moment has come").expect("admitted");
-    }
-}
-
-/// The burst is raised and lowered while reservations exist. They are cancelled all the same.
-#[tokio::test]
-async fn reservations_are_cancelled_after_the_burst_has_changed() {
-    let server = Server::start();
-    for redis in [false, true] {
-        let clock = VirtualClock::new();
-        let builder = if redis { server.builder() } else { RateLimiter::builder() };
-        let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(MINUTE);
-        let limiter = builder.build().expect("valid settings");
-        let limit = Limit::token_bucket("burst", 10, SECOND);
-        for burst in [1, 5] {
-            limiter.reset(&limit, "key").await.expect("a reply");
-            let waiting = limit.clone().burst(2).wait(MINUTE);
-            limiter.check(&waiting, "key", 2).await.expect("a new key");
-            let calls: JoinSet<_> = (0..4).map(|_| limiter.check(&waiting, "key", 1)).collect();
-            settle_lines(&limiter).await;
-            let other = limit.clone().burst(burst);
-            let before = decision(limiter.peek(&other, "key", burst).await).retry_after;
-            assert_eq!(before, Duration::from_millis(600), "burst {burst}");
-            drop(calls);
-            settle_lines(&limiter).await;
-            let after = decision(limiter.peek(&other, "key", burst).await).retry_after;
-            assert_eq!(after, Duration::from_millis(200), "burst {burst}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_rejection_says_when_a_call_can_be_admitted() {
-    let server = Server::start();
-    for limiter in limiters(&server) {
-        for limit in
-            [bucket(10), Limit::sliding("says", 2, SECOND), Limit::fixed("says", 2, SECOND)]
-        {
-            let mut calls = JoinSet::new();
-            for number in 0..100_u64 {
-                let wait = Duration::from_millis(number * 37 % 1_000);
-                let check = limiter.check(&limit.clone().wait(wait), "key", 1);
-                calls.spawn(async move {
-                    let start = Instant::now();
-                    (wait, check.await, start.elapsed())
-                });
-            }
-            for (wait, result, took) in calls.join_all().await {
-                assert!(took <= wait + DEADLINE, "{limit:?}: {took:?} of {wait:?}");
-                if let Err(Rejection::Limited { decision, .. }) = result {
-                    assert!(!decision.retry_after.is_zero(), "{limit:?}: {decision:?}");
-                    assert!(took + decision.retry_after > wait, "{limit:?}: {took:?} {decision:?}");
-                }
-            }
-        }
-        rest(&limiter).await;
     }
 }
 
@@ -310,67 +172,6 @@ fn a_runtime_that_stands_still_does_not_hold_up_others() {
             moving.block_on(limiter.check(&limit, "key", 1)).expect("admitted");
             assert!(start.elapsed() < SECOND, "{limit:?}: {:?}", start.elapsed());
             still.block_on(blocked).expect("no panic").expect("admitted");
-        }
-    }
-}
-
-/// Forty calls wait for five a second when the process shuts down. The next process waits for none of them.
-#[tokio::test]
-async fn a_shutdown_leaves_nothing_reserved() {
-    let server = Server::start();
-    for redis in [false, true] {
-        for limit in [bucket(5), Limit::sliding("shutdown", 5, SECOND)] {
-            let [embedded, next] = limiters(&server);
-            let [_, other] = limiters(&server);
-            let limiter = if redis { other } else { embedded };
-            let limit = limit.wait(MINUTE);
-            let calls: JoinSet<_> = (0..40).map(|_| limiter.check(&limit, "key", 1)).collect();
-            sleep(Duration::from_millis(50)).await;
-            let start = Instant::now();
-            limiter.shutdown().await.expect("all is given back");
-            limiter.shutdown().await.expect("nothing is left");
-            assert!(start.elapsed() < 2 * DEADLINE, "{:?}", start.elapsed());
-            let (mut admitted, mut ended) = (0, 0);
-            for result in calls.join_all().await {
-                match result {
-                    Ok(_) => admitted += 1,
-                    Err(Rejection::Unavailable { error, .. }) => {
-                        assert_eq!(error, StoreError::ShuttingDown);
-                        ended += 1;
-                    }
-                    Err(other) => panic!("{other:?}"),
-                }
-            }
-            assert!(admitted <= 5 && ended >= 35, "{limit:?}: {admitted} admitted, {ended} ended");
-            let next = if redis { &next } else { &limiter };
-            let left = decision(next.peek(&limit, "key", 1).await);
-            let longest = if limit.algorithm() == Algorithm::Sliding { SECOND } else { SECOND / 5 };
-            assert!(left.retry_after <= longest, "{limit:?}: {left:?}");
-            // Calls are decided, and do not wait.
-            let start = Instant::now();
-            while limiter.check(&limit, "key", 1).await.is_ok() {}
-            assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
-            assert_eq!(lines(&limiter), 0);
-        }
-    }
-}
-
-/// The first call in line cannot be admitted in time. The call behind it costs less and can.
-#[tokio::test]
-async fn a_call_that_is_rejected_does_not_hold_up_a_smaller_one() {
-    let server = Server::start();
-    for limiter in limiters(&server) {
-        for limit in
-            [Limit::sliding("smaller", 5, MINUTE), Limit::token_bucket("smaller", 5, MINUTE)]
-        {
-            limiter.check(&limit, "key", 4).await.expect("a new key");
-            let large = limiter.check(&limit.clone().wait(SECOND), "key", 2);
-            let small = limiter.check(&limit.clone().wait(SECOND / 2), "key", 1);
-            let start = Instant::now();
-            let (large, small) = (tokio::spawn(large), tokio::spawn(small));
-            small.await.expect("no panic").expect("a unit is free");
-            assert!(!decision(large.await.expect("no panic")).retry_after.is_zero());
-            assert!(start.elapsed() < SECOND / 2, "{limit:?}: {:?}", start.elapsed());
         }
     }
 }
@@ -402,53 +203,6 @@ fn units_that_are_not_taken_in_time_are_not_used() {
     }
 }
 
-/// A server that does not reply, and one that is gone: `on_error` decides calls that wait within a deadline.
-#[tokio::test]
-async fn on_error_decides_calls_that_wait_for_a_dead_server() {
-    let server = Server::start();
-    for network in [Network::Blackhole, Network::Cut] {
-        let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
-        let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
-        for limit in [Limit::sliding("dead", 2, SECOND / 2), bucket(4).burst(2)] {
-            let limit = limit.wait(SECOND);
-            let _ = limiter.check(&limit, "connects", 1).await;
-            proxy.set(network);
-            for (on_error, admitted) in
-                [(OnError::Deny, 0), (OnError::Allow, 20), (OnError::Local, 6)]
-            {
-                let limit = limit.clone().on_error(on_error);
-                let key = format!("{on_error:?}");
-                let start = Instant::now();
-                let calls: JoinSet<_> = (0..20).map(|_| limiter.check(&limit, &*key, 1)).collect();
-                let results = calls.join_all().await;
-                let took = start.elapsed();
-                let longest = if on_error == OnError::Local { SECOND } else { Duration::ZERO };
-                assert!(took <= longest + 2 * DEADLINE, "{network:?}, {on_error:?}: {took:?}");
-                let allowed = results.iter().filter(|result| result.is_ok()).count();
-                let what = format!("{network:?}, {on_error:?}, {limit:?}: {allowed}");
-                assert!(allowed <= admitted && allowed + 2 >= admitted, "{what}");
-                for result in results {
-                    match result {
-                        Ok(decision) => assert_eq!(decision.source, Source::Fallback, "{what}"),
-                        Err(Rejection::Limited { .. }) => assert_eq!(on_error, OnError::Local),
-                        Err(Rejection::Unavailable { .. }) => assert_eq!(on_error, OnError::Deny),
-                        Err(other) => panic!("{other:?}"),
-                    }
-                }
-            }
-            proxy.set(Network::Up);
-            let back = async {
-                while limiter.ping().await.is_err() {
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
-            timeout(5 * SECOND, back).await.expect("Redis replies again");
-        }
-        rest(&limiter).await;
-    }
-}
-
 /// Calls with low costs come all the time. A call with a high cost takes its turn all the same.
 #[tokio::test]
 async fn a_high_cost_is_not_overtaken() {
@@ -468,16 +222,4 @@ async fn a_high_cost_is_not_overtaken() {
             while behind.join_next().await.is_some() {}
         }
     }
-}
-
-#[test]
-fn a_call_that_waits_needs_a_runtime() {
-    let limiter = RateLimiter::embedded();
-    let limit = bucket(1).wait(SECOND);
-    let mut call = Box::pin(limiter.check(&limit, "key", 1));
-    let result = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    let Poll::Ready(Err(Rejection::Unavailable { error, .. })) = result else {
-        panic!("{result:?}")
-    };
-    assert_eq!(error, StoreError::NoRuntime);
 }

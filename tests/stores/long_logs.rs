@@ -93,7 +93,7 @@ fn assert_keys_are_bounded(connection: &mut Connection) {
         let (length, ttl): (usize, i64) =
             (connection.strlen(&key).expect("STRLEN"), connection.pttl(&key).expect("PTTL"));
         assert!(length <= 64 << 10, "{key}: {length} bytes");
-        // The period, a minute for a clock that is not that of the server, and an eighth.
+        // The period, a minute because the limiter sends its own clock, and an eighth.
         assert!((1..=3_660 * 1_125 + 100).contains(&ttl), "{key}: {ttl} ms");
     }
 }

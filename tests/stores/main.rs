@@ -23,6 +23,8 @@ mod server_errors;
 mod several_limits;
 mod ttl;
 mod waiting;
+mod waiting_give_backs;
+mod waiting_rejections;
 
 use std::time::Duration;
 

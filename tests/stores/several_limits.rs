@@ -157,7 +157,7 @@ fn random_traces_get_the_decisions_of_the_model() {
             prop_assert_eq!(model, script, "Redis, call {}", index);
             rejected.fetch_add(u64::from(!model.allowed), Ordering::Relaxed);
         }
-        // A rejected call charges no limit: each count is that of the model.
+        // A rejected call charges no limit: each count equals the count of the model.
         for (limit, model) in limits.iter().zip(&mut models) {
             let now = clock.now().as_micros() as u64;
             let model = model.peek(limit, now, 1).remaining;

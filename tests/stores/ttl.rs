@@ -76,7 +76,7 @@ async fn a_removed_ttl_comes_back_at_the_documented_times() {
     }
 }
 
-/// If the clock is not that of the server, a script reads the TTL, so the next call sets it again.
+/// If the limiter sends its own clock, the script reads the TTL at each call, so the next call sets it again.
 #[tokio::test]
 async fn a_removed_ttl_comes_back_at_once_with_another_clock() {
     let server = Server::start();

@@ -19,20 +19,14 @@ impl Line {
     ) -> u64 {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let stage = match &self.closed {
-            Some(error) => WaiterStage::Ended(Err(error.clone())),
-            None => WaiterStage::Queued,
-        };
-        let waker = Waker::noop().clone();
+        let (waker, stage) = (Waker::noop().clone(), WaiterStage::Queued);
         let waiter = Waiter { costs, deadline, on_error, waker, pinged: None, stage };
         self.waiters.insert(arrival, waiter);
-        if self.closed.is_none() {
-            self.queue(arrival);
-            if let Some(earliest) = self.earliest_of_last()
-                && earliest > deadline
-            {
-                self.reject(arrival, earliest, now);
-            }
+        self.queue(arrival);
+        if let Some(earliest) = self.earliest_of_last()
+            && earliest > deadline
+        {
+            self.reject(arrival, earliest, now);
         }
         arrival
     }
@@ -109,7 +103,7 @@ impl Line {
         if self.queued.contains(&arrival) {
             return queued;
         }
-        // The queued calls drive the line before those that have a moment.
+        // A queued call has its turn to drive before a call that already has a moment.
         let queued = self.queued.iter().take(limit).count();
         queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
     }
@@ -130,9 +124,8 @@ impl Line {
         }
     }
 
-    /// Ends all calls with `error`, also those that enter later. Their grants go back to the store.
+    /// Ends all calls with `error`. Their grants go back to the store.
     pub(in crate::waiting) fn close(&mut self, error: &StoreError) {
-        self.closed = Some(error.clone());
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
             let has_ended = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Ended(_));
             if !self.waiters.get(&arrival).is_some_and(has_ended) {

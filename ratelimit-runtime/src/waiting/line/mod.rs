@@ -1,11 +1,11 @@
 //! A line: the calls of this process that wait for the same counts, in the order of their arrival.
 //!
-//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does: a task of the
-//! background thread for a line of Redis (`waiting/driver.rs`), and the waiting calls themselves for a line of the embedded
-//! store (`waiting/call.rs`).
+//! A line is a state machine: it reads no clock, sends no request and wakes no task. Its driver does. A task of the
+//! background thread drives a line of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
+//! embedded store (`waiting/call.rs`).
 //!
-//! `calls.rs` has what a call does, `requests.rs` chooses what a line asks for and applies the replies, `turns.rs` passes grants to calls, and `late.rs`
-//! rejects the calls that cannot be admitted in time.
+//! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies. `turns.rs`
+//! passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
@@ -65,7 +65,6 @@ pub(super) struct Line {
     returning: usize,
     /// Whether units were given back since the last request was sent.
     has_changed: bool,
-    closed: Option<StoreError>,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
@@ -136,7 +135,6 @@ impl Line {
             is_asking: false,
             returning: 0,
             has_changed: false,
-            closed: None,
             wakers: Vec::new(),
             long: LONG_LINE,
         }

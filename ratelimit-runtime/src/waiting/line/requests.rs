@@ -50,7 +50,7 @@ impl Line {
     /// Applies the reply to a request. Calls that it admits hold grants, and calls that cannot be admitted in time are
     /// rejected.
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
-        let Asked { request, calls, cancelled, .. } = asked;
+        let Asked { request, calls, cancelled } = asked;
         self.end_request(&calls);
         let Reply { outcomes, source } = reply;
         let mut outcomes = &outcomes[..];
@@ -268,7 +268,8 @@ impl Line {
 
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
     pub(super) fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
-        // A virtual clock may have moved since the decision. Other clocks of stores differ from that of the line.
+        // A virtual clock may have moved since the decision, so the time of the decision counts. The other stores have
+        // clocks of their own, so the time of the reply counts.
         let of = |outcome: &Outcome| {
             let from = if self.settings.is_virtual { outcome.clock } else { now.local };
             from.saturating_add(outcome.retry_us)

@@ -1,0 +1,164 @@
+//! `wait` and units that are given back: by refunds, resets and dropped calls, and when a limiter is shut down.
+
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::__private::lines;
+use ratelimit_runtime::{
+    Algorithm, Clock, Limit, RateLimiter, Rejection, StoreError, VirtualClock,
+};
+use support::server::Server;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use crate::{decision, settle_lines};
+
+/// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the time
+/// until the call was admitted.
+async fn admitted_after(
+    here: &RateLimiter,
+    there: &RateLimiter,
+    limit: &Limit,
+    refunded: u32,
+) -> Duration {
+    let capacity = limit.capacity();
+    here.reset(limit, "key").await.expect("a reply");
+    here.check(limit, "key", capacity).await.expect("a new key");
+    let waiting = limit.clone().wait(2 * MINUTE);
+    let mut call = Box::pin(here.check(&waiting, "key", capacity / 2));
+    assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
+    if refunded == 0 {
+        there.reset(limit, "key").await.expect("a reply");
+    } else {
+        there.refund(limit, "key", refunded).await.expect("a reply");
+    }
+    let start = Instant::now();
+    timeout(3 * SECOND, call).await.expect("soon").expect("admitted");
+    start.elapsed()
+}
+
+#[tokio::test]
+async fn refunds_and_resets_reach_the_calls_that_wait() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        let limits = [
+            Limit::sliding("given back", 200, MINUTE),
+            Limit::fixed("given back", 200, MINUTE),
+            Limit::sliding_counter("given back", 200, MINUTE),
+            Limit::token_bucket("given back", 200, MINUTE),
+        ];
+        for limit in limits {
+            for (refunded, left) in [(150, 50), (0, 100)] {
+                let took = admitted_after(&limiter, &limiter, &limit, refunded).await;
+                assert!(took < SECOND / 2, "{limit:?}: {took:?}");
+                let remaining = decision(limiter.peek(&limit, "key", 1).await).remaining;
+                // A bucket refills 3.3 tokens a second.
+                assert!((left..=left + 10).contains(&remaining), "{limit:?}: {remaining} left");
+            }
+        }
+        rest(&limiter).await;
+    }
+}
+
+#[tokio::test]
+async fn units_that_another_process_gives_back_are_observed_within_a_second() {
+    let server = Server::start();
+    let [_, here] = limiters(&server);
+    let [_, there] = limiters(&server);
+    for limit in
+        [Limit::sliding("elsewhere", 4, MINUTE), Limit::token_bucket("elsewhere", 4, MINUTE)]
+    {
+        for refunded in [4, 0] {
+            let took = admitted_after(&here, &there, &limit, refunded).await;
+            assert!(took < 3 * SECOND / 2, "{limit:?}: {took:?}");
+        }
+    }
+}
+
+/// The burst is raised and lowered while reservations exist. They are cancelled all the same.
+#[tokio::test]
+async fn reservations_are_cancelled_after_the_burst_has_changed() {
+    let server = Server::start();
+    for redis in [false, true] {
+        let clock = VirtualClock::new();
+        let builder = if redis { server.builder() } else { RateLimiter::builder() };
+        let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(MINUTE);
+        let limiter = builder.build().expect("valid settings");
+        let limit = Limit::token_bucket("burst", 10, SECOND);
+        for burst in [1, 5] {
+            limiter.reset(&limit, "key").await.expect("a reply");
+            let waiting = limit.clone().burst(2).wait(MINUTE);
+            limiter.check(&waiting, "key", 2).await.expect("a new key");
+            let calls: JoinSet<_> = (0..4).map(|_| limiter.check(&waiting, "key", 1)).collect();
+            settle_lines(&limiter).await;
+            let other = limit.clone().burst(burst);
+            let before = decision(limiter.peek(&other, "key", burst).await).retry_after;
+            assert_eq!(before, Duration::from_millis(600), "burst {burst}");
+            drop(calls);
+            settle_lines(&limiter).await;
+            let after = decision(limiter.peek(&other, "key", burst).await).retry_after;
+            assert_eq!(after, Duration::from_millis(200), "burst {burst}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_that_are_dropped_together_give_back_in_few_requests() {
+    let server = Server::start();
+    for limit in [bucket(2_000), Limit::sliding("together", 1_000, SECOND)] {
+        let [_, limiter] = limiters(&server);
+        let limit = limit.wait(MINUTE);
+        let calls: Vec<_> = (0..3_000).map(|_| limiter.check(&limit, "dropped", 1)).collect();
+        let mut calls: JoinSet<_> = calls.into_iter().collect();
+        sleep(Duration::from_millis(100)).await;
+        calls.abort_all();
+        while calls.join_next().await.is_some() {}
+        let before = server.script_calls();
+        rest(&limiter).await;
+        let requests = server.script_calls() - before;
+        assert!(requests < 10, "{limit:?}: {requests} requests");
+        sleep(SECOND).await;
+        assert!(limiter.peek(&limit, "dropped", 1).await.expect("a reply").allowed, "{limit:?}");
+    }
+}
+
+/// Forty calls wait for five a second when the process shuts down. The next process waits for none of them.
+#[tokio::test]
+async fn a_shutdown_leaves_nothing_reserved() {
+    let server = Server::start();
+    for redis in [false, true] {
+        for limit in [bucket(5), Limit::sliding("shutdown", 5, SECOND)] {
+            let [embedded, next] = limiters(&server);
+            let [_, other] = limiters(&server);
+            let limiter = if redis { other } else { embedded };
+            let limit = limit.wait(MINUTE);
+            let calls: JoinSet<_> = (0..40).map(|_| limiter.check(&limit, "key", 1)).collect();
+            sleep(Duration::from_millis(50)).await;
+            let start = Instant::now();
+            limiter.shutdown().await.expect("all is given back");
+            limiter.shutdown().await.expect("nothing is left");
+            assert!(start.elapsed() < 2 * DEADLINE, "{:?}", start.elapsed());
+            let (mut admitted, mut ended) = (0, 0);
+            for result in calls.join_all().await {
+                match result {
+                    Ok(_) => admitted += 1,
+                    Err(Rejection::Unavailable { error, .. }) => {
+                        assert_eq!(error, StoreError::ShuttingDown);
+                        ended += 1;
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            assert!(admitted <= 5 && ended >= 35, "{limit:?}: {admitted} admitted, {ended} ended");
+            let next = if redis { &next } else { &limiter };
+            let left = decision(next.peek(&limit, "key", 1).await);
+            let longest = if limit.algorithm() == Algorithm::Sliding { SECOND } else { SECOND / 5 };
+            assert!(left.retry_after <= longest, "{limit:?}: {left:?}");
+            // Calls are decided, and do not wait.
+            let start = Instant::now();
+            while limiter.check(&limit, "key", 1).await.is_ok() {}
+            assert!(start.elapsed() < SECOND / 5, "{:?}", start.elapsed());
+            assert_eq!(lines(&limiter), 0);
+        }
+    }
+}

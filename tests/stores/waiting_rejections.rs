@@ -1,0 +1,120 @@
+//! `wait` and calls that are rejected: because they cannot be admitted in time, or by `on_error`.
+
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, StoreError};
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::decision;
+use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+
+#[tokio::test]
+async fn a_rejection_says_when_a_call_can_be_admitted() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        for limit in
+            [bucket(10), Limit::sliding("says", 2, SECOND), Limit::fixed("says", 2, SECOND)]
+        {
+            let mut calls = JoinSet::new();
+            for number in 0..100_u64 {
+                let wait = Duration::from_millis(number * 37 % 1_000);
+                let check = limiter.check(&limit.clone().wait(wait), "key", 1);
+                calls.spawn(async move {
+                    let start = Instant::now();
+                    (wait, check.await, start.elapsed())
+                });
+            }
+            for (wait, result, took) in calls.join_all().await {
+                assert!(took <= wait + DEADLINE, "{limit:?}: {took:?} of {wait:?}");
+                if let Err(Rejection::Limited { decision, .. }) = result {
+                    assert!(!decision.retry_after.is_zero(), "{limit:?}: {decision:?}");
+                    assert!(took + decision.retry_after > wait, "{limit:?}: {took:?} {decision:?}");
+                }
+            }
+        }
+        rest(&limiter).await;
+    }
+}
+
+/// The first call in line cannot be admitted in time. The call behind it costs less and can.
+#[tokio::test]
+async fn a_call_that_is_rejected_does_not_hold_up_a_smaller_one() {
+    let server = Server::start();
+    for limiter in limiters(&server) {
+        for limit in
+            [Limit::sliding("smaller", 5, MINUTE), Limit::token_bucket("smaller", 5, MINUTE)]
+        {
+            limiter.check(&limit, "key", 4).await.expect("a new key");
+            let large = limiter.check(&limit.clone().wait(SECOND), "key", 2);
+            let small = limiter.check(&limit.clone().wait(SECOND / 2), "key", 1);
+            let start = Instant::now();
+            let (large, small) = (tokio::spawn(large), tokio::spawn(small));
+            small.await.expect("no panic").expect("a unit is free");
+            assert!(!decision(large.await.expect("no panic")).retry_after.is_zero());
+            assert!(start.elapsed() < SECOND / 2, "{limit:?}: {:?}", start.elapsed());
+        }
+    }
+}
+
+/// A server that does not reply, and one that is gone: `on_error` decides calls that wait within a deadline.
+#[tokio::test]
+async fn on_error_decides_calls_that_wait_for_a_dead_server() {
+    let server = Server::start();
+    for network in [Network::Blackhole, Network::Cut] {
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+        let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
+        for limit in [Limit::sliding("dead", 2, SECOND / 2), bucket(4).burst(2)] {
+            let limit = limit.wait(SECOND);
+            let _ = limiter.check(&limit, "connects", 1).await;
+            proxy.set(network);
+            for (on_error, admitted) in
+                [(OnError::Deny, 0), (OnError::Allow, 20), (OnError::Local, 6)]
+            {
+                let limit = limit.clone().on_error(on_error);
+                let key = format!("{on_error:?}");
+                let start = Instant::now();
+                let calls: JoinSet<_> = (0..20).map(|_| limiter.check(&limit, &*key, 1)).collect();
+                let results = calls.join_all().await;
+                let took = start.elapsed();
+                let longest = if on_error == OnError::Local { SECOND } else { Duration::ZERO };
+                assert!(took <= longest + 2 * DEADLINE, "{network:?}, {on_error:?}: {took:?}");
+                let allowed = results.iter().filter(|result| result.is_ok()).count();
+                let what = format!("{network:?}, {on_error:?}, {limit:?}: {allowed}");
+                assert!(allowed <= admitted && allowed + 2 >= admitted, "{what}");
+                for result in results {
+                    match result {
+                        Ok(decision) => assert_eq!(decision.source, Source::Fallback, "{what}"),
+                        Err(Rejection::Limited { .. }) => assert_eq!(on_error, OnError::Local),
+                        Err(Rejection::Unavailable { .. }) => assert_eq!(on_error, OnError::Deny),
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+            }
+            proxy.set(Network::Up);
+            let back = async {
+                while limiter.ping().await.is_err() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(5 * SECOND, back).await.expect("Redis replies again");
+        }
+        rest(&limiter).await;
+    }
+}
+
+#[test]
+fn a_call_that_waits_needs_a_runtime() {
+    let limiter = RateLimiter::embedded();
+    let limit = bucket(1).wait(SECOND);
+    let mut call = Box::pin(limiter.check(&limit, "key", 1));
+    let result = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(Rejection::Unavailable { error, .. })) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!(error, StoreError::NoRuntime);
+}
