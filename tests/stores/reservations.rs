@@ -242,6 +242,29 @@ async fn a_cancelled_reservation_in_front_of_another_process_passes_unused() {
     assert_eq!(fleet.admitted.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [1]);
 }
 
+/// Moments that other processes hold between two reservations are not cancelled with these, so they are not reserved a
+/// second time.
+#[tokio::test]
+async fn moments_of_other_processes_are_not_reserved_again() {
+    let server = Server::start();
+    let mut fleet = Fleet::redis(&server, 2).await;
+    let limit = patient_limit(1);
+    assert!(fleet.processes[0].check(&limit, "key", 1).await.is_ok());
+    for (number, process) in [0, 1, 1, 0].into_iter().enumerate() {
+        fleet.start_call(process, number, &limit, "key", 1).await;
+    }
+    // All moments of this process are reserved again, one unit earlier.
+    fleet.processes[0].refund(&self::limit(1), "key", 1).await.expect("a decision");
+    fleet.settle().await;
+    assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
+    fleet.advance(40).await;
+    let start = fleet.clock.now().as_micros() as u64 - 400_000;
+    let moments: Vec<_> =
+        fleet.admitted.iter().map(|(number, at, _)| (*number, (at - start) / 1_000)).collect();
+    // The last call has the unit that was refunded.
+    assert_eq!(moments, [(0, 100), (1, 200), (2, 300), (3, 300)]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Start { process: usize, cost: u32, wait: u64 },

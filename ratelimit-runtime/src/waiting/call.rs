@@ -58,6 +58,7 @@ impl WaitingCall {
             let (result, wake) = self.poll_line(context);
             if let Poll::Ready(result) = result {
                 self.has_ended = true;
+                self.line.wake_calls();
                 self.record(match &result {
                     Ok(reply) if reply.is_allowed() => WaitEnd::Admitted,
                     Ok(_) => WaitEnd::Rejected,

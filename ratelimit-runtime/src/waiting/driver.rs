@@ -83,8 +83,22 @@ impl SharedLine {
 
     /// Wakes the calls that have changed. The line is not locked: a waker is foreign code.
     pub(super) fn wake_calls(&self) {
-        let wakers = lock(&self.line).take_wakers();
+        let wakers = {
+            let mut line = lock(&self.line);
+            if !line.has_wakers() {
+                return;
+            }
+            self.waking.fetch_add(1, Ordering::SeqCst);
+            line.take_wakers()
+        };
         wakers.into_iter().for_each(Waker::wake);
+        self.waking.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
+    pub(super) fn is_settled(&self, now: Now) -> bool {
+        let line = lock(&self.line);
+        line.is_settled(now) && !line.has_wakers() && self.waking.load(Ordering::SeqCst) == 0
     }
 }
 

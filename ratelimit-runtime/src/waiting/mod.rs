@@ -11,7 +11,7 @@ mod line;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ struct SharedLine {
     /// Notified when the line changes; its driver waits for that.
     changed: Notify,
     is_driven: AtomicBool,
+    /// The number of threads that are waking calls.
+    waking: AtomicUsize,
 }
 
 impl Waiting {
@@ -137,7 +139,7 @@ impl Waiting {
     pub(crate) fn is_settled(&self) -> bool {
         let lines = lock(&self.lines);
         let mut all = lines.by_count.values().flatten();
-        all.all(|line| lock(&line.line).is_settled(self.now()))
+        all.all(|line| line.is_settled(self.now()))
     }
 
     /// Returns the number of lines; for tests.
@@ -194,9 +196,9 @@ impl Waiting {
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
-        let (changed, is_driven) = Default::default();
+        let (changed, is_driven, waking) = Default::default();
         let name = charges.first().map_or(Name::new(""), |charge| charge.terms.name().clone());
-        Arc::new(SharedLine { line, name, policy, changed, is_driven })
+        Arc::new(SharedLine { line, name, policy, changed, is_driven, waking })
     }
 
     /// Removes a line that holds nothing.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Now;
 use crate::algorithm::{Op, Outcome};
+use crate::limit::Rate;
 use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
@@ -48,6 +49,15 @@ impl Grant {
             is_void: false,
             reset: Vec::new(),
         }
+    }
+
+    /// Returns whether these reserved tokens follow those of `earlier`, without a token of another process in between.
+    /// Another token ends more than a microsecond short of its own time later, because ends are rounded up. So at more
+    /// than 500,000 tokens a second, the answer can be `false` although there is none.
+    pub(super) fn follows(&self, earlier: &Self, rate: Rate) -> bool {
+        let with_another = u128::from(self.costs.first().copied().unwrap_or(0)) + 1;
+        let apart = u128::from(self.end.saturating_sub(earlier.end));
+        (apart + 1) * u128::from(rate.drain) <= with_another * u128::from(rate.token)
     }
 
     /// Returns whether the call has not taken its turn in time.

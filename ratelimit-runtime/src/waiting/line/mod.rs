@@ -56,7 +56,7 @@ pub(super) struct Line {
     estimate: Option<Estimate>,
     /// The time of the next request, by the clock of the limiter.
     next_request: u64,
-    last_request: Option<Instant>,
+    last_request: Option<Now>,
     /// Whether the next request must not follow the last one at once.
     pauses: bool,
     last_scan: Option<Instant>,
@@ -176,7 +176,7 @@ impl Line {
         !self.is_asking && !self.is_settled(now)
     }
 
-    /// Returns whether the line would do nothing before the clock of the limiter moves.
+    /// Returns whether the line has nothing to do before the clock of the limiter moves.
     pub(super) fn is_settled(&self, now: Now) -> bool {
         let is_later = |time: WakeTimes| {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
@@ -231,6 +231,10 @@ impl Line {
             return Duty::Rest;
         }
         Duty::Sleep(wake)
+    }
+
+    pub(super) fn has_wakers(&self) -> bool {
+        !self.wakers.is_empty()
     }
 
     /// Takes the wakers of the calls that have changed. The driver wakes them once the line is unlocked.

@@ -16,8 +16,9 @@ use crate::store::{
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest time between two requests of a line that waits for Redis, because another process can give units back.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between two requests of a line that waits for Redis, in microseconds. Another process can give units
+/// back.
+const LOOK_AGAIN: u64 = 1_000_000;
 
 /// The most runs and the most calls of a request.
 const MAX_RUNS: usize = 64;
@@ -82,8 +83,10 @@ impl Line {
         self.estimate = None;
         if let Some((arrival, outcomes)) = rejected {
             self.pauses = true;
-            if self.queued.first() == Some(&arrival) {
-                let at = self.moment_of(outcomes, now);
+            let at = self.moment_of(outcomes, now);
+            // Its run had a shorter wait than the call. If that was why it was rejected, the line asks again at once.
+            let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
+            if self.queued.first() == Some(&arrival) && !was_cut_short {
                 let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
                 self.estimate =
                     costs.map(|costs| Estimate::new(at, costs, outcomes, source, now.local));
@@ -127,29 +130,34 @@ impl Line {
     /// Returns the time of the next request; `None` if nothing is to be asked.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
         let cancels = !self.spares.is_empty() || self.rebooks(now);
-        let again = self.last_request.filter(|_| self.settings.is_shared);
-        let again = again.map(|last| last + LOOK_AGAIN);
+        let again = self.looks_again();
         if self.queued.is_empty() && !cancels {
             // Another process may have given units back, so that reserved calls can be admitted earlier.
             let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
-            return again.filter(|_| is_ahead).map(|at| WakeTimes { local: None, real: Some(at) });
+            return again.filter(|_| is_ahead).map(|at| WakeTimes { local: Some(at), real: None });
         }
         let earliest = match self.last_request {
-            Some(last) if self.settings.is_shared && self.pauses => last + PAUSE,
+            Some(last) if self.settings.is_shared && self.pauses => last.real + PAUSE,
             _ => now.real,
         };
         if cancels || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
         {
             return Some(WakeTimes { local: None, real: Some(earliest) });
         }
-        Some(WakeTimes { local: Some(self.next_request), real: again })
+        let next = again.map_or(self.next_request, |again| again.min(self.next_request));
+        Some(WakeTimes { local: Some(next), real: None })
+    }
+
+    /// Returns when the line asks at the latest, by the clock of the limiter.
+    fn looks_again(&self) -> Option<u64> {
+        let last = self.last_request.filter(|_| self.settings.is_shared)?;
+        Some(last.local.saturating_add(LOOK_AGAIN))
     }
 
     /// Returns whether reservations are to be made again, because units were given back, or another process may have
     /// given units back.
     pub(super) fn rebooks(&self, now: Now) -> bool {
-        let last = self.last_request.filter(|_| self.settings.is_shared);
-        let is_due = self.has_changed || last.is_some_and(|last| now.real >= last + LOOK_AGAIN);
+        let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
         is_due
             && self.bucket.is_some()
             && self.granted.last().is_some_and(|(at, _)| *at > now.local)
@@ -178,43 +186,50 @@ impl Line {
         let counts = match &self.bucket {
             None => LineCounts::Each(self.counts.clone()),
             Some(bucket) => {
-                let held = self.granted.range((now.local + 1, 0)..);
-                let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
-                let held = held.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.first_cost()));
-                let reservations =
-                    Reservations { cancelled: cancelled_units, held, most: most_reserved(bucket) };
+                let (held, most) = (self.held(now), most_reserved(bucket));
+                let reservations = Reservations { cancelled: cancelled_units, held, most };
                 LineCounts::Bucket(bucket.clone(), reservations)
             }
         };
         (self.is_asking, self.has_changed) = (true, false);
-        self.last_request = Some(now.real);
+        self.last_request = Some(now);
         Some(Asked { request: LineRequest { counts, calls: runs }, calls, cancelled })
     }
 
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
-    /// given back, all of them. Reservations of a fallback are not cancelled: they pass unused.
+    /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
+    /// again at its moment. Reservations of a fallback are not cancelled. What is not cancelled passes unused.
     pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
-        let mut spares = mem::take(&mut self.spares);
-        spares.retain(|grant| grant.source != Source::Fallback);
-        let first_spare = spares.iter().map(|grant| grant.at).min();
+        let Some(bucket) = &self.bucket else { return Cancellation::default() };
+        let rate = bucket.charge().terms.rate();
+        let spares = mem::take(&mut self.spares).into_iter().map(|grant| (None, grant));
+        let mut reserved: Vec<_> = spares.collect();
+        let first_spare = reserved.iter().map(|(_, grant)| grant.at).min();
         let from = if self.rebooks(now) { Some(now.local + 1) } else { first_spare };
         let Some(from) = from else { return Cancellation::default() };
-        let mut calls = Vec::new();
-        for (at, arrival) in self.granted.range((from, 0)..).copied().collect::<Vec<_>>() {
-            let Some(waiter) = self.waiters.get_mut(&arrival) else { continue };
-            let WaiterStage::Granted(grant) = &waiter.stage else { continue };
-            if grant.source == Source::Fallback {
-                continue;
+        for (_, arrival) in self.granted.range((from, 0)..) {
+            if let Some(WaiterStage::Granted(grant)) =
+                self.waiters.get(arrival).map(|waiter| &waiter.stage)
+            {
+                reserved.push((Some(*arrival), grant.clone()));
             }
-            calls.push((arrival, grant.clone()));
-            self.granted.remove(&(at, arrival));
-            self.queue(arrival);
         }
-        let all = calls.iter().map(|(_, grant)| grant).chain(&spares);
-        let end = all.clone().map(|grant| grant.end).max();
-        let units = all.filter_map(|grant| grant.costs.first()).copied();
-        let units = units.fold(0_u32, u32::saturating_add);
-        Cancellation { units: end.map(|end| CancelledUnits { units, end }), calls }
+        reserved.retain(|(_, grant)| grant.source != Source::Fallback);
+        reserved.sort_by_key(|(_, grant)| grant.end);
+        let pairs = reserved.windows(2).rev();
+        let together = pairs.take_while(|pair| pair[1].1.follows(&pair[0].1, rate)).count() + 1;
+        let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
+
+        let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
+        let units = units.fold(0_u32, |sum, cost| sum.saturating_add(*cost));
+        let last = cancelled.last().map(|(_, grant)| grant.end);
+        let calls = cancelled.into_iter().filter_map(|(arrival, grant)| Some((arrival?, grant)));
+        let calls: Vec<_> = calls.collect();
+        for (arrival, grant) in &calls {
+            self.granted.remove(&(grant.at, *arrival));
+            self.queue(*arrival);
+        }
+        Cancellation { units: last.map(|end| CancelledUnits { units, end }), calls }
     }
 
     /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
@@ -242,6 +257,24 @@ impl Line {
             included.push(arrival);
         }
         (runs, included)
+    }
+
+    /// Returns whether the bucket would reserve the moment `at` for a queued call.
+    fn may_reserve(&self, arrival: u64, at: u64, now: Now) -> bool {
+        let (Some(bucket), Some(waiter)) = (&self.bucket, self.waiters.get(&arrival)) else {
+            return false;
+        };
+        let held = self.held(now);
+        let has_room =
+            held == 0 || held.saturating_add(waiter.first_cost()) <= most_reserved(bucket);
+        has_room && at <= waiter.deadline
+    }
+
+    /// Returns the tokens that are reserved.
+    fn held(&self, now: Now) -> u32 {
+        let held = self.granted.range((now.local + 1, 0)..);
+        let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
+        held.fold(0, |sum, waiter| sum.saturating_add(waiter.first_cost()))
     }
 
     pub(super) fn end_request(&mut self, calls: &[u64]) {
