@@ -67,17 +67,11 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     // Behind proxies, use `Clients::behind_proxies([..])`.
-    let clients = Clients::direct();
-    let layer_clients = clients.clone();
     let limits = RateLimits::new()
-        .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
+        .clients(Clients::direct())
+        .limit(ALL, |request| (route(request), Client::of(request)))
         .exempt(|request| request.path() == "/health");
-    let app = move || {
-        App::new()
-            .app_data(web::Data::new(clients.clone()))
-            .wrap(limits.clone())
-            .service((hi, notes, health))
-    };
+    let app = move || App::new().wrap(limits.clone()).service((hi, notes, health));
     let address = address()?;
     let server = HttpServer::new(app)
         .bind(&address)

@@ -112,16 +112,14 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     // Behind proxies, use `Clients::behind_proxies([..])`.
-    let clients = Clients::direct();
-    let layer_clients = clients.clone();
     let limits = RateLimitLayer::new()
-        .limit(ALL, move |request| (route(request), layer_clients.identify(request)))
+        .clients(Clients::direct())
+        .limit(ALL, |request| (route(request), Client::of(request)))
         .rejection_body(rejection_body);
     let router = Router::new()
         .route("/hi/{user_id}", get(hi))
         .route("/search", get(search))
         .layer(limits)
-        .with_state(clients)
         .merge(metrics);
 
     let address = address()?;

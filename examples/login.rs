@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::extract::{Form, FromRef, State};
+use axum::extract::{Form, State};
 use axum::http::StatusCode;
 use axum::routing::post;
-use ratelimit_runtime::web::{Client, Clients};
+use ratelimit_runtime::web::Client;
 use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection};
 use tokio::net::TcpListener;
 use tracing::Level;
@@ -37,12 +37,6 @@ use tracing_subscriber::prelude::*;
 
 const BY_USER: Limit = Limit::sliding("login.user", 5, Duration::from_secs(900));
 const BY_ADDRESS: Limit = Limit::sliding("login.address", 20, Duration::from_secs(60));
-
-#[derive(Clone, FromRef)]
-struct Server {
-    clients: Clients,
-    limiter: RateLimiter,
-}
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -86,9 +80,8 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     let limiter = ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    // Behind proxies, use `Clients::behind_proxies([..])`.
-    let server = Server { clients: Clients::direct(), limiter };
-    let router = Router::new().route("/login", post(login)).with_state(server);
+    // Behind proxies, add `.layer(axum::Extension(Clients::behind_proxies([..])?))`.
+    let router = Router::new().route("/login", post(login)).with_state(limiter);
     let address = address()?;
     let listener = TcpListener::bind(&address)
         .await

@@ -30,7 +30,7 @@ use std::task::{Context as Cx, Poll};
 use std::time::Duration;
 
 use anyhow::Context;
-use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 use ratelimit_runtime::{Limit, rate_limit};
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -65,8 +65,7 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     // Behind proxies, use `Clients::behind_proxies([..])`.
-    let clients = Clients::direct();
-    let limits = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
+    let limits = RateLimitLayer::grpc().clients(Clients::direct()).limit(ALL, Client::of);
     let address = address()?;
     let listener = tokio::net::TcpListener::bind(&address)
         .await

@@ -30,7 +30,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use ratelimit_runtime::Limit;
-use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 use tokio::net::TcpListener;
 use tower::{ServiceBuilder, service_fn};
 use tracing::Level;
@@ -48,12 +48,9 @@ async fn main() -> anyhow::Result<()> {
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
-    let clients = clients()?;
-    let layer_clients = clients.clone();
-    let limits =
-        RateLimitLayer::new().limit(EACH_CLIENT, move |request| layer_clients.identify(request));
-    let hello = service_fn(move |request: Request<Incoming>| {
-        let hello = format!("hi {}\n", clients.identify(&request));
+    let limits = RateLimitLayer::new().clients(clients()?).limit(EACH_CLIENT, Client::of);
+    let hello = service_fn(|request: Request<Incoming>| {
+        let hello = format!("hi {}\n", Client::of(&request));
         async { Ok::<_, Infallible>(Response::new(hello)) }
     });
 

@@ -7,6 +7,7 @@ use actix_web::dev::{Service, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
+use actix_web::test::TestRequest;
 use actix_web::{App, HttpServer, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
 use ratelimit_runtime::web::{Client, Clients};
@@ -51,14 +52,13 @@ fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerRespon
 }
 
 /// Starts a server with `limits`, whose handlers use `limiter`.
-fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> SocketAddr {
+fn serve(limits: RateLimits, limiter: &RateLimiter) -> SocketAddr {
     let (tell, address) = std::sync::mpsc::channel();
-    let (limiter, clients) = (limiter.clone(), clients.clone());
+    let limiter = limiter.clone();
     std::thread::spawn(move || {
         let server = HttpServer::new(move || {
             let limiter = limiter.clone();
             App::new()
-                .app_data(web::Data::new(clients.clone()))
                 .wrap(limits.clone())
                 .wrap_fn(move |request, service| limiter.scope(service.call(request)))
                 .service((hi, once, costly))
@@ -80,7 +80,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter, clients: &Clients) -> Socket
 fn reports_all_limits_on_every_response() {
     let (limiter, clock) = timed();
     let limits = RateLimits::new().limit(ALL, |_| ()).legacy_headers();
-    let address = serve(limits, &limiter, &Clients::direct());
+    let address = serve(limits, &limiter);
     let ask = |path| get(address, path, &[]);
 
     let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
@@ -106,7 +106,7 @@ fn reports_all_limits_on_every_response() {
 #[test]
 fn rejects_with_problem_details_or_the_body_that_is_set() {
     let (limiter, _) = timed();
-    let address = serve(RateLimits::new(), &limiter, &Clients::direct());
+    let address = serve(RateLimits::new(), &limiter);
     let json = |path| get(address, path, &["accept: application/json"]);
     assert_eq!((json("/hi/1").status, json("/hi/1").status), (200, 200));
     let rejected = json("/hi/1");
@@ -121,7 +121,7 @@ fn rejects_with_problem_details_or_the_body_that_is_set() {
 
     let page =
         RateLimits::new().rejection_body(|request| ("text/html", request.status().to_string()));
-    let address = serve(page, &limiter, &Clients::direct());
+    let address = serve(page, &limiter);
     let rejected = get(address, "/hi/1", &["accept: application/json"]);
     assert_eq!((&*rejected.body, rejected.header("content-type")), ("429", Some("text/html")));
     reported(&rejected);
@@ -129,14 +129,14 @@ fn rejects_with_problem_details_or_the_body_that_is_set() {
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let away = away.deadline(std::time::Duration::from_secs(5)).build().expect("a URL");
     let closed = RateLimits::new().limit(ALL, |_| ()).limiter(away);
-    let closed = get(serve(closed, &limiter, &Clients::direct()), "/plain", &[]);
+    let closed = get(serve(closed, &limiter), "/plain", &[]);
     assert_eq!((closed.status, closed.header("ratelimit")), (503, None));
 }
 
 #[test]
 fn keeps_the_changes_of_the_application_to_a_rejection() {
     let (limiter, _) = timed();
-    let address = serve(RateLimits::new(), &limiter, &Clients::direct());
+    let address = serve(RateLimits::new(), &limiter);
     let ask = || get(address, "/page", &["accept: application/json"]);
     assert_eq!(ask().status, 200);
     let rejected = ask();
@@ -149,7 +149,7 @@ fn keeps_the_changes_of_the_application_to_a_rejection() {
 fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
     let (limiter, _) = timed();
     let limits = RateLimits::new().limit(ALL, |_| ()).exempt(|_| true);
-    let address = serve(limits, &limiter, &Clients::direct());
+    let address = serve(limits, &limiter);
     assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
     assert_eq!(reported(&get(address, "/hi/1", &[])).0, r#""hi";q=2;w=30"#);
 }
@@ -157,14 +157,11 @@ fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
 #[test]
 fn takes_routes_and_clients_as_keys() {
     let (limiter, _) = timed();
-    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
-    let layer_clients = clients.clone();
     let limits = RateLimits::new()
-        .limit(Limit::fixed("routes", 2, MINUTE), move |request| {
-            (route(request), layer_clients.identify(request))
-        })
+        .clients(Clients::behind_proxies(["127.0.0.1"]).expect("an address"))
+        .limit(Limit::fixed("routes", 2, MINUTE), |request| (route(request), Client::of(request)))
         .exempt(|request| request.path() == "/plain");
-    let address = serve(limits, &limiter, &clients);
+    let address = serve(limits, &limiter);
     let ask = |path, client| {
         let header = format!("x-forwarded-for: {client}");
         get(address, path, &[&header]).status
@@ -173,6 +170,13 @@ fn takes_routes_and_clients_as_keys() {
     assert_eq!((ask("/hi/3", "1.1.1.1"), ask("/hi/3", "2.2.2.2")), (429, 200));
     assert_eq!((ask("/x", "1.1.1.1"), ask("/y", "1.1.1.1"), ask("/z", "1.1.1.1")), (404, 404, 429));
     assert!((0..3).all(|_| ask("/plain", "1.1.1.1") == 200));
+
+    // Elsewhere in the application, `web::Data` sets the `Clients`.
+    let request = TestRequest::default().peer_addr(([127, 0, 0, 1], 4711).into());
+    let request = request.insert_header(("x-forwarded-for", "1.1.1.1"));
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let request = request.app_data(web::Data::new(clients)).to_http_request();
+    assert_eq!(Client::of(&request).to_string(), "1.1.1.1");
 
     let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));

@@ -1,13 +1,11 @@
 //! The client of a request: only the network and the trusted proxies choose it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use http::{HeaderValue, Request};
 use proptest::prelude::*;
-use ratelimit_runtime::web::Clients;
+use ratelimit_runtime::web::{Clients, ProxyHeader};
 use ratelimit_runtime::{Limit, RateLimiter};
 
 const PROXY: &str = "10.0.0.1";
@@ -52,7 +50,7 @@ fn identifies_the_last_hop_that_is_not_trusted() {
 
 #[test]
 fn reads_only_one_header() {
-    let forwarded = behind().forwarded_header();
+    let forwarded = behind().header(ProxyHeader::Forwarded);
     let line = br#"for=1.1.1.1;host="a, for=6.6.6.6", For="[2001:db8:1::5]:80";proto=https"#;
     assert_eq!(client(&forwarded, PROXY, "forwarded", &[line]), "2001:db8:1::/64");
     assert_eq!(client(&forwarded, PROXY, "x-forwarded-for", &[b"1.1.1.1"]), PROXY);
@@ -73,34 +71,29 @@ fn identifies_an_ipv6_network_of_the_size_that_is_set() {
 }
 
 #[test]
-fn shares_one_key_without_the_address_of_the_peer() {
-    let request = Request::builder().header("x-forwarded-for", "1.1.1.1").body(());
-    let request = request.expect("a request");
-    let (log, heard) = std::sync::mpsc::channel();
-    let log = Mutex::new(Log(log));
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log).finish();
-    tracing::subscriber::with_default(subscriber, || {
-        for _ in 0..2 {
-            let client = behind().identify(&request);
-            assert_eq!((client.address(), &*client.to_string()), (None, "unknown"));
-        }
-    });
-    let said: Vec<String> = heard.iter().collect();
-    let what = "`into_make_service_with_connect_info::<SocketAddr>()`";
-    assert!(said.len() == 1 && said[0].contains("WARN") && said[0].contains(what), "{said:?}");
+fn reads_headers_with_one_address() {
+    for (header, name) in
+        [(ProxyHeader::XRealIp, "x-real-ip"), (ProxyHeader::CfConnectingIp, "cf-connecting-ip")]
+    {
+        let of = |lines: &[&[u8]]| client(&behind().header(header), PROXY, name, lines);
+        assert_eq!(of(&[b"203.0.113.7"]), "203.0.113.7");
+        // The proxy has replaced what the client sent: its address is the client's, also in a trusted network.
+        assert_eq!(of(&[b"1.1.1.1", b"10.0.0.9"]), "10.0.0.9");
+        assert_eq!(of(&[b"1.1.1.1", b"10.0.0.9", b"not an address"]), PROXY);
+        assert_eq!(
+            client(&behind().header(header), "203.0.113.9", name, &[b"1.1.1.1"]),
+            "203.0.113.9"
+        );
+    }
 }
 
-struct Log(Sender<String>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.send(String::from_utf8_lossy(bytes).into_owned()).expect("the test reads it");
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+#[test]
+fn trusts_a_unix_socket_only_if_it_is_told_to() {
+    let request = Request::builder().header("x-forwarded-for", "1.1.1.1, 203.0.113.7, 10.0.0.2");
+    let request = request.body(()).expect("a request");
+    assert_eq!(behind().identify(&request).address(), None);
+    assert_eq!(behind().behind_unix_socket().identify(&request).to_string(), "203.0.113.7");
+    assert_eq!(Clients::direct().behind_unix_socket().identify(&request).to_string(), "10.0.0.2");
 }
 
 #[test]
@@ -179,7 +172,7 @@ proptest! {
         let more = ["", ";proto=https;host=\"a,b\"", ";by=10.0.0.1"][hops];
         let added = [
             ("x-forwarded-for", behind(), node.clone(), ", 10.0.0.2".repeat(hops)),
-            ("forwarded", behind().forwarded_header(), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
+            ("forwarded", behind().header(ProxyHeader::Forwarded), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
         ];
         for (name, clients, added, hops) in added {
             let mut lines = sent.clone();
@@ -197,7 +190,7 @@ proptest! {
     #[test]
     fn no_bytes_cause_a_panic(sent in proptest::collection::vec(line(), 0..4), direct in address()) {
         let lines: Vec<_> = sent.iter().map(|line| &line[..]).collect();
-        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().forwarded_header())] {
+        for (name, clients) in [("x-forwarded-for", behind()), ("forwarded", behind().header(ProxyHeader::Forwarded))] {
             client(&clients, PROXY, name, &lines);
             let peer = direct.to_string();
             prop_assert_eq!(client(&clients, &peer, name, &lines), peer);

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -148,7 +149,7 @@ fn reports_all_limits_that_are_decided_together() {
     let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
     let ask = |path| get(server.address, path, &[]);
     let (same, both) =
-        (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=5;w=2, "narrow";q=3;w=86400"#);
+        (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=9;w=3, "narrow";q=3;w=86400"#);
     let policy = format!("{same}, {both}");
     assert_eq!(reported(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
     assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
@@ -474,13 +475,12 @@ fn rejects_before_the_body_is_read() {
 fn takes_routes_and_clients_as_keys() {
     let (limiter, _) = timed();
     let limit = Limit::fixed("routes", 2, MINUTE);
-    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
-    let layer_clients = clients.clone();
     let layer = RateLimitLayer::new()
-        .limit(limit, move |request| (route(request), layer_clients.identify(request)))
+        .clients(Clients::behind_proxies(["127.0.0.1"]).expect("an address"))
+        .limit(limit, |request| (route(request), Client::of(request)))
         .exempt(|request| request.uri.path() == "/tried")
         .limiter(limiter.clone());
-    let router = router().route("/once", route_get(once).with_state(clients)).layer(layer);
+    let router = router().route("/once", route_get(once)).layer(layer);
     let server = serve(router, &limiter);
     let ask = |path, client| {
         let header = format!("x-forwarded-for: {client}");
@@ -499,6 +499,20 @@ fn takes_routes_and_clients_as_keys() {
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(server.address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
     assert_eq!(reported(&other).1, r#""once";r=0;t=3600"#);
+}
+
+/// The state of the router has no part in it. Without a layer of ours, an extension sets the `Clients`.
+#[test]
+fn extracts_the_client_beside_any_state() {
+    struct State;
+    let (limiter, _) = timed();
+    let routes = || axum::Router::new().route("/", route_get(once)).with_state(Arc::new(State));
+    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
+    let header = ["x-forwarded-for: 1.1.1.1"];
+    let direct = get(serve(routes(), &limiter).address, "/", &header);
+    assert_eq!(&*direct.body, "127.0.0.1");
+    let set = serve(routes().layer(axum::Extension(clients)), &limiter);
+    assert_eq!(&*get(set.address, "/", &header).body, "1.1.1.1");
 }
 
 /// A layer without a limiter of its own uses the limiter of the task.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use proptest::prelude::*;
 use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Algorithm, Limit, RateLimiter};
+use ratelimit_runtime::{Limit, RateLimiter};
 use tower::{ServiceExt, service_fn};
 use tower_layer::Layer;
 
@@ -34,6 +34,7 @@ proptest! {
         algorithm in prop::sample::select(&support::ALGORITHMS[..]),
         threshold in 1..=u32::MAX,
         period in 1..3_000_000_000_000_000_u64,
+        burst in any::<Option<u32>>(),
     ) {
         let period = Duration::from_micros(period);
         let mut names_by_item: HashMap<String, String> = HashMap::new();
@@ -41,13 +42,16 @@ proptest! {
             let Ok(limit) = Limit::new(name.clone().leak(), algorithm, threshold, period) else {
                 continue;
             };
+            let with_burst = burst.and_then(|burst| limit.clone().try_burst(burst).ok());
+            let limit = with_burst.unwrap_or(limit);
+            let (capacity, units) = (limit.capacity(), limit.capacity().max(threshold));
             let [policy, state] = fields(limit, &RateLimiter::embedded());
-            let window = i64::try_from(period.as_micros().div_ceil(1_000_000)).expect("small");
+            let window = period.as_micros() * u128::from(units) / u128::from(threshold);
+            let window = i64::try_from(window.div_ceil(1_000_000)).expect("small");
             let [(one, quota)] = &items(&policy)[..] else { panic!("{policy}") };
-            prop_assert_eq!(&quota[..], [("q".into(), threshold.into()), ("w".into(), window)]);
+            prop_assert_eq!(&quota[..], [("q".into(), units.into()), ("w".into(), window)]);
             let [(other, left)] = &items(&state)[..] else { panic!("{state}") };
-            let remaining = if algorithm == Algorithm::LeakyBucket { 0 } else { threshold - 1 };
-            prop_assert_eq!(&left[0], &("r".to_owned(), i64::from(remaining)));
+            prop_assert_eq!(&left[0], &("r".to_owned(), i64::from(capacity - 1)));
             prop_assert!(left[1].1 >= 1 && one == other);
             prop_assert_eq!(names_by_item.insert(one.clone(), name), None);
         }

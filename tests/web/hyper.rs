@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
+use ratelimit_runtime::web::{Client, RateLimitLayer};
 use ratelimit_runtime::{Limit, RateLimiter, rate_limit};
 use support::http::get;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,9 +26,7 @@ async fn handle(client: Client) -> Result<Response<Full<Bytes>>, Response<Full<B
 
 async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
     let limit = Limit::fixed("layered", 3, MINUTE);
-    let layer = RateLimitLayer::new()
-        .limit(limit, |request| Clients::direct().identify(request))
-        .limiter(limiter.clone());
+    let layer = RateLimitLayer::new().limit(limit, Client::of).limiter(limiter.clone());
     loop {
         let (stream, peer) = listener.accept().await.expect("a connection");
         let (limiter, layer) = (limiter.clone(), layer.clone());
@@ -39,7 +37,7 @@ async fn serve(listener: tokio::net::TcpListener, limiter: RateLimiter) {
             })
             .layer(layer)
             .service(service_fn(move |request: Request<Incoming>| {
-                let handled = limiter.scope(handle(Clients::direct().identify(&request)));
+                let handled = limiter.scope(handle(Client::of(&request)));
                 async move {
                     let (Ok(response) | Err(response)) = handled.await;
                     Ok::<_, Infallible>(response)

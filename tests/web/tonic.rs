@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use ratelimit_runtime::web::{Clients, RateLimitLayer};
+use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, rate_limit};
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
@@ -26,7 +26,6 @@ type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 struct Greeter {
     limiter: RateLimiter,
-    clients: Clients,
 }
 
 impl Greeter {
@@ -34,7 +33,7 @@ impl Greeter {
         period = "30s",
         threshold = 2,
         algo = "fixed",
-        key = (self.clients.identify(&request), request.get_ref()),
+        key = (Client::of(&request), request.get_ref()),
         cost = if request.get_ref() == "all" { 3 } else { 1 },
         name = "greet"
     )]
@@ -93,11 +92,10 @@ async fn free_port() -> (tokio::net::TcpListener, SocketAddr) {
 async fn serve(
     layer: RateLimitLayer<ratelimit_runtime::web::Grpc>,
     limiter: RateLimiter,
-    clients: Clients,
 ) -> tonic::client::Grpc<Channel> {
     let (listener, address) = free_port().await;
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let service = GreeterServer(Arc::new(Greeter { limiter, clients }));
+    let service = GreeterServer(Arc::new(Greeter { limiter }));
     let server = Server::builder().layer(layer).add_service(service);
     tokio::spawn(server.serve_with_incoming(incoming));
     let channel = Channel::from_shared(format!("http://{address}")).expect("a URI");
@@ -126,7 +124,7 @@ fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str 
 async fn rejects_with_a_status_and_its_details() {
     let (limiter, clock) = timed();
     let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
-    let mut client = serve(layer, limiter, Clients::direct()).await;
+    let mut client = serve(layer, limiter).await;
     let first = greet(&mut client, "ann", "").await.expect("admitted");
     assert_eq!(first.get_ref(), "hi ann");
     let policy = r#""all";q=4;w=60, "greet";q=2;w=30"#;
@@ -165,11 +163,10 @@ async fn rejects_with_a_status_and_its_details() {
 #[tokio::test]
 async fn takes_clients_as_keys_of_methods_and_of_the_layer() {
     let (limiter, _) = timed();
-    let clients = Clients::behind_proxies(["127.0.0.1"]).expect("an address");
-    let layer_clients = clients.clone();
-    let limit = Limit::fixed("clients", 3, MINUTE);
-    let layer = RateLimitLayer::grpc().limit(limit, move |request| layer_clients.identify(request));
-    let mut client = serve(layer.limiter(limiter.clone()), limiter, clients).await;
+    let layer = RateLimitLayer::grpc()
+        .clients(Clients::behind_proxies(["127.0.0.1"]).expect("an address"))
+        .limit(Limit::fixed("clients", 3, MINUTE), Client::of);
+    let mut client = serve(layer.limiter(limiter.clone()), limiter).await;
     for (name, from, rejected_by) in [
         ("ann", "1.1.1.1", None),
         ("ann", "6.6.6.6, 1.1.1.1", None),
@@ -191,7 +188,7 @@ async fn responds_with_unavailable_if_the_store_cannot_decide() {
     let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let away = away.deadline(Duration::from_secs(5)).build().expect("a URL");
     let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(away);
-    let mut client = serve(layer, limiter, Clients::direct()).await;
+    let mut client = serve(layer, limiter).await;
     let status = greet(&mut client, "ann", "").await.expect_err("not decided");
     assert_eq!((status.code(), status.details()), (Code::Unavailable, &[][..]));
 }

@@ -1,23 +1,31 @@
-//! The quota of a limit: its threshold and its period, as clients receive them.
+//! The quota of a limit: its amounts and its period, as clients receive them.
 
 use std::time::Duration;
 
 use super::{Limit, Period};
 
-/// The threshold and the period of a limit: the facts that responses report to clients, for every algorithm.
+/// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
+/// algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     threshold: u32,
+    capacity: u32,
     period: Period,
 }
 
 impl Quota {
-    pub(super) const NONE: Self = Self { threshold: 0, period: Period::ZERO };
+    pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: Period::ZERO };
 
     /// Returns the units that are admitted per period.
     #[must_use]
     pub const fn threshold(self) -> u32 {
         self.threshold
+    }
+
+    /// Returns the units that can be admitted at once: the burst of a bucket, otherwise the threshold.
+    #[must_use]
+    pub const fn capacity(self) -> u32 {
+        self.capacity
     }
 
     /// Returns the length of the window, or the time in which `threshold` tokens refill.
@@ -28,10 +36,12 @@ impl Quota {
 }
 
 impl Limit {
-    /// Returns the threshold and the period.
+    /// Returns the threshold, the capacity and the period.
     #[must_use]
     #[inline]
     pub const fn quota(&self) -> Quota {
-        Quota { threshold: self.terms.amounts.threshold, period: self.terms.identity.period }
+        let amounts = &self.terms.amounts;
+        let (threshold, capacity) = (amounts.threshold, amounts.capacity);
+        Quota { threshold, capacity, period: self.terms.identity.period }
     }
 }

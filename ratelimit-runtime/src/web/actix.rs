@@ -20,16 +20,13 @@
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
-//! let layer_clients = clients.clone();
 //! let limits = RateLimits::new()
-//!     .limit(ALL, move |request| (route(request), layer_clients.identify(request)));
-//! HttpServer::new(move || {
-//!     App::new().app_data(web::Data::new(clients.clone())).wrap(limits.clone()).service(hi)
-//! })
-//! .bind("127.0.0.1:3000")?
-//! .run()
-//! .await?;
+//!     .clients(Clients::behind_proxies(["10.0.0.0/8"])?)
+//!     .limit(ALL, |request| (route(request), Client::of(request)));
+//! HttpServer::new(move || App::new().wrap(limits.clone()).service(hi))
+//!     .bind("127.0.0.1:3000")?
+//!     .run()
+//!     .await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -55,7 +52,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
-use actix_web::{Error, FromRequest, HttpRequest, HttpResponse, ResponseError, web};
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
 
 use super::address::sealed::RequestAccess;
 use super::address::{Client, Clients};
@@ -109,6 +106,13 @@ impl RateLimits {
         is_exempt: impl Fn(&ServiceRequest) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.configure(|config| config.set_exempt(is_exempt))
+    }
+
+    /// Sets how clients are identified: by [`Client::of`] in the key functions of this middleware, and by `Client` in the
+    /// handlers behind it. It is put into the extensions of each request.
+    #[must_use]
+    pub fn clients(self, clients: Clients) -> Self {
+        self.configure(|config| config.set_clients(clients))
     }
 
     /// Uses `limiter` for the limits of this middleware, instead of the [current](crate::current) one.
@@ -191,6 +195,9 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
+        if let Some(clients) = config.clients() {
+            request.extensions_mut().insert(clients.clone());
+        }
         Box::pin(async move {
             let (mut scope, admission) = config.start(&request);
             let rejection = match admission {
@@ -214,17 +221,13 @@ where
     }
 }
 
-/// Extracts the client: identified by the `web::Data<Clients>` of the application, or by [`Clients::direct`] if
-/// the application has none.
+/// Extracts the client, as [`Client::of`] identifies it.
 impl FromRequest for Client {
     type Error = Error;
     type Future = Ready<Result<Self, Error>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
-        ready(Ok(match request.app_data::<web::Data<Clients>>() {
-            Some(clients) => clients.identify(request),
-            None => Clients::direct().identify(request),
-        }))
+        ready(Ok(Self::of(request)))
     }
 }
 
@@ -308,6 +311,12 @@ impl RequestAccess for HttpRequest {
     fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.headers().get_all(name).map(HeaderValue::as_bytes)
     }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        let extensions = self.extensions();
+        let of_application = || self.app_data::<web::Data<Clients>>().map(|clients| &***clients);
+        work(extensions.get().or_else(of_application))
+    }
 }
 
 impl RequestAccess for ServiceRequest {
@@ -317,5 +326,9 @@ impl RequestAccess for ServiceRequest {
 
     fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.request().lines(name)
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        self.request().with_clients(work)
     }
 }

@@ -1,13 +1,14 @@
 //! The client of a request, also behind proxies: its IPv4 address or its IPv6 network. `hops` parses the headers of
-//! proxies.
+//! proxies, `setup` warns of proxies that are set up wrongly.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, LazyLock};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::hops::ForwardingHeader;
+use super::hops::ProxyHeader;
+use super::setup;
 use crate::key::{Key, KeyWriter};
 
 /// Identifies clients by their addresses.
@@ -32,22 +33,44 @@ use crate::key::{Key, KeyWriter};
 /// assert_eq!(clients.identify(&request).to_string(), "203.0.113.7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Give it to the middleware of the framework. Then [`Client::of`] and the extractor [`Client`] use it in key functions
+/// and handlers.
+///
+/// # Wrong settings
+///
+/// If the settings do not fit the proxies, many clients share one key. A `tracing` event warns once per process of each
+/// of these cases, and says what to write:
+///
+/// - The server does not provide the address of the peer.
+/// - The peer has a private address, is not trusted, and sends a header of a proxy.
+/// - A trusted proxy sends a request without the header.
 #[derive(Clone, Debug)]
 pub struct Clients {
     trusted: Arc<[IpNet]>,
-    header: ForwardingHeader,
+    trusts_unix_sockets: bool,
+    header: ProxyHeader,
     ipv6_prefix: u8,
 }
+
+/// Identifies clients for an application that sets no `Clients`.
+static DIRECT: LazyLock<Clients> = LazyLock::new(Clients::direct);
 
 impl Clients {
     /// Identifies the client as the peer of the connection. Headers are not read.
     #[must_use]
     pub fn direct() -> Self {
-        Self { trusted: Arc::default(), header: ForwardingHeader::XForwardedFor, ipv6_prefix: 64 }
+        Self {
+            trusted: Arc::default(),
+            trusts_unix_sockets: false,
+            header: ProxyHeader::XForwardedFor,
+            ipv6_prefix: 64,
+        }
     }
 
     /// Trusts proxies with these addresses or in these networks, such as `192.0.2.1`, `10.0.0.0/8` or
-    /// `2001:db8::/32`. Each proxy must add the address of its peer to `X-Forwarded-For`.
+    /// `2001:db8::/32`. Each proxy must add the address of its peer to `X-Forwarded-For`, or to [another
+    /// header](Self::header).
     ///
     /// List only proxies, not networks with clients: a client in a trusted network can choose its key.
     ///
@@ -65,11 +88,21 @@ impl Clients {
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
     }
 
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one of the two headers is read, because a proxy
-    /// that writes one header forwards the other header as the client sent it.
+    /// Trusts connections without an address, such as those of a proxy through a Unix socket.
+    ///
+    /// Do not use it with a server that also listens on an address and does not provide the address of the peer: each
+    /// client could then choose its key.
     #[must_use]
-    pub fn forwarded_header(mut self) -> Self {
-        self.header = ForwardingHeader::Forwarded;
+    pub fn behind_unix_socket(mut self) -> Self {
+        self.trusts_unix_sockets = true;
+        self
+    }
+
+    /// Sets the header that the proxies write; [`ProxyHeader::XForwardedFor`] unless set. No other header is read,
+    /// because a proxy that writes one header forwards the others as the client sent them.
+    #[must_use]
+    pub fn header(mut self, header: ProxyHeader) -> Self {
+        self.header = header;
         self
     }
 
@@ -88,33 +121,35 @@ impl Clients {
 
     /// Returns the client of `request`. A [`Client`] is a key.
     ///
-    /// If the server does not provide the address of the peer, all clients share one key, and a `tracing`
-    /// event warns once per process. With axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with
-    /// hyper, add a `SocketAddr` to the extensions of the request.
+    /// If the server does not provide the address of the peer, all clients share one key. With axum, serve with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the extensions of the
+    /// request; behind a Unix socket, see [`behind_unix_socket`](Self::behind_unix_socket).
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
         Client { address: self.address(request), ipv6_prefix: self.ipv6_prefix }
     }
 
     fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
-        let Some(peer) = request.peer() else {
-            warn_of_no_peer();
-            return None;
-        };
-        let mut nearest = peer.to_canonical();
-        if !self.trusts(nearest) {
-            return Some(nearest);
+        let peer = request.peer().map(|peer| peer.to_canonical());
+        let is_trusted = peer.map_or(self.trusts_unix_sockets, |peer| self.trusts(peer));
+        if !is_trusted {
+            setup::check_untrusted_peer(peer, request);
+            return peer;
         }
+        let mut nearest = peer;
         for line in request.lines(self.header.name()).rev() {
             for hop in self.header.hops(line) {
                 // A proxy that hides its peer is the client.
-                let Some(hop) = hop else { return Some(nearest) };
-                nearest = hop;
-                if !self.trusts(hop) {
-                    return Some(nearest);
+                let Some(hop) = hop else { return nearest };
+                nearest = Some(hop);
+                if !self.trusts(hop) || self.header.has_one_address() {
+                    return nearest;
                 }
             }
         }
-        Some(nearest)
+        if nearest == peer {
+            setup::check_missing_header(peer, self.header, request);
+        }
+        nearest
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -128,17 +163,6 @@ fn canonical(network: IpNet) -> IpNet {
     let plain = mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96));
     let plain = plain.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok());
     plain.map_or(network, IpNet::V4)
-}
-
-fn warn_of_no_peer() {
-    static WARNED: Once = Once::new();
-    WARNED.call_once(|| {
-        tracing::warn!(
-            "the server does not provide the address of the peer, so all clients share one key: with \
-             axum, serve with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a \
-             `SocketAddr` to the extensions of the request"
-        );
-    });
 }
 
 impl Default for Clients {
@@ -158,6 +182,27 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns the client of `request`, identified by the [`Clients`] of the application: those of the middleware that
+    /// handles the request, with axum also those in a layer `Extension(clients)`, with actix-web also those in
+    /// `web::Data`. If there are none, the client is the peer of the connection, as for [`Clients::direct`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::Limit;
+    /// use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
+    ///
+    /// const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
+    ///
+    /// let layer: RateLimitLayer = RateLimitLayer::new()
+    ///     .clients(Clients::behind_proxies(["10.0.0.0/8"])?)
+    ///     .limit(ALL, Client::of);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn of<R: IncomingRequest>(request: &R) -> Self {
+        request.with_clients(|clients| clients.unwrap_or(&DIRECT).identify(request))
+    }
+
     /// Returns the full address; `None` if the server does not provide it.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
@@ -224,6 +269,8 @@ impl<R: sealed::RequestAccess> IncomingRequest for R {}
 pub(super) mod sealed {
     use std::net::IpAddr;
 
+    use super::Clients;
+
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait RequestAccess {
         /// Returns the address of the peer of the connection.
@@ -231,6 +278,9 @@ pub(super) mod sealed {
 
         /// Returns the lines of the header called `name`.
         fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]>;
+
+        /// Calls `work` with the `Clients` that the application has set for the request.
+        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T;
     }
 }
 
@@ -241,6 +291,7 @@ mod requests {
     use http::request::Parts;
     use http::{Extensions, HeaderMap, HeaderValue, Request};
 
+    use super::Clients;
     use super::sealed::RequestAccess;
 
     impl RequestAccess for Parts {
@@ -251,6 +302,10 @@ mod requests {
         fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
             lines(&self.headers, name)
         }
+
+        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+            work(self.extensions.get())
+        }
     }
 
     impl<B> RequestAccess for Request<B> {
@@ -260,6 +315,10 @@ mod requests {
 
         fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
             lines(self.headers(), name)
+        }
+
+        fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+            work(self.extensions().get())
         }
     }
 

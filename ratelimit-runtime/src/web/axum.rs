@@ -21,11 +21,10 @@
 //! }
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-//! let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
-//! let layer_clients = clients.clone();
 //! let limits = RateLimitLayer::new()
-//!     .limit(ALL, move |request| (route(request), layer_clients.identify(request)));
-//! let router = Router::new().route("/hi/{id}", get(hi)).layer(limits).with_state(clients);
+//!     .clients(Clients::behind_proxies(["10.0.0.0/8"])?)
+//!     .limit(ALL, |request| (route(request), Client::of(request)));
+//! let router = Router::new().route("/hi/{id}", get(hi)).layer(limits);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! // Provides the address of the peer.
@@ -46,12 +45,12 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::connect_info::MockConnectInfo;
-use axum::extract::{ConnectInfo, FromRef, FromRequestParts, MatchedPath};
+use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
 use axum_core::response::{IntoResponse, Response};
 use http::Extensions;
 use http::request::Parts;
 
-use super::address::{Client, Clients};
+use super::address::Client;
 use crate::key::{Key, KeyWriter};
 use crate::reply::Rejection;
 
@@ -67,17 +66,12 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// Extracts the client. The [`Clients`] that identify it are the state of the router, or a part of the state by
-/// [`FromRef`].
-impl<S> FromRequestParts<S> for Client
-where
-    S: Send + Sync,
-    Clients: FromRef<S>,
-{
+/// Extracts the client, as [`Client::of`] identifies it.
+impl<S: Sync> FromRequestParts<S> for Client {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        Ok(Clients::from_ref(state).identify(parts))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(parts))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The response headers that report limits: `RateLimit-Policy` and `RateLimit` of
 //! draft-ietf-httpapi-ratelimit-headers-11, and the legacy `X-RateLimit-*`.
 //!
-//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`, also for a bucket. The burst of a bucket is not part
-//! of the policy, but is visible in `r`. An item of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted
-//! request, `t` is the time until the count of the key is reset. After a rejected request, `t` is the wait that
-//! `Retry-After` reports.
+//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`. A bucket whose burst is larger than its threshold has
+//! `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item of
+//! `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the key is
+//! reset. After a rejected request, `t` is the wait that `Retry-After` reports.
 
 use std::iter;
 
@@ -83,9 +83,17 @@ pub(crate) fn write<H: ResponseHeaders>(
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
 pub(crate) fn policy<H: ResponseHeaders>(log: &RequestLog) -> Option<H::Value> {
     value::<H>(list(log, |text, limit| {
-        push_parameter(text, ";q=", limit.quota.threshold());
+        let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
+        let units = threshold.max(limit.quota.capacity());
+        let window = if units == threshold {
+            whole_seconds(period)
+        } else {
+            let micros = period.as_micros() * u128::from(units) / u128::from(threshold.max(1));
+            u32::try_from(micros.div_ceil(1_000_000)).unwrap_or(u32::MAX)
+        };
+        push_parameter(text, ";q=", units);
         // Whole seconds, at least one: a shorter period is reported as a slower rate than it is.
-        push_parameter(text, ";w=", whole_seconds(limit.quota.period()).max(1));
+        push_parameter(text, ";w=", window.max(1));
         true
     }))
 }
@@ -128,7 +136,7 @@ fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) ->
     let (limit, decision) = decided.min_by_key(|(_, it)| (!it.is_rejection, it.remaining))?;
     let is_kept =
         remaining.is_some_and(|known| retry_after.is_some() || known <= decision.remaining);
-    (!is_kept).then_some([limit.quota.threshold(), decision.remaining, decision.seconds])
+    (!is_kept).then_some([limit.quota.capacity(), decision.remaining, decision.seconds])
 }
 
 /// A list of items with parameters (RFC 9651, section 3.1): the limits for which `push_parameters` returns

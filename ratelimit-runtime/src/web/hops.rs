@@ -1,23 +1,44 @@
-//! The addresses that proxies add to a request, nearest first: `X-Forwarded-For` and `Forwarded` (RFC
-//! 7239).
+//! The addresses that proxies add to a request, nearest first.
 //!
-//! Each proxy appends to the header, so it is parsed from its end. Text that the client sent comes earlier and
-//! cannot change how later text is parsed, whatever quotes and commas it has.
+//! A proxy appends to `X-Forwarded-For` and `Forwarded`, so they are parsed from their end. Text that the client sent
+//! comes earlier and cannot change how later text is parsed, whatever quotes and commas it has.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The header that the proxies write.
+/// The header in which trusted proxies write the address of the client: see [`Clients::header`](super::Clients::header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ForwardingHeader {
+#[non_exhaustive]
+pub enum ProxyHeader {
+    /// `X-Forwarded-For`: each proxy appends the address of its peer. Most proxies and load balancers write it.
     XForwardedFor,
+    /// `Forwarded` (RFC 7239): each proxy appends an element with `for=`.
     Forwarded,
+    /// `X-Real-IP`: the proxy replaces it with one address. Only for a proxy that is set up to write it, such as nginx
+    /// with `proxy_set_header X-Real-IP $remote_addr`.
+    XRealIp,
+    /// `CF-Connecting-IP`: Cloudflare replaces it with one address. The trusted proxies are then the [networks of
+    /// Cloudflare](https://www.cloudflare.com/ips/).
+    CfConnectingIp,
 }
 
-impl ForwardingHeader {
+impl ProxyHeader {
+    pub(super) const ALL: [Self; 4] =
+        [Self::XForwardedFor, Self::Forwarded, Self::XRealIp, Self::CfConnectingIp];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
             Self::Forwarded => "forwarded",
+            Self::XRealIp => "x-real-ip",
+            Self::CfConnectingIp => "cf-connecting-ip",
+        }
+    }
+
+    /// Returns whether the header has the address of the client alone, and not a list of hops.
+    pub(super) fn has_one_address(self) -> bool {
+        match self {
+            Self::XForwardedFor | Self::Forwarded => false,
+            Self::XRealIp | Self::CfConnectingIp => true,
         }
     }
 
@@ -31,8 +52,10 @@ impl ForwardingHeader {
         });
         // Empty elements of a list are ignored (RFC 9110, section 5.6.1).
         elements.filter(|element| !element.is_empty()).map(move |element| match self {
-            Self::XForwardedFor => address(std::str::from_utf8(element).ok()?),
             Self::Forwarded => node(element),
+            Self::XForwardedFor | Self::XRealIp | Self::CfConnectingIp => {
+                address(std::str::from_utf8(element).ok()?)
+            }
         })
     }
 }
@@ -88,14 +111,14 @@ fn address(text: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn hops(header: ForwardingHeader, line: &str) -> Vec<String> {
+    fn hops(header: ProxyHeader, line: &str) -> Vec<String> {
         let text = |hop: Option<IpAddr>| hop.map_or("?".to_owned(), |hop| hop.to_string());
         header.hops(line.as_bytes()).map(text).collect()
     }
 
     #[test]
     fn reads_x_forwarded_for_from_its_end() {
-        let hops = |line| hops(ForwardingHeader::XForwardedFor, line).join(" ");
+        let hops = |line| hops(ProxyHeader::XForwardedFor, line).join(" ");
         assert_eq!(hops("203.0.113.7"), "203.0.113.7");
         assert_eq!(hops("a, 1.2.3.4 ,\t5.6.7.8:90"), "5.6.7.8 1.2.3.4 ?");
         assert_eq!(hops("2001:db8::1, [2001:db8::2], [2001:db8::3]:443"), {
@@ -109,7 +132,7 @@ mod tests {
 
     #[test]
     fn reads_forwarded_from_its_end() {
-        let hops = |line| hops(ForwardingHeader::Forwarded, line).join(" ");
+        let hops = |line| hops(ProxyHeader::Forwarded, line).join(" ");
         // The examples of RFC 7239, sections 4 and 6.
         assert_eq!(hops(r#"for="_gazonk""#), "?");
         assert_eq!(hops(r#"For="[2001:db8:cafe::17]:4711""#), "2001:db8:cafe::17");
@@ -132,7 +155,7 @@ mod tests {
         for before in [r#"for=""#, r#"for="\"#, r#"for="x";for=6.6.6.6;a=""#, r"\", "\"\\\""] {
             for added in ["for=5.6.7.8", r#"for="5.6.7.8""#, r#"for="5.6.7.8";host="a,b""#] {
                 let line = format!("{before}, {added}");
-                assert_eq!(hops(ForwardingHeader::Forwarded, &line)[0], "5.6.7.8", "{line}");
+                assert_eq!(hops(ProxyHeader::Forwarded, &line)[0], "5.6.7.8", "{line}");
             }
         }
     }

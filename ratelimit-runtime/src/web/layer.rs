@@ -15,6 +15,9 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
+#[cfg(doc)]
+use super::address::Client;
+use super::address::Clients;
 use super::middleware::{Admission, HandlerFuture, MiddlewareConfig, RequestScope};
 use super::rejected::RejectedRequest;
 use super::response::{Http, ResponseFormat};
@@ -30,15 +33,14 @@ use crate::reply::Rejection;
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::request::Parts;
 /// use ratelimit_runtime::Limit;
-/// use ratelimit_runtime::web::{Clients, RateLimitLayer};
+/// use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 ///
 /// const BURST: Limit = Limit::token_bucket("burst", 100, Duration::from_secs(60));
 ///
-/// let clients = Clients::behind_proxies(["10.0.0.0/8"])?;
-/// let layer: RateLimitLayer =
-///     RateLimitLayer::new().limit(BURST, move |request: &Parts| clients.identify(request));
+/// let layer: RateLimitLayer = RateLimitLayer::new()
+///     .clients(Clients::behind_proxies(["10.0.0.0/8"])?)
+///     .limit(BURST, Client::of);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -57,8 +59,9 @@ use crate::reply::Rejection;
 /// RateLimit: "burst";r=50;t=30
 /// ```
 ///
-/// - `q` is the threshold, and `w` is the period in whole seconds, rounded up. This also holds for buckets.
-/// - `r` is the number of remaining units. For a bucket, it can exceed `q`.
+/// - `q` is the threshold, and `w` is the period in whole seconds, rounded up. If the burst of a bucket is larger than its
+///   threshold, `q` is the burst, and `w` is the time in which the burst refills.
+/// - `r` is the number of remaining units.
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
@@ -146,6 +149,13 @@ impl<F> RateLimitLayer<F> {
         self.configure(|config| config.set_exempt(is_exempt))
     }
 
+    /// Sets how clients are identified: by [`Client::of`] in the key functions of this layer, and by `Client` in the
+    /// handlers behind it. It is put into the extensions of each request.
+    #[must_use]
+    pub fn clients(self, clients: Clients) -> Self {
+        self.configure(|config| config.set_clients(clients))
+    }
+
     /// Uses `limiter` for the limits of this layer, instead of the current one. Annotated functions are not
     /// affected.
     #[must_use]
@@ -225,7 +235,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if let Some(clients) = self.layer.config.clients() {
+            parts.extensions.insert(clients.clone());
+        }
         let (scope, admission) = self.layer.config.start(&parts);
         let request = Request::from_parts(parts, body);
         let stage = match admission {

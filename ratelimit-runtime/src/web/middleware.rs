@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::task::futures::TaskLocalFuture;
 
 use super::accept::prefers_json;
+use super::address::Clients;
 use super::headers::{self, ResponseHeaders};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts};
 use crate::check::{Check, Part};
@@ -44,6 +45,7 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     limits: Vec<(Limit, KeyFn<R>)>,
     is_exempt: Option<ExemptFn<R>>,
     limiter: Option<RateLimiter>,
+    clients: Option<Clients>,
     body: Option<BodyFn>,
     has_legacy_headers: bool,
     /// A log with `limits`: the start of each request that is not exempt.
@@ -98,6 +100,15 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
 
     pub(crate) fn set_limiter(&mut self, limiter: RateLimiter) {
         self.limiter = Some(limiter);
+    }
+
+    pub(crate) fn set_clients(&mut self, clients: Clients) {
+        self.clients = Some(clients);
+    }
+
+    /// Returns what a middleware puts into the extensions of each request.
+    pub(crate) fn clients(&self) -> Option<&Clients> {
+        self.clients.as_ref()
     }
 
     pub(crate) fn set_body(
@@ -187,6 +198,7 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
             limits: self.limits.clone(),
             is_exempt: self.is_exempt.clone(),
             limiter: self.limiter.clone(),
+            clients: self.clients.clone(),
             body: self.body.clone(),
             has_legacy_headers: self.has_legacy_headers,
             log: self.log.clone(),
@@ -201,6 +213,7 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
             limits: Vec::new(),
             is_exempt: None,
             limiter: None,
+            clients: None,
             body: None,
             has_legacy_headers: false,
             log: RequestLog::default(),

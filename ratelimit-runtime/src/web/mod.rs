@@ -8,7 +8,7 @@
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
 //!
-//! In each framework, [`Clients`] identifies the client of a request. The client is a key, for the middleware and
+//! In each framework, [`Clients`] identifies the [`Client`] of a request. The client is a key, for the middleware and
 //! for annotated handlers.
 //!
 //! # The order of layers
@@ -30,6 +30,7 @@ mod middleware;
 mod rejected;
 #[cfg(feature = "tower")]
 mod response;
+mod setup;
 
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
@@ -42,6 +43,7 @@ pub mod axum;
 pub mod tonic;
 
 pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
+pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
 pub use self::rejected::RejectedRequest;

@@ -3,17 +3,15 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use ratelimit_runtime::web::{Clients, RateLimitLayer};
+//! use ratelimit_runtime::web::{Client, Clients, RateLimitLayer};
 //! use ratelimit_runtime::{Limit, rate_limit};
 //! use tonic::{Request, Response, Status};
 //!
-//! struct Greeter {
-//!     clients: Clients,
-//! }
+//! struct Greeter;
 //!
 //! impl Greeter {
 //!     /// A method of a service that tonic generates.
-//!     #[rate_limit(period = "30s", threshold = 2, key = self.clients.identify(&request))]
+//!     #[rate_limit(period = "30s", threshold = 2, key = Client::of(&request))]
 //!     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
 //!         Ok(Response::new(format!("hi {}", request.into_inner())))
 //!     }
@@ -22,9 +20,11 @@
 //! /// 100 requests per minute for each client, all methods together.
 //! const ALL: Limit = Limit::sliding("all", 100, Duration::from_secs(60));
 //!
-//! let clients = Clients::direct();
-//! let layer = RateLimitLayer::grpc().limit(ALL, move |request| clients.identify(request));
+//! let layer = RateLimitLayer::grpc()
+//!     .clients(Clients::behind_proxies(["10.0.0.0/8"])?)
+//!     .limit(ALL, Client::of);
 //! let server = tonic::transport::Server::builder().layer(layer);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! | rejection | code | details |
@@ -46,6 +46,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::address::Clients;
 use super::address::sealed::RequestAccess;
 use super::rejected::CACHE_CONTROL_VALUE;
 use crate::reply::Rejection;
@@ -103,5 +104,9 @@ impl<T> RequestAccess for Request<T> {
 
     fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
         MetadataMap::as_ref(self.metadata()).get_all(name).iter().map(http::HeaderValue::as_bytes)
+    }
+
+    fn with_clients<V>(&self, work: impl FnOnce(Option<&Clients>) -> V) -> V {
+        work(self.extensions().get())
     }
 }
