@@ -76,7 +76,7 @@ async fn main() -> anyhow::Result<()> {
                 request
             })
             .layer(limits.clone())
-            .service(hello.clone());
+            .service(hello);
         let service = TowerToHyperService::new(service);
         let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
         tokio::spawn(async move {

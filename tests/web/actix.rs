@@ -8,7 +8,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::test::TestRequest;
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, HttpResponse, HttpServer, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
 use ratelimit_runtime::web::{Client, Clients};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
@@ -36,6 +36,12 @@ async fn costly() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
+#[actix_web::get("/direct")]
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn direct() -> HttpResponse {
+    HttpResponse::Ok().body("hi")
+}
+
 #[rate_limit(period = "1h", threshold = 1, key = (), name = "paged")]
 async fn paged() -> Result<&'static str, Rejection> {
     Ok("")
@@ -61,7 +67,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter) -> SocketAddr {
             App::new()
                 .wrap(limits.clone())
                 .wrap_fn(move |request, service| limiter.scope(service.call(request)))
-                .service((hi, once, costly))
+                .service((hi, once, costly, direct))
                 .service(
                     web::resource("/page")
                         .wrap(ErrorHandlers::new().handler(StatusCode::TOO_MANY_REQUESTS, page))
@@ -116,6 +122,7 @@ fn rejects_with_problem_details_or_the_body_that_is_set() {
         rejected.body,
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"detail":"too many requests, try again in 30 seconds","violated-policies":["hi"]}"#
     );
+    assert_eq!((json("/direct").status, json("/direct").status), (200, 429));
     let never = json("/costly");
     assert_eq!((never.status, never.header("retry-after")), (413, None));
 
@@ -152,6 +159,31 @@ fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
     let address = serve(limits, &limiter);
     assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
     assert_eq!(reported(&get(address, "/hi/1", &[])).0, r#""hi";q=2;w=30"#);
+}
+
+#[test]
+fn lets_the_application_choose_the_limits_and_see_the_request() {
+    let (limiter, _) = timed();
+    let limits = RateLimits::new().limits(|request, limits| {
+        if request.path() == "/plain" {
+            return Ok(());
+        }
+        let key = request.headers().get("x-api-key").ok_or((401, "send an API key"))?;
+        limits.add(&Limit::fixed("by_key", 1, MINUTE), key.as_bytes(), 1);
+        Ok(())
+    });
+    let limits = limits.rejection_body(|request| {
+        let key = request.header("X-Api-Key").unwrap_or("none");
+        (503, "text/html", format!("{} {} {key}", request.method(), request.path()))
+    });
+    let address = serve(limits, &limiter);
+    let ask = |key: &str| get(address, "/hi/1?a=b", &[&format!("x-api-key: {key}")]);
+    assert_eq!((ask("a").status, ask("b").status), (200, 200));
+    let rejected = ask("a");
+    assert_eq!((rejected.status, &*rejected.body), (503, "GET /hi/1 a"));
+    let refused = get(address, "/hi/1", &[]);
+    assert_eq!((refused.status, &*refused.body), (401, "send an API key"));
+    assert_eq!(get(address, "/plain", &[]).header("ratelimit-policy"), None);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod actix;
 mod address;
 mod axum;
+mod choices;
 mod crowd;
 mod fields;
 mod hyper;

@@ -156,7 +156,11 @@ async fn rejects_with_a_status_and_its_details() {
     let retry = rejected.get_details_retry_info().expect("when to come back");
     assert_eq!(retry.retry_delay, Some(Duration::from_millis(51_500)));
     let quota = rejected.get_details_quota_failure().expect("which limit");
-    assert_eq!(quota.violations[0].subject, "all");
+    let violation = &quota.violations[0];
+    assert_eq!(
+        (&*violation.subject, &*violation.quota_id, violation.quota_value),
+        ("all", "all", 4)
+    );
     assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=0;t=52"#);
 }
 
@@ -216,6 +220,12 @@ fn responds_over_grpc_beside_http() {
         assert_eq!(rejected.header("content-type"), Some("application/grpc"));
         assert_eq!(rejected.header("cache-control"), Some("no-store"));
     }
+    // A request without a key gets a status.
+    let refuse = RateLimitLayer::new().limits(|_, _| Err((401, "who are you?").into()));
+    let refusing = crate::serve(axum::Router::new().layer(refuse), &limiter);
+    let headers = ["content-type: application/grpc"];
+    let refused = support::http::request(refusing.address, "POST", "/", &headers, &[]);
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("16")));
     // A request that is not gRPC gets a 429.
     for (method, kind) in [("POST", "json"), ("POST", "grpcxyz"), ("GET", "grpc")] {
         assert_eq!(ask(method, kind).status, 429, "{method} {kind}");

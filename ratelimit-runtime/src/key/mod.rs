@@ -20,6 +20,7 @@ pub(crate) use self::fingerprint::Secret;
 pub use self::format::{Format, Piece};
 pub(crate) use self::id::KeyId;
 pub use self::writer::KeyWriter;
+pub(crate) use self::writer::OwnedKey;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///
@@ -44,7 +45,7 @@ pub use self::writer::KeyWriter;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a rate limit key",
     label = "not a key",
-    note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`) and tuples of these",
+    note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`), and tuples, `Option`s and references of these",
     note = "a format string takes any type that is `Display`: `key = \"{{value}}\"`",
     note = "for a type of your own, implement `ratelimit_runtime::Key`"
 )]
@@ -89,6 +90,23 @@ impl<T: Key + ToOwned + ?Sized> Key for Cow<'_, T> {
     #[inline]
     fn write(&self, out: &mut KeyWriter<'_>) {
         (**self).write(out);
+    }
+}
+
+/// `Some(key)` is the same key as `key`. `None` is one key, different from every other: all calls without a value share
+/// its count. Without a tuple around it, it is the key `()`.
+impl<T: Key> Key for Option<T> {
+    #[inline]
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        match self {
+            Some(key) => key.write(out),
+            None => out.no_key(),
+        }
+    }
+
+    #[inline(always)]
+    fn is_nothing(&self) -> bool {
+        self.as_ref().is_none_or(Key::is_nothing)
     }
 }
 

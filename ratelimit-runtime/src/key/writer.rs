@@ -313,6 +313,8 @@ mod tests {
         assert_eq!(text(&(("a", 7), "b")), "((a:7):b)");
         assert_eq!(text(&"{x}%(:)"), "%7Bx%7D%25%28%3A%29");
         assert_eq!(text(&()), "%");
+        assert_eq!((text(&Some("a")), text(&None::<&str>)), ("a".into(), "%".into()));
+        assert_eq!((text(&(7, Some(""))), text(&(7, None::<u8>))), ("(7:)".into(), "(7:%)".into()));
         assert_eq!(text(&std::net::Ipv6Addr::LOCALHOST), "%3A%3A1");
     }
 

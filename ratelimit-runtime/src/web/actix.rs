@@ -48,21 +48,23 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
-use actix_web::http::StatusCode;
 use actix_web::http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
+use actix_web::http::{Method, StatusCode, Uri};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
 
 use super::address::sealed::RequestAccess;
 use super::address::{Client, Clients};
 use super::headers::{HeaderField, ResponseHeaders, joined};
 use super::middleware::{self, Admission, MiddlewareConfig, MiddlewareRequest};
-use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest};
+use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
+use super::request_limits::RequestLimits;
+use super::text_response::TextResponse;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::reply::Rejection;
+use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
 /// limits of the middleware and those of annotated functions that the handler called.
@@ -98,6 +100,40 @@ impl RateLimits {
         self.configure(|config| config.add_limit(limit, key))
     }
 
+    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
+    /// `choose` returns an error, the request is not handled, and the error is the response. The limits of the request
+    /// are decided together.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use actix_web::dev::ServiceRequest;
+    /// use ratelimit_runtime::Limit;
+    /// use ratelimit_runtime::web::actix::RateLimits;
+    /// use ratelimit_runtime::web::{RequestLimits, TextResponse};
+    ///
+    /// const BY_KEY: Limit = Limit::sliding("by_key", 100, Duration::from_secs(3600));
+    ///
+    /// fn by_key(request: &ServiceRequest, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+    ///     let key = request.headers().get("x-api-key").ok_or((401, "send an API key"))?;
+    ///     limits.add(&BY_KEY, key.as_bytes(), 1);
+    ///     Ok(())
+    /// }
+    ///
+    /// let limits = RateLimits::new().limits(by_key);
+    /// ```
+    ///
+    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together: such a request gets a 503.
+    #[must_use]
+    pub fn limits(
+        self,
+        choose: impl Fn(&ServiceRequest, &mut RequestLimits) -> Result<(), TextResponse>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.configure(|config| config.add_limits(choose))
+    }
+
     /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
     /// Their responses do not report the limits of this middleware.
     #[must_use]
@@ -130,11 +166,13 @@ impl RateLimits {
         self.configure(MiddlewareConfig::set_legacy_headers)
     }
 
-    /// Sets the body of rejected requests: a function that returns the content type and the text.
+    /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
+    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier or
+    /// a language.
     #[must_use]
-    pub fn rejection_body(
+    pub fn rejection_body<T: Into<TextResponse>>(
         self,
-        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
     ) -> Self {
         self.configure(|config| config.set_body(body))
     }
@@ -203,6 +241,10 @@ where
             let rejection = match admission {
                 Admission::Admitted => None,
                 Admission::Rejected(rejection) => Some(rejection),
+                Admission::Refused(refused) => {
+                    let response = build(refused.into());
+                    return Ok(request.into_response(response).map_into_right_body());
+                }
                 Admission::Pending(mut check) => {
                     poll_fn(|context| scope.poll_check(&mut check, context)).await.err()
                 }
@@ -252,9 +294,19 @@ impl ResponseError for Rejection {
     }
 }
 
+/// An annotated function can return a response: the rejected call returns the response of its rejection.
+impl FromRejection for HttpResponse {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.error_response()
+    }
+}
+
 /// Builds the response of a rejected request, without the headers that report limits.
 fn response(rejected: &RejectedRequest<'_>) -> HttpResponse {
-    let plain = rejected.response();
+    build(rejected.response())
+}
+
+fn build(plain: RejectionResponse) -> HttpResponse {
     let mut response = HttpResponse::build(status_code(plain.status));
     response.insert_header((CONTENT_TYPE, plain.content_type));
     response.insert_header((CACHE_CONTROL, CACHE_CONTROL_VALUE));
@@ -268,8 +320,33 @@ fn status_code(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
+struct ActixHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl RequestHead for ActixHead {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
 impl MiddlewareRequest for ServiceRequest {
     type Headers = HeaderMap;
+
+    fn head(&self) -> Arc<dyn RequestHead> {
+        let (method, uri) = (self.method().clone(), self.uri().clone());
+        Arc::new(ActixHead { method, uri, headers: self.headers().clone() })
+    }
 
     fn accept(&self) -> impl Iterator<Item = &[u8]> {
         self.headers().get_all(ACCEPT).map(HeaderValue::as_bytes)

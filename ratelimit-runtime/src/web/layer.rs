@@ -20,7 +20,9 @@ use super::address::Client;
 use super::address::Clients;
 use super::middleware::{Admission, HandlerFuture, MiddlewareConfig, RequestScope};
 use super::rejected::RejectedRequest;
+use super::request_limits::RequestLimits;
 use super::response::{Http, ResponseFormat};
+use super::text_response::TextResponse;
 use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
@@ -97,19 +99,22 @@ impl RateLimitLayer {
         Self::default()
     }
 
-    /// Sets the body of rejected requests: a function that returns the content type and the text.
+    /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
+    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier or
+    /// a language.
     ///
     /// ```
     /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
     ///
     /// let layer = RateLimitLayer::new().rejection_body(|request: &RejectedRequest<'_>| {
-    ///     ("text/html", format!("<h1>{}</h1>", request.rejection()))
+    ///     let id = request.header("x-request-id").unwrap_or("none");
+    ///     ("text/html", format!("<h1>{}</h1><p>Request {id}</p>", request.rejection()))
     /// });
     /// ```
     #[must_use]
-    pub fn rejection_body(
+    pub fn rejection_body<T: Into<TextResponse>>(
         self,
-        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
     ) -> Self {
         self.configure(|config| config.set_body(body))
     }
@@ -140,6 +145,41 @@ impl<F> RateLimitLayer<F> {
         key: impl Fn(&Parts) -> K + Send + Sync + 'static,
     ) -> Self {
         self.configure(|config| config.add_limit(limit, key))
+    }
+
+    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
+    /// `choose` returns an error, the request is not handled, and the error is the response. The limits of the request
+    /// are decided together.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::request::Parts;
+    /// use ratelimit_runtime::Limit;
+    /// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits, TextResponse};
+    ///
+    /// const FREE: Limit = Limit::sliding("free", 100, Duration::from_secs(3600));
+    /// const PAID: Limit = Limit::sliding("paid", 10_000, Duration::from_secs(3600));
+    ///
+    /// fn by_plan(request: &Parts, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+    ///     if request.uri.path() == "/health" {
+    ///         return Ok(());
+    ///     }
+    ///     let key = request.headers.get("x-api-key").ok_or((401, "send an API key"))?;
+    ///     let limit = if key.as_bytes().starts_with(b"paid-") { &PAID } else { &FREE };
+    ///     limits.add(limit, key.as_bytes(), 1);
+    ///     Ok(())
+    /// }
+    ///
+    /// let layer: RateLimitLayer = RateLimitLayer::new().limits(by_plan);
+    /// ```
+    ///
+    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together: such a request gets a 503.
+    #[must_use]
+    pub fn limits(
+        self,
+        choose: impl Fn(&Parts, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
+    ) -> Self {
+        self.configure(|config| config.add_limits(choose))
     }
 
     /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
@@ -250,6 +290,10 @@ where
                 self.inner = self.inner.clone();
                 RequestStage::Rejected { rejected: Some((rejection, scope)) }
             }
+            Admission::Refused(response) => {
+                self.inner = self.inner.clone();
+                RequestStage::Refused { response: Some((response, scope)) }
+            }
             Admission::Pending(check) => {
                 // The service that is ready handles the request. Its clone must become ready first.
                 let clone = self.inner.clone();
@@ -285,6 +329,7 @@ pin_project! {
         Pending { pending: Box<PendingRequest<S, B>> },
         Admitted { #[pin] handler: HandlerFuture<H> },
         Rejected { rejected: Option<(Rejection, RequestScope)> },
+        Refused { response: Option<(TextResponse, RequestScope)> },
     }
 }
 
@@ -334,6 +379,11 @@ where
                     let mut response = F::build(&scope.rejected(&rejection));
                     config.write_headers(response.headers_mut(), scope.log());
                     return Poll::Ready(Ok(response));
+                }
+                RequestStageProjection::Refused { response } => {
+                    let (response, scope) =
+                        response.take().expect("`ResponseFuture` polled after completion");
+                    return Poll::Ready(Ok(F::refuse(response, scope.is_grpc())));
                 }
             };
             this.stage.set(next);

@@ -10,9 +10,11 @@ use tokio::task::futures::TaskLocalFuture;
 use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, ResponseHeaders};
-use super::rejected::{BodyFn, RejectedRequest, RequestFacts};
-use crate::check::{Check, Part};
-use crate::key::{Key, KeyWriter};
+use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::request_limits::RequestLimits;
+use super::text_response::TextResponse;
+use crate::check::Check;
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
 use crate::reply::{Rejection, Source, StoreError};
@@ -31,10 +33,13 @@ pub(crate) trait MiddlewareRequest {
     /// The headers of the responses.
     type Headers: ResponseHeaders;
 
+    /// Returns the part of the request that the body of a rejection can show.
+    fn head(&self) -> Arc<dyn RequestHead>;
+
     /// Returns the lines of the `Accept` header.
     fn accept(&self) -> impl Iterator<Item = &[u8]>;
 
-    #[cfg(feature = "tonic")]
+    #[cfg(feature = "tower")]
     fn is_grpc(&self) -> bool {
         false
     }
@@ -42,7 +47,7 @@ pub(crate) trait MiddlewareRequest {
 
 /// The settings of a middleware.
 pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
-    limits: Vec<(Limit, KeyFn<R>)>,
+    limits: Vec<LimitSource<R>>,
     is_exempt: Option<ExemptFn<R>>,
     limiter: Option<RateLimiter>,
     clients: Option<Clients>,
@@ -53,6 +58,20 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     /// `RateLimit-Policy` for `log`.
     policy: Option<<R::Headers as ResponseHeaders>::Value>,
 }
+
+/// Where a limit of a request comes from.
+enum LimitSource<R> {
+    /// One limit for each request.
+    Fixed(Limit, KeyFn<R>),
+    /// Limits that the application chooses for each request.
+    Chosen(ChooseFn<R>),
+}
+
+/// The check of a request; `None` if the request has no limits.
+type RequestCheck = Result<Option<Check>, TextResponse>;
+
+/// Adds the limits of a request, or returns the response to it.
+type ChooseFn<R> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync>;
 
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
@@ -71,6 +90,8 @@ pub(crate) struct RequestScope {
 pub(crate) enum Admission {
     Admitted,
     Rejected(Rejection),
+    /// The request has no key, and gets this response.
+    Refused(TextResponse),
     /// Poll it with [`RequestScope::poll_check`].
     Pending(Check),
 }
@@ -81,8 +102,11 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) {
-        let agrees =
-            self.limits.first().is_none_or(|(first, _)| limit.policy().agrees_with(first.policy()));
+        let first = self.limits.iter().find_map(|source| match source {
+            LimitSource::Fixed(first, _) => Some(first),
+            LimitSource::Chosen(_) => None,
+        });
+        let agrees = first.is_none_or(|first| limit.policy().agrees_with(first.policy()));
         assert!(
             agrees,
             "the limits of one layer or middleware are decided together, but `{}` disagrees about \
@@ -91,7 +115,15 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         );
         self.log.expect(&limit);
         self.policy = headers::policy::<R::Headers>(&self.log);
-        self.limits.push((limit, Arc::new(move |request, call| call(&key(request)))));
+        let key: KeyFn<R> = Arc::new(move |request, call| call(&key(request)));
+        self.limits.push(LimitSource::Fixed(limit, key));
+    }
+
+    pub(crate) fn add_limits(
+        &mut self,
+        choose: impl Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
+    ) {
+        self.limits.push(LimitSource::Chosen(Arc::new(choose)));
     }
 
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -111,11 +143,11 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.clients.as_ref()
     }
 
-    pub(crate) fn set_body(
+    pub(crate) fn set_body<T: Into<TextResponse>>(
         &mut self,
-        body: impl Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync + 'static,
+        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
     ) {
-        self.body = Some(Arc::new(body));
+        self.body = Some(Arc::new(move |request| body(request).into()));
     }
 
     pub(crate) fn set_legacy_headers(&mut self) {
@@ -127,56 +159,71 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     pub(crate) fn start(&self, request: &R) -> (RequestScope, Admission) {
         let facts = RequestFacts {
             prefers_json: prefers_json(request.accept()),
-            #[cfg(feature = "tonic")]
+            #[cfg(feature = "tower")]
             is_grpc: request.is_grpc(),
             body: self.body.clone(),
+            head: self.body.as_ref().map(|_| request.head()),
         };
         if self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
             return (RequestScope { log: RequestLog::default(), facts }, Admission::Admitted);
         }
         let mut log = self.log.clone();
-        let admission = match self.limits.first() {
-            Some((first, _)) => log.sync_scope(|| self.start_check(first, request)),
-            None => Admission::Admitted,
-        };
+        if self.limits.is_empty() {
+            return (RequestScope { log, facts }, Admission::Admitted);
+        }
+        let admission = log.sync_scope(|| self.start_check(request));
+        let admission = admission.unwrap_or_else(Admission::Refused);
         (RequestScope { log, facts }, admission)
     }
 
-    fn start_check(&self, first: &Limit, request: &R) -> Admission {
-        let (mut check, is_local) = match &self.limiter {
+    /// Starts the check of a request with the current limiter, or with the one of this middleware.
+    fn start_check(&self, request: &R) -> Result<Admission, TextResponse> {
+        let (check, is_local) = match &self.limiter {
             Some(limiter) => self.check(limiter, request),
             None => limiter::with_current(
                 |limiter| self.check(limiter, request),
-                |error| (Check::undecided(first, StoreError::Configuration(error)), true),
+                |error| (self.undecided(request, StoreError::Configuration(error)), true),
             ),
         };
+        let Some(mut check) = check? else { return Ok(Admission::Admitted) };
         if !is_local {
-            return Admission::Pending(check);
+            return Ok(Admission::Pending(check));
         }
-        match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
+        Ok(match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(_)) => Admission::Admitted,
             Poll::Ready(Err(rejection)) => Admission::Rejected(rejection),
             Poll::Pending => Admission::Pending(check),
-        }
+        })
     }
 
     /// Returns the check of a request, and whether this process decides it.
-    fn check(&self, limiter: &RateLimiter, request: &R) -> (Check, bool) {
+    fn check(&self, limiter: &RateLimiter, request: &R) -> (RequestCheck, bool) {
         let is_local = limiter.source() == Source::Embedded;
-        if let [(limit, key)] = &*self.limits {
+        if let [LimitSource::Fixed(limit, key)] = &*self.limits {
             let mut check = None;
             key(request, &mut |key| check = Some(limiter.check(limit, key, 1)));
-            if let Some(check) = check {
-                return (check, is_local);
+            return (Ok(check), is_local);
+        }
+        (self.limits_of(request).map(|limits| limits.check(limiter)), is_local)
+    }
+
+    /// Returns the check of a request that no limiter decides.
+    fn undecided(&self, request: &R, error: StoreError) -> RequestCheck {
+        let limits = self.limits_of(request)?;
+        Ok(limits.first().map(|first| Check::undecided(first, error)))
+    }
+
+    fn limits_of(&self, request: &R) -> Result<RequestLimits, TextResponse> {
+        let mut limits = RequestLimits::default();
+        for source in &self.limits {
+            match source {
+                LimitSource::Fixed(limit, key) => {
+                    key(request, &mut |key| limits.add(limit, key, 1));
+                }
+                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
             }
         }
-        let mut keys = Vec::with_capacity(self.limits.len());
-        for (_, key) in &self.limits {
-            key(request, &mut |key| keys.push(KeyWriter::owned(key)));
-        }
-        let charges = self.limits.iter().zip(&keys);
-        let parts: Vec<_> = charges.map(|((limit, _), key)| Part::new(limit, key, 1)).collect();
-        (limiter.check_all(&parts), is_local)
+        Ok(limits)
     }
 
     /// Adds the headers that report the limits in `log`.
@@ -188,6 +235,15 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             headers::policy::<R::Headers>(log)
         };
         headers::write(headers, log, policy, self.has_legacy_headers);
+    }
+}
+
+impl<R> Clone for LimitSource<R> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Fixed(limit, key) => Self::Fixed(limit.clone(), Arc::clone(key)),
+            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
+        }
     }
 }
 
@@ -235,6 +291,11 @@ impl RequestScope {
     /// Runs the handler of the request.
     pub(crate) fn handle<F: Future>(self, handler: F) -> HandlerFuture<F> {
         self.log.scope(FACTS.scope(self.facts, handler))
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.facts.is_grpc
     }
 
     pub(crate) fn log(&self) -> &RequestLog {

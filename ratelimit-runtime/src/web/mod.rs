@@ -28,9 +28,11 @@ mod hops;
 mod layer;
 mod middleware;
 mod rejected;
+mod request_limits;
 #[cfg(feature = "tower")]
 mod response;
 mod setup;
+mod text_response;
 
 #[cfg(feature = "actix")]
 #[cfg_attr(docsrs, doc(cfg(feature = "actix")))]
@@ -47,7 +49,9 @@ pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
 pub use self::rejected::RejectedRequest;
+pub use self::request_limits::RequestLimits;
 #[cfg(feature = "tonic")]
 pub use self::response::Grpc;
 #[cfg(feature = "tower")]
 pub use self::response::{Http, ResponseFormat};
+pub use self::text_response::TextResponse;

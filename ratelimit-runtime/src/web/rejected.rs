@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::headers::push_name;
+use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::Rejection;
 use crate::report::request_log::{RequestLog, whole_seconds};
 
@@ -21,16 +22,26 @@ pub struct RejectedRequest<'a> {
 #[derive(Clone, Default)]
 pub(crate) struct RequestFacts {
     pub(crate) prefers_json: bool,
-    #[cfg(feature = "tonic")]
+    /// Whether it is a gRPC request, with feature `tonic`.
+    #[cfg(feature = "tower")]
     pub(crate) is_grpc: bool,
     /// Returns the body, if the application sets it.
     pub(crate) body: Option<BodyFn>,
+    /// The request, if the application sets the body.
+    pub(crate) head: Option<Arc<dyn RequestHead>>,
 }
 
-/// Returns the content type and the text of a body.
-pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> (&'static str, String) + Send + Sync>;
+/// Returns the body of a rejection.
+pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
-/// The response of a rejected request, without the headers that report limits.
+/// The part of a request that the body of a rejection can show.
+pub(crate) trait RequestHead: Send + Sync {
+    fn method(&self) -> &str;
+    fn path(&self) -> &str;
+    fn header(&self, name: &str) -> Option<&str>;
+}
+
+/// The response of a request that was not handled, without the headers that report limits.
 pub(crate) struct RejectionResponse {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
@@ -58,6 +69,25 @@ impl<'a> RejectedRequest<'a> {
     #[must_use]
     pub fn rejection(&self) -> &'a Rejection {
         self.rejection
+    }
+
+    /// Returns the method of the request, such as `GET`.
+    #[must_use]
+    pub fn method(&self) -> &'a str {
+        self.facts.head.as_ref().map_or("", |head| head.method())
+    }
+
+    /// Returns the path of the request, without its query.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        self.facts.head.as_ref().map_or("", |head| head.path())
+    }
+
+    /// Returns the first value of a header of the request; `None` if the request does not have it, or if its value is
+    /// not ASCII.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.facts.head.as_ref()?.header(name)
     }
 
     /// Returns whether the `Accept` header of the request names JSON with at least the weight of plain
@@ -111,13 +141,22 @@ impl<'a> RejectedRequest<'a> {
 
     /// Returns the response over HTTP.
     pub(crate) fn response(&self) -> RejectionResponse {
-        let (content_type, body) = match &self.facts.body {
+        let TextResponse { status, content_type, body } = match &self.facts.body {
             Some(body) => body(self),
-            None if self.prefers_json() => ("application/problem+json", self.problem_json()),
-            None => ("text/plain; charset=utf-8", self.rejection.to_string()),
+            None if self.prefers_json() => {
+                TextResponse::new("application/problem+json", self.problem_json())
+            }
+            None => TextResponse::new(PLAIN_TEXT, self.rejection.to_string()),
         };
-        let (status, retry_after) = (self.status(), self.retry_after());
-        RejectionResponse { status, content_type, retry_after, body }
+        let status = status.unwrap_or(self.status());
+        RejectionResponse { status, content_type, retry_after: self.retry_after(), body }
+    }
+}
+
+/// The response to a request without a key.
+impl From<TextResponse> for RejectionResponse {
+    fn from(TextResponse { status, content_type, body }: TextResponse) -> Self {
+        Self { status: status.unwrap_or(400), content_type, retry_after: None, body }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
 //! turns into a response. Twin of the second half of `actix`.
 
+use std::sync::Arc;
+
 use http::header::Entry;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
 use super::headers::{HeaderField, ResponseHeaders, joined};
 use super::middleware::{self, MiddlewareRequest};
-use super::rejected::{CACHE_CONTROL_VALUE, RejectedRequest};
-use crate::reply::Rejection;
+use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
+use super::text_response::TextResponse;
+use crate::reply::{FromRejection, Rejection};
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
 /// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
@@ -29,12 +32,15 @@ pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
 impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
 
 mod sealed {
-    use super::{RejectedRequest, Response};
+    use super::{RejectedRequest, Response, TextResponse};
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait BuildResponse<B> {
         /// Builds the response, without the headers that report limits.
         fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
+
+        /// Builds the response to a request without a key.
+        fn refuse(response: TextResponse, is_grpc: bool) -> Response<B>;
     }
 }
 
@@ -45,26 +51,42 @@ impl<B: From<String>> sealed::BuildResponse<B> for Http {
             let response = super::tonic::response::<()>(rejected.rejection());
             return response.map(|()| B::from(String::new()));
         }
-        let plain = rejected.response();
-        let mut response = Response::new(B::from(plain.body));
-        *response.status_mut() =
-            StatusCode::from_u16(plain.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        let headers = response.headers_mut();
-        if let Ok(content_type) = HeaderValue::from_str(plain.content_type) {
-            headers.insert(CONTENT_TYPE, content_type);
-        }
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
-        if let Some(seconds) = plain.retry_after {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        response
+        over_http(rejected.response())
     }
+
+    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
+    fn refuse(response: TextResponse, is_grpc: bool) -> Response<B> {
+        #[cfg(feature = "tonic")]
+        if is_grpc {
+            return super::tonic::refuse::<()>(response).map(|()| B::from(String::new()));
+        }
+        over_http(response.into())
+    }
+}
+
+fn over_http<B: From<String>>(plain: RejectionResponse) -> Response<B> {
+    let mut response = Response::new(B::from(plain.body));
+    *response.status_mut() =
+        StatusCode::from_u16(plain.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let headers = response.headers_mut();
+    if let Ok(content_type) = HeaderValue::from_str(plain.content_type) {
+        headers.insert(CONTENT_TYPE, content_type);
+    }
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+    if let Some(seconds) = plain.retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 #[cfg(feature = "tonic")]
 impl<B: Default> sealed::BuildResponse<B> for Grpc {
     fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
         super::tonic::response(rejected.rejection())
+    }
+
+    fn refuse(response: TextResponse, _: bool) -> Response<B> {
+        super::tonic::refuse(response)
     }
 }
 
@@ -78,8 +100,55 @@ impl<B: From<String>> From<Rejection> for Response<B> {
     }
 }
 
+struct HttpHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl RequestHead for HttpHead {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// An annotated function can return a response: the rejected call returns the response of its rejection.
+impl<B: From<String>> FromRejection for Response<B> {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.into()
+    }
+}
+
+/// An annotated function can return a status code. A layer adds the headers that report limits, but not `Retry-After`.
+impl FromRejection for StatusCode {
+    fn from_rejection(rejection: Rejection) -> Self {
+        Self::from_u16(rejected::status(&rejection)).unwrap_or(Self::SERVICE_UNAVAILABLE)
+    }
+}
+
+/// An annotated function can return a status code and a text.
+impl FromRejection for (StatusCode, String) {
+    fn from_rejection(rejection: Rejection) -> Self {
+        let text = rejection.to_string();
+        (StatusCode::from_rejection(rejection), text)
+    }
+}
+
 impl MiddlewareRequest for Parts {
     type Headers = HeaderMap;
+
+    fn head(&self) -> Arc<dyn RequestHead> {
+        let (method, uri) = (self.method.clone(), self.uri.clone());
+        Arc::new(HttpHead { method, uri, headers: self.headers.clone() })
+    }
 
     fn accept(&self) -> impl Iterator<Item = &[u8]> {
         self.headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes)

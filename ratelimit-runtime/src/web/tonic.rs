@@ -29,11 +29,13 @@
 //!
 //! | rejection | code | details |
 //! | --- | --- | --- |
-//! | the limit is reached | `RESOURCE_EXHAUSTED` | `RetryInfo` with the wait, `QuotaFailure` with the name of the limit |
+//! | the limit is reached | `RESOURCE_EXHAUSTED` | `RetryInfo` with the wait, `QuotaFailure` |
 //! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
 //! | the store could not decide | `UNAVAILABLE` | |
 //!
-//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. With the layer, the metadata of each
+//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. In `QuotaFailure`, the subject and the quota
+//! ID are the name of the limit, and the quota value is its threshold (for a cost that exceeds the capacity, the
+//! capacity). With the layer, the metadata of each
 //! response has `ratelimit-policy` and `ratelimit`, with the same content as over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
@@ -44,17 +46,25 @@ use http::{Extensions, HeaderValue, Method, Response};
 use tonic::metadata::MetadataMap;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
-use tonic_types::{ErrorDetails, StatusExt};
+use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
 use super::rejected::CACHE_CONTROL_VALUE;
-use crate::reply::Rejection;
+use super::text_response::TextResponse;
+use crate::reply::{FromRejection, Rejection};
 
 /// Converts a rejection to the status in the table of [this module](self).
 impl From<Rejection> for Status {
     fn from(rejection: Rejection) -> Self {
         Self::from(&rejection)
+    }
+}
+
+/// An annotated function can return a status.
+impl FromRejection for Status {
+    fn from_rejection(rejection: Rejection) -> Self {
+        rejection.into()
     }
 }
 
@@ -64,7 +74,17 @@ impl From<&Rejection> for Status {
         if let Rejection::Unavailable { .. } = rejection {
             return Self::new(Code::Unavailable, text);
         }
-        let mut details = ErrorDetails::with_quota_failure_violation(rejection.name(), &*text);
+        let name = rejection.name();
+        let violation = QuotaViolation {
+            quota_id: name.to_owned(),
+            quota_value: match rejection {
+                Rejection::Limited { quota, .. } => quota.threshold().into(),
+                Rejection::CostExceedsCapacity { capacity, .. } => (*capacity).into(),
+                Rejection::Unavailable { .. } => 0,
+            },
+            ..QuotaViolation::new(name, &*text)
+        };
+        let mut details = ErrorDetails::with_quota_failure(vec![violation]);
         if let Some(wait) = rejection.retry_after() {
             details.set_retry_info(Some(wait));
         }
@@ -77,6 +97,20 @@ pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
     let mut response = Status::from(rejection).into_http();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
     response
+}
+
+/// Builds the response to a request without a key.
+pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
+    let code = match response.status.unwrap_or(400) {
+        400 => Code::InvalidArgument,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::NotFound,
+        429 => Code::ResourceExhausted,
+        503 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, response.body).into_http()
 }
 
 /// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.

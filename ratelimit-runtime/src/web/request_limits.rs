@@ -1,0 +1,44 @@
+//! The limits that an application chooses for one request.
+
+use std::fmt;
+
+use crate::check::{Check, Part};
+use crate::key::{Key, KeyWriter, OwnedKey};
+use crate::limit::Limit;
+use crate::limiter::RateLimiter;
+
+/// The limits of one request: see [`limits`](super::RateLimitLayer::limits). They are decided together, all or nothing.
+#[derive(Default)]
+pub struct RequestLimits {
+    charges: Vec<(Limit, OwnedKey, u32)>,
+}
+
+impl RequestLimits {
+    /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
+    pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u32) {
+        self.charges.push((limit.clone(), KeyWriter::owned(&key), cost));
+    }
+
+    /// Returns the check of the request; `None` if it has no limits.
+    pub(super) fn check(&self, limiter: &RateLimiter) -> Option<Check> {
+        match &*self.charges {
+            [] => None,
+            [(limit, key, cost)] => Some(limiter.check(limit, key, *cost)),
+            charges => {
+                let parts = charges.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost));
+                Some(limiter.check_all(&parts.collect::<Vec<_>>()))
+            }
+        }
+    }
+
+    pub(super) fn first(&self) -> Option<&Limit> {
+        self.charges.first().map(|(limit, ..)| limit)
+    }
+}
+
+impl fmt::Debug for RequestLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.charges.iter().map(|(limit, ..)| limit);
+        f.debug_list().entries(limits).finish()
+    }
+}

@@ -1,0 +1,66 @@
+//! The response that an application sends instead of the one of a rejection.
+
+/// A status, a content type and a text: the body of a rejected request, or the response to a request without a key. See
+/// [`rejection_body`](super::RateLimitLayer::rejection_body) and [`limits`](super::RateLimitLayer::limits).
+///
+/// ```
+/// use ratelimit_runtime::web::TextResponse;
+///
+/// let plain: TextResponse = (401, "send an API key").into();
+/// assert_eq!(plain, TextResponse::new("text/plain; charset=utf-8", "send an API key").status(401));
+/// ```
+///
+/// Over gRPC, the text is the message of a status: 400 is `INVALID_ARGUMENT`, 401 is `UNAUTHENTICATED`, 403 is
+/// `PERMISSION_DENIED`, 404 is `NOT_FOUND`, 429 is `RESOURCE_EXHAUSTED`, 503 is `UNAVAILABLE`, and others are `UNKNOWN`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextResponse {
+    pub(crate) status: Option<u16>,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: String,
+}
+
+pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+impl TextResponse {
+    /// Returns a response with this content type and text. The body of a rejected request keeps the status of the
+    /// rejection; any other response has status 400.
+    #[must_use]
+    pub fn new(content_type: &'static str, body: impl Into<String>) -> Self {
+        Self { status: None, content_type, body: body.into() }
+    }
+
+    /// Sets the status code. A number that is not one is replaced by 503.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+}
+
+/// A content type and a text.
+impl From<(&'static str, String)> for TextResponse {
+    fn from((content_type, body): (&'static str, String)) -> Self {
+        Self::new(content_type, body)
+    }
+}
+
+/// A status, a content type and a text.
+impl From<(u16, &'static str, String)> for TextResponse {
+    fn from((status, content_type, body): (u16, &'static str, String)) -> Self {
+        Self::new(content_type, body).status(status)
+    }
+}
+
+/// A status and a plain text.
+impl From<(u16, &str)> for TextResponse {
+    fn from((status, body): (u16, &str)) -> Self {
+        Self::new(PLAIN_TEXT, body).status(status)
+    }
+}
+
+/// A status and a plain text.
+impl From<(u16, String)> for TextResponse {
+    fn from((status, body): (u16, String)) -> Self {
+        Self::new(PLAIN_TEXT, body).status(status)
+    }
+}

@@ -1,0 +1,132 @@
+//! What an application chooses for each request: its limits, and the response if it is not handled.
+
+use axum::Router;
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get as route_get;
+use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest, RequestLimits, TextResponse};
+use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use support::http::{get, request};
+
+use crate::{MINUTE, reported, serve, timed};
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn handled() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn response() -> axum::response::Response {
+    "hi".into_response()
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn status() -> StatusCode {
+    StatusCode::NO_CONTENT
+}
+
+#[rate_limit(period = "1h", threshold = 1, key = ())]
+async fn text() -> (StatusCode, String) {
+    (StatusCode::OK, "hi".to_owned())
+}
+
+fn app() -> Router {
+    Router::new()
+        .route("/response", route_get(response))
+        .route("/status", route_get(status))
+        .route("/text", route_get(text))
+        .route("/handled", route_get(handled))
+        .route("/plain", route_get(async || "plain"))
+        .route("/free", route_get(async || "free"))
+}
+
+/// Handlers whose return types are not a `Result`.
+#[test]
+fn handlers_return_responses_and_statuses() {
+    let (limiter, _) = timed();
+    let server = serve(app().layer(RateLimitLayer::new()), &limiter);
+    let reason = "too many requests, try again in 60 minutes";
+    for (path, first, rejected) in [
+        ("/response", (200, "hi"), reason),
+        ("/status", (204, ""), ""),
+        ("/text", (200, "hi"), reason),
+    ] {
+        let ask = || get(server.address, path, &[]);
+        let answer = ask();
+        assert_eq!((answer.status, &*answer.body), first);
+        let answer = ask();
+        assert_eq!((answer.status, &*answer.body), (429, rejected), "{path}");
+        assert_eq!(answer.header("retry-after").is_some(), path == "/response");
+        assert!(answer.header("ratelimit").is_some(), "{path}");
+    }
+}
+
+/// The plan of a customer, a key that borrows from the request, requests without limits, and requests without a key.
+fn by_plan(request: &Parts, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+    if request.uri.path() == "/free" {
+        return Ok(());
+    }
+    let key = request.headers.get("x-api-key").ok_or((401, "send an API key"))?;
+    let (name, threshold) =
+        if key.as_bytes().starts_with(b"paid") { ("paid", 3) } else { ("free", 1) };
+    limits.add(&Limit::fixed(name, threshold, MINUTE), key.as_bytes(), 1);
+    if request.method == Method::POST {
+        limits.add(&Limit::fixed("writes", 5, MINUTE), key.as_bytes(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn lets_the_application_choose_the_limits_of_each_request() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limits(by_plan).limiter(limiter.clone());
+    let server = serve(app().layer(layer), &limiter);
+    let ask = |key: &str| get(server.address, "/plain", &[&format!("x-api-key: {key}")]);
+    assert_eq!(reported(&ask("paid-1")), (r#""paid";q=3;w=60"#, r#""paid";r=2;t=60"#));
+    assert_eq!((ask("free-1").status, ask("free-1").status, ask("free-2").status), (200, 429, 200));
+    let refused = get(server.address, "/plain", &[]);
+    assert_eq!((refused.status, &*refused.body), (401, "send an API key"));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    let unlimited = get(server.address, "/free", &[]);
+    assert_eq!((unlimited.status, unlimited.header("ratelimit-policy")), (200, None));
+    // Several limits are decided together: the third write is rejected, and takes no unit of the plan.
+    let write = || request(server.address, "POST", "/plain", &["x-api-key: paid-2"], &[]).status;
+    assert_eq!((write(), write(), write()), (405, 405, 429));
+    assert_eq!((ask("paid-2").status, ask("paid-2").status), (200, 429));
+}
+
+/// Beside the limits of the application, the layer has its own.
+#[test]
+fn decides_chosen_limits_together_with_fixed_ones() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_: &_| ()).limits(by_plan);
+    let server = serve(app().layer(layer.limiter(limiter.clone())), &limiter);
+    let ask = || get(server.address, "/plain", &["x-api-key: free"]);
+    assert_eq!(reported(&ask()).0, r#""all";q=4;w=60, "free";q=1;w=60"#);
+    assert_eq!(reported(&ask()).1, r#""free";r=0;t=60"#);
+    let decision = server.runtime.block_on(limiter.peek(&ALL, (), 1)).expect("embedded");
+    assert_eq!(decision.remaining, 3);
+}
+
+#[test]
+fn lets_the_body_see_the_request_and_set_the_status() {
+    let (limiter, _) = timed();
+    let body = |request: &RejectedRequest<'_>| {
+        let id = request.header("X-Request-Id").unwrap_or("none");
+        (503, "text/html", format!("{} {} {id}", request.method(), request.path()))
+    };
+    let layer = RateLimitLayer::new().rejection_body(body);
+    let layered = layer.clone().limit(Limit::fixed("layered", 1, MINUTE), |_: &_| ());
+    let layered = serve(app().layer(layered.limiter(limiter.clone())), &limiter);
+    let handled = serve(app().layer(layer), &limiter);
+    for (server, path) in [(layered, "/plain"), (handled, "/handled")] {
+        let ask = || get(server.address, &format!("{path}?a=b"), &["x-request-id: 7"]);
+        assert_eq!(ask().status, 200);
+        let rejected = ask();
+        assert_eq!((rejected.status, &*rejected.body), (503, &*format!("GET {path} 7")));
+        assert!(rejected.header("retry-after").is_some());
+    }
+}
