@@ -295,6 +295,7 @@ impl ResponseError for Rejection {
 }
 
 /// An annotated function can return a response: the rejected call returns the response of its rejection.
+#[diagnostic::do_not_recommend]
 impl FromRejection for HttpResponse {
     fn from_rejection(rejection: Rejection) -> Self {
         rejection.error_response()

@@ -121,6 +121,7 @@ impl RequestHead for HttpHead {
 }
 
 /// An annotated function can return a response: the rejected call returns the response of its rejection.
+#[diagnostic::do_not_recommend]
 impl<B: From<String>> FromRejection for Response<B> {
     fn from_rejection(rejection: Rejection) -> Self {
         rejection.into()
@@ -128,6 +129,7 @@ impl<B: From<String>> FromRejection for Response<B> {
 }
 
 /// An annotated function can return a status code. A layer adds the headers that report limits, but not `Retry-After`.
+#[diagnostic::do_not_recommend]
 impl FromRejection for StatusCode {
     fn from_rejection(rejection: Rejection) -> Self {
         Self::from_u16(rejected::status(&rejection)).unwrap_or(Self::SERVICE_UNAVAILABLE)
@@ -135,6 +137,7 @@ impl FromRejection for StatusCode {
 }
 
 /// An annotated function can return a status code and a text.
+#[diagnostic::do_not_recommend]
 impl FromRejection for (StatusCode, String) {
     fn from_rejection(rejection: Rejection) -> Self {
         let text = rejection.to_string();

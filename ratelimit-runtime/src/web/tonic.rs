@@ -62,6 +62,7 @@ impl From<Rejection> for Status {
 }
 
 /// An annotated function can return a status.
+#[diagnostic::do_not_recommend]
 impl FromRejection for Status {
     fn from_rejection(rejection: Rejection) -> Self {
         rejection.into()
