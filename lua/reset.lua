@@ -3,12 +3,12 @@
 -- thousands. A log that starts in the meantime gives its segments other numbers.
 --
 -- KEYS[1]  the key of the count
--- Reply    the number of the first segment (6) and the count of segments (4), as in `lua/sliding.lua`; an empty
---          string if there are none
+-- Reply    how many keys were removed (1). If the log has segments, also the number of the first (6) and their count
+--          (4), as in `lua/sliding.lua`
 
 local LONG = 130
 local state = redis.pcall('GETRANGE', KEYS[1], '0', '40')
-redis.call('UNLINK', KEYS[1])
+local removed = string.char(redis.call('UNLINK', KEYS[1]))
 -- GETRANGE fails on a key of another type.
-if type(state) ~= 'string' or #state < 41 or string.byte(state) ~= LONG then return '' end
-return string.sub(state, 32)
+if type(state) ~= 'string' or #state < 41 or string.byte(state) ~= LONG then return removed end
+return removed .. string.sub(state, 32)

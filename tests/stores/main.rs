@@ -126,5 +126,5 @@ fn futures_are_send_and_borrow_nothing() {
     let (limiter, key) = (RateLimiter::embedded(), String::from("key"));
     owned::<Check>(limiter.check(&LIMIT, &key, 1));
     owned::<Answer<Decision>>(limiter.refund(&LIMIT, &*key, 1));
-    owned::<Answer<()>>(limiter.reset(&LIMIT, key));
+    owned::<Answer<bool>>(limiter.reset(&LIMIT, key));
 }

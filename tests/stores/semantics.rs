@@ -247,7 +247,8 @@ crate::on_both_stores! {
             let capacity = limit.capacity();
             assert!(test.allows(&limit, capacity).await);
             assert!(!test.allows(&limit, 1).await);
-            test.limiter.reset(&limit, "key").await.expect("a reply");
+            assert!(test.limiter.reset(&limit, "key").await.expect("a reply"), "{algorithm}");
+            assert!(!test.limiter.reset(&limit, "key").await.expect("a reply"), "{algorithm}");
             assert!(test.allows(&limit, capacity).await, "{algorithm}");
         }
     }

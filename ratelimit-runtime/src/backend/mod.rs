@@ -229,21 +229,21 @@ impl Backend {
         }
     }
 
-    /// Removes a count: in this process at once, then in the shared store.
-    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<()> {
+    /// Removes a count: in this process at once, then in the shared store. Returns whether it was there.
+    pub(crate) fn reset(self: &Arc<Self>, policy: Policy, charge: Arc<Charge>) -> Answer<bool> {
         // Also removes the units that this process counted during an outage.
-        self.local.remove(&charge.terms, charge.key_id);
+        let was_here = self.local.remove(&charge.terms, charge.key_id);
         let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
         if !self.is_shared(policy) {
             self.give_backs.observe(given_back);
-            return Answer::ready(Ok(()));
+            return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let Some(shared) = backend.shared_for(policy) else { return Ok(()) };
+            let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
             let result = shared.reset(&charge).await;
             backend.give_backs.observe(given_back);
-            result
+            result.map(|was_there| was_there || was_here)
         })
     }
 

@@ -224,8 +224,8 @@ impl Checker {
         })
     }
 
-    /// Removes the count of a key, and the leased units of this process.
-    pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<()> {
+    /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
+    pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<bool> {
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);

@@ -156,12 +156,30 @@ impl RateLimiter {
         self.checker.give_back(Op::Refund, limit, &key, cost)
     }
 
-    /// Removes the count of `key`: the next call is decided as if the key had never been used.
+    /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the store
+    /// had a count of the key: `false` means that the key was not used, that its count has expired, or that `limit` or
+    /// `key` is another one than that of the calls.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(900));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.check(&LOGIN, "alice", 1).await?;
+    /// assert!(limiter.reset(&LOGIN, "alice").await?);
+    /// assert!(!limiter.reset(&LOGIN, "Alice").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the count may have been removed.
-    pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<()> {
+    pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
         self.checker.reset(limit, &key)
     }
 

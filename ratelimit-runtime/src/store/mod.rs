@@ -29,8 +29,8 @@ pub(crate) trait Store: Send + Sync {
     /// hash slot, and rolls back if one rejects.
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Removes the count of `charge`.
-    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// Removes the count of `charge`, and returns whether it was there.
+    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;

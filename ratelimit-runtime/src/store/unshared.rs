@@ -12,7 +12,7 @@ impl Store for Unshared {
         match *self {}
     }
 
-    async fn reset(&self, _: &Charge) -> Result<(), StoreError> {
+    async fn reset(&self, _: &Charge) -> Result<bool, StoreError> {
         match *self {}
     }
 

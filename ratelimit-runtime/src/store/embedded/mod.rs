@@ -189,11 +189,11 @@ impl Embedded {
         })
     }
 
-    /// Removes a count.
-    pub(crate) fn remove(&self, terms: &Terms, key_id: KeyId) {
+    /// Removes a count, and returns whether it was there.
+    pub(crate) fn remove(&self, terms: &Terms, key_id: KeyId) -> bool {
         let shard = self.shard(shard_of(key_id));
         // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
-        drop(change([shard], |[shard]| shard.remove(terms.algorithm(), key_id)));
+        change([shard], |[shard]| shard.remove(terms.algorithm(), key_id)).is_some()
     }
 
     /// Locks a shard. The caller holds the lock for the arithmetic only.
@@ -281,9 +281,8 @@ impl Store for Embedded {
         ready(Ok(self.apply(&request, self.source())))
     }
 
-    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.remove(&charge.terms, charge.key_id);
-        ready(Ok(()))
+    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        ready(Ok(self.remove(&charge.terms, charge.key_id)))
     }
 
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send {

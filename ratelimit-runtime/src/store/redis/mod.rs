@@ -135,7 +135,7 @@ impl Store for Redis {
         Ok(Reply::one(outcome, Source::Redis))
     }
 
-    async fn reset(&self, charge: &Charge) -> Result<(), StoreError> {
+    async fn reset(&self, charge: &Charge) -> Result<bool, StoreError> {
         let servers = &self.servers;
         let (by, _) = servers.admit(false)?;
         let name = &charge.count_name;
@@ -145,7 +145,7 @@ impl Store for Redis {
         let mut unlink = Cmd::new();
         unlink.arg("UNLINK").arg(name);
         match servers.send(&unlink, name, true, by).await {
-            Ok(_) => Ok(()),
+            Ok(removed) => Ok(removed != Value::Int(0)),
             Err(failure) => Err(failure.into_store_error(servers.deadline, &[&name[..]])),
         }
     }

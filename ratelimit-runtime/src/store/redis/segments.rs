@@ -12,9 +12,9 @@ use crate::reply::StoreError;
 const SEGMENTS_PER_COMMAND: usize = 16;
 
 impl Servers {
-    /// Removes a log. The count starts anew once its state is removed. Segments that are left at the deadline expire
-    /// by their TTL.
-    pub(super) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<(), StoreError> {
+    /// Removes a log, and returns whether it was there. The count starts anew once its state is removed. Segments that
+    /// are left at the deadline expire by their TTL.
+    pub(super) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<bool, StoreError> {
         let call = ScriptCall {
             script: Script::reset(),
             keys: vec![key],
@@ -22,7 +22,9 @@ impl Servers {
             is_atomic: true,
         };
         let reply = self.run(&call, by).await?;
-        let Some((first, count)) = numbers(&reply) else { return Ok(()) };
+        let Some((removed, reply)) = reply.split_first() else { return Ok(false) };
+        let was_there = *removed > 0;
+        let Some((first, count)) = numbers(reply) else { return Ok(was_there) };
         let numbers: Vec<u64> = (first..first + count).collect();
         for chunk in numbers.chunks(SEGMENTS_PER_COMMAND) {
             let mut unlink = Cmd::new();
@@ -32,7 +34,7 @@ impl Servers {
                 break;
             }
         }
-        Ok(())
+        Ok(was_there)
     }
 }
 
