@@ -25,8 +25,12 @@ mod function;
 mod guard;
 #[path = "../../ratelimit-macros/src/key.rs"]
 mod key;
+#[path = "../../ratelimit-macros/src/key_macro.rs"]
+mod key_macro;
 #[path = "../../ratelimit-macros/src/limit.rs"]
 mod limit;
+#[path = "../../ratelimit-macros/src/limit_source.rs"]
+mod limit_source;
 #[path = "../../ratelimit-macros/src/offset.rs"]
 mod offset;
 #[path = "../../ratelimit-macros/src/policy.rs"]

@@ -107,7 +107,7 @@ impl<'e> Args<'e> {
             self.anything_is_misspelled(reported);
             return skip_argument(input);
         };
-        if ident == ArgumentName::Limit.as_str() && self.level == Level::Attribute {
+        if ident == ArgumentName::Limit.as_str() && !input.peek(Token![=]) {
             return self.parse_group(&ident, input);
         }
         let accepted = self.accept(&ident);
@@ -134,12 +134,17 @@ impl<'e> Args<'e> {
     /// Reads one `limit(…)` and the comma after it.
     fn parse_group(&mut self, ident: &Ident, input: ParseStream<'_>) {
         let group = input.parse::<Group>().ok();
-        if let Some(group) = group.filter(|group| group.delimiter() == Delimiter::Parenthesis) {
+        if group.is_some() && self.level == Level::Group {
+            let message = "`limit(…)` cannot be nested: write one beside the other";
+            self.errors.report(syn::Error::new(ident.span(), message));
+        } else if let Some(group) =
+            group.filter(|group| group.delimiter() == Delimiter::Parenthesis)
+        {
             let (span, tokens) = (ident.span(), group.stream());
             self.groups.push(Args::parse_level(Level::Group, span, tokens, self.errors));
         } else {
-            let example = ArgumentName::Limit.example();
-            let message = format!("`limit` takes arguments in parentheses: write `{example}`");
+            let message = "`limit` takes arguments in parentheses, or a constant: write \
+                           `limit(period = 1, threshold = 10)`, or `limit = LOGIN`";
             let reported = self.errors.report(syn::Error::new(ident.span(), message));
             self.anything_is_misspelled(reported);
         }
@@ -170,9 +175,6 @@ impl<'e> Args<'e> {
                 _ if self.level == Level::Attribute => Ok(name),
                 Place::OneLimit | Place::Anywhere => Ok(name),
                 Place::WithoutGroups => Err(report(LEASE_WITH_GROUPS.to_owned())),
-                Place::Attribute if name == ArgumentName::Limit => Err(report(
-                    "`limit(…)` cannot be nested: write one beside the other".to_owned(),
-                )),
                 Place::Attribute => Err(report(format!(
                     "`{word}` applies to all limits: move it out of `limit(…)`"
                 ))),

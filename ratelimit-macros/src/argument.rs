@@ -43,12 +43,14 @@ pub(crate) enum Place {
 impl ArgumentName {
     pub(crate) fn place(self) -> Place {
         match self {
-            Self::Period | Self::Threshold | Self::Algo | Self::Burst | Self::Align => {
-                Place::OneLimit
-            }
+            Self::Period
+            | Self::Threshold
+            | Self::Algo
+            | Self::Burst
+            | Self::Align
+            | Self::Limit => Place::OneLimit,
             Self::Key | Self::Cost | Self::Name => Place::Anywhere,
-            Self::Limit
-            | Self::Scope
+            Self::Scope
             | Self::OnError
             | Self::Shadow
             | Self::Wait
@@ -69,7 +71,7 @@ impl ArgumentName {
             Self::Key => "key = user_id",
             Self::Cost => "cost = 5",
             Self::Name => "name = \"login\"",
-            Self::Limit => "limit(period = 1, threshold = 10)",
+            Self::Limit => "limit = LOGIN",
             Self::Scope => "scope = \"process\"",
             Self::OnError => "on_error = \"deny\"",
             Self::Shadow => "shadow = true",

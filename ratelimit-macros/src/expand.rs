@@ -15,6 +15,7 @@ use crate::function::{Body, Function};
 use crate::guard::{Charge, ChargeGroup, Charges, Guard, KeyAndCost};
 use crate::key::{Key, KeyPiece};
 use crate::limit::Limit;
+use crate::limit_source::{LimitConstant, LimitSource};
 use crate::offset::Offset;
 use crate::policy::Policy;
 use crate::values::{Constant, unwrap_parens};
@@ -83,8 +84,13 @@ impl Expansion<'_> {
         match &self.guard.charges {
             Charges::One(charge) => {
                 let Charge { limit, key_and_cost } = &**charge;
-                let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
-                let limit = registered(rt, &tokens, limit, limit.name.is_none());
+                let limit = match limit {
+                    LimitSource::Constant(constant) => self.constant(constant),
+                    LimitSource::Arguments(limit) => {
+                        let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
+                        registered(rt, &tokens, limit, limit.name.is_none())
+                    }
+                };
                 let key = self.key(key_and_cost.key.as_ref());
                 let cost = cost(key_and_cost.cost.as_ref());
                 quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
@@ -100,30 +106,67 @@ impl Expansion<'_> {
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
         let parts =
             charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost }, number)| {
-                let number = format!("#{number}");
-                let own_name = limit.name.as_ref().map_or_else(
-                    || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
-                    ToTokens::to_token_stream,
-                );
-                let is_default = limit.name.is_none() && !is_named;
-                let limit = registered(rt, &self.limit(limit, &own_name), limit, is_default);
+                let limit = match limit {
+                    LimitSource::Constant(constant) => self.constant(constant),
+                    LimitSource::Arguments(limit) => {
+                        let number = format!("#{number}");
+                        let own_name = limit.name.as_ref().map_or_else(
+                            || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
+                            ToTokens::to_token_stream,
+                        );
+                        let is_default = limit.name.is_none() && !is_named;
+                        registered(rt, &self.limit(limit, &own_name), limit, is_default)
+                    }
+                };
                 let KeyAndCost { key, cost } = key_and_cost;
                 let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
                 let cost =
                     cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
                 quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#limit, &#key, #cost))
             });
+        let agree = self.agreement(charges);
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
-        quote_spanned! {hygienic()=>
+        let check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
                     let _ = (&key, cost);
                     #rt::__private::check_all(&[#(#parts),*])
                 }
             }
+        };
+        match agree {
+            Some(agree) => quote_spanned!(hygienic()=> { #agree #check }),
+            None => check,
         }
+    }
+
+    /// The limits of a group have one policy. The attribute sets it, but a constant can have its own.
+    fn agreement(&self, charges: &[Charge]) -> Option<TokenStream> {
+        let rt = &self.rt;
+        let limits = charges.iter().map(|charge| match &charge.limit {
+            LimitSource::Constant(constant) => Ok(self.constant(constant)),
+            LimitSource::Arguments(limit) => Err(limit),
+        });
+        let limits: Vec<_> = limits.collect();
+        let constant = limits.iter().position(Result::is_ok)?;
+        let LimitSource::Constant(LimitConstant { path, .. }) = &charges[constant].limit else {
+            return None;
+        };
+        let name = LitStr::new("limit", hygienic()).into_token_stream();
+        let limits = limits.into_iter().map(|limit| match limit {
+            Ok(constant) => constant,
+            Err(limit) => {
+                let limit = self.limit(limit, &name);
+                quote_spanned!(hygienic()=> &#limit)
+            }
+        });
+        let call = spanned_at(
+            path,
+            quote_spanned!(hygienic()=> #rt::__private::decided_together(&[#(#limits),*])),
+        );
+        Some(quote_spanned!(hygienic()=> const { #call };))
     }
 
     /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection
@@ -172,6 +215,19 @@ impl Expansion<'_> {
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
+        self.with_policy(tokens, lease.as_ref())
+    }
+
+    /// The limit of a constant, with the policy of the attribute.
+    fn constant(&self, LimitConstant { path, lease }: &LimitConstant) -> TokenStream {
+        let rt = &self.rt;
+        let limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
+        let limit = self.with_policy(limit, lease.as_ref());
+        quote_spanned!(hygienic()=> const { &#limit })
+    }
+
+    fn with_policy(&self, mut tokens: TokenStream, lease: Option<&Constant<u32>>) -> TokenStream {
+        let rt = &self.rt;
         if let Some(Constant { expr, .. }) = lease {
             let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
             tokens = spanned_at(expr, call);
@@ -202,19 +258,7 @@ impl Expansion<'_> {
         match key {
             None => quote_spanned!(hygienic()=> ()),
             Some(Key::Expr(expr)) => borrow(expr).into_token_stream(),
-            Some(Key::Format(pieces)) => {
-                let pieces = pieces.iter().map(|piece| match piece {
-                    KeyPiece::Text(text) => {
-                        quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
-                    }
-                    KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
-                        #rt::__private::Piece::Arg(
-                            ::core::format_args!(#spec, #root #(.#fields)*)
-                        )
-                    },
-                });
-                quote_spanned!(hygienic()=> #rt::__private::Format(&[#(#pieces),*]))
-            }
+            Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
     }
 
@@ -250,6 +294,19 @@ impl Limit {
             _ => call,
         }
     }
+}
+
+/// The key of a format string. It borrows the values.
+pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
+    let pieces = pieces.iter().map(|piece| match piece {
+        KeyPiece::Text(text) => {
+            quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
+        }
+        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
+            #rt::__private::Piece::Arg(::core::format_args!(#spec, #root #(.#fields)*))
+        },
+    });
+    quote_spanned!(hygienic()=> #rt::__private::Format(&[#(#pieces),*]))
 }
 
 /// The limit as a constant. It also registers its source location if it has the default name, which

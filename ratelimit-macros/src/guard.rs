@@ -9,6 +9,7 @@ use crate::diagnostics::ReportedError;
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
+use crate::limit_source::LimitSource;
 use crate::policy::Policy;
 use crate::values::{as_literal, as_path, unwrap_parens, whole_number};
 use crate::words::Word;
@@ -37,7 +38,7 @@ pub(crate) struct ChargeGroup {
 }
 
 pub(crate) struct Charge {
-    pub(crate) limit: Limit,
+    pub(crate) limit: LimitSource,
     pub(crate) key_and_cost: KeyAndCost,
 }
 
@@ -113,9 +114,8 @@ fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
 fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
     let mut counts = Vec::new();
     for charge in charges.iter().flatten() {
-        let Limit { name: Some(name), algorithm, period, align, .. } = &charge.limit else {
-            continue;
-        };
+        let LimitSource::Arguments(limit) = &charge.limit else { continue };
+        let Limit { name: Some(name), algorithm, period, align, .. } = limit else { continue };
         let align = align.map(|offset| offset.minutes);
         let count = (name.value(), *algorithm, period.known, align);
         if period.known.is_some() && counts.contains(&count) {
@@ -132,8 +132,8 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>
 
 impl Charge {
     fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
-        let limit = Limit::validate(args);
-        let capacity = limit.as_ref().ok().and_then(Limit::capacity);
+        let limit = LimitSource::validate(args);
+        let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
         Ok(Self { limit: limit?, key_and_cost: key_and_cost? })
     }

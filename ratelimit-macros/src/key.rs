@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
+use syn::parse::Parser;
 use syn::{Expr, Lit, LitStr, Member};
 
 use crate::diagnostics::{closest, quoted};
@@ -74,6 +75,27 @@ fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<Ke
         all
     });
     all.map_or(Ok(pieces), Err)
+}
+
+/// Reads a format string over the variables that are in scope where it is written.
+pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
+    let (parts, problems) = format::parse(&text.value());
+    let error = |message: String| syn::Error::new(text.span(), message);
+    if let Some(all) = problems.into_iter().map(error).reduce(|mut all, error| {
+        all.combine(error);
+        all
+    }) {
+        return Err(all);
+    }
+    let pieces = parts.into_iter().map(|part| match part {
+        FormatPart::Text(part) => Ok(KeyPiece::Text(LitStr::new(&part, text.span()))),
+        FormatPart::Placeholder(placeholder) => {
+            let mut variable = Ident::parse_any.parse_str(&placeholder.root)?;
+            variable.set_span(text.span());
+            resolve(&placeholder, &variable, text.span())
+        }
+    });
+    pieces.collect()
 }
 
 fn find<'a>(name: &str, bindings: &'a [Ident]) -> Option<&'a Ident> {

@@ -20,7 +20,9 @@ mod format;
 mod function;
 mod guard;
 mod key;
+mod key_macro;
 mod limit;
+mod limit_source;
 mod offset;
 mod policy;
 mod rewrite;
@@ -60,7 +62,7 @@ mod words;
 /// | [`key`](#key) | an expression, or a format string | calls with different keys are counted separately | all calls share one count |
 /// | [`cost`](#cost) | an expression of type `u32` | the number of units that a call takes | 1 |
 /// | [`name`](#name) | a string literal | the name of the limit | `crate::module::function` |
-/// | [`limit`](#limit) | a group of arguments, `limit(…)` | one of several limits that are decided together | one limit |
+/// | [`limit`](#limit) | the path of a constant, or a group of arguments, `limit(…)` | a limit that is declared elsewhere, or one of several limits that are decided together | one limit |
 /// | [`scope`](#scope) | `"global"`, `"process"` | which processes share the count | `"global"` |
 /// | [`on_error`](#on_error) | `"local"`, `"allow"`, `"deny"` | what happens to a call when Redis cannot decide | the setting of the limiter, which is `"local"` unless set |
 /// | [`shadow`](#shadow) | `true` | count and report, but never reject | `false` |
@@ -247,13 +249,40 @@ mod words;
 ///
 /// ## `limit`
 ///
+/// `limit = LOGIN` takes the limit from a constant of type `Limit`. Code elsewhere can then peek at
+/// the same counts, reset them, or give units back. The constant replaces `period`, `threshold`,
+/// `algo`, `burst`, `align` and `name`. The other arguments can stand beside it: `scope`,
+/// `on_error`, `shadow`, `wait` and `lease` override those of the constant.
+///
+/// ```
+/// # use ratelimit_runtime::{Limit, Rejection, key, rate_limit};
+/// # use std::time::Duration;
+/// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(15 * 60));
+///
+/// #[rate_limit(limit = LOGIN, key = "{tenant}:{user}")]
+/// async fn log_in(tenant: u64, user: &str) -> Result<(), Rejection> {
+///     Ok(())
+/// }
+///
+/// async fn unblock(tenant: u64, user: &str) -> Result<(), Box<dyn std::error::Error>> {
+///     let was_known = ratelimit_runtime::current()?.reset(&LOGIN, key!("{tenant}:{user}")).await?;
+///     println!("{}", if was_known { "unblocked" } else { "no such user" });
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// # assert!(log_in(1, "ann").await.is_ok());
+/// # assert!(unblock(1, "ann").await.is_ok());
+/// # }
+/// ```
+///
 /// Each `limit(…)` is one of several limits that are decided together. A call is admitted if all
 /// limits admit it; otherwise, none of them is charged. The decision is one atomic request to
 /// Redis; `RateLimiter::check_all` documents the exception in a cluster. The rejection is that of
 /// the limit with the longest wait.
 ///
-/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost` and `name`. A `key`
-/// and a `cost` beside the groups apply to the groups that do not set their own, and are evaluated
+/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name` and `limit`.
+/// A `key` and a `cost` beside the groups apply to the groups that do not set their own, and are evaluated
 /// once. All other arguments belong beside the groups and apply to all of them, except `lease`,
 /// which works with a single limit only.
 ///
@@ -508,4 +537,11 @@ pub fn rate_limit(
     item: proc_macro::TokenStream,
 ) -> proc_macro::TokenStream {
     rewrite::rewrite(arguments.into(), &item.into()).into()
+}
+
+/// The macro that `ratelimit_runtime::key!` calls.
+#[doc(hidden)]
+#[proc_macro]
+pub fn format_key(tokens: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    key_macro::expand_key(tokens.into()).into()
 }

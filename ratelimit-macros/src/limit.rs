@@ -142,10 +142,6 @@ impl<'a> LimitDraft<'a> {
             let zero = "`burst = 0` would reject every call: the smallest value is 1";
             Constant::count(ArgumentName::Burst, zero, expr)
         };
-        let lease = |expr: &Expr| {
-            let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
-            Constant::count(ArgumentName::Lease, zero, expr)
-        };
         let period = |expr: &Expr| Constant::duration(ArgumentName::Period, expr);
         let no_period = "missing `period`: write the length of a period, such as `period = 30` for \
                          30 seconds";
@@ -160,7 +156,7 @@ impl<'a> LimitDraft<'a> {
                 .unwrap_or(Ok(Algorithm::Sliding)),
             burst: args.optional(ArgumentName::Burst, burst),
             align: args.optional(ArgumentName::Align, Offset::read),
-            lease: args.optional(ArgumentName::Lease, lease),
+            lease: args.optional(ArgumentName::Lease, read_lease),
             name: args.optional(ArgumentName::Name, read_name),
         }
     }
@@ -275,6 +271,11 @@ impl<'a> LimitDraft<'a> {
             self.args.errors.report(syn::Error::new_spanned(argument, message));
         }
     }
+}
+
+pub(crate) fn read_lease(expr: &Expr) -> syn::Result<Constant<u32>> {
+    let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
+    Constant::count(ArgumentName::Lease, zero, expr)
 }
 
 pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {

@@ -143,6 +143,40 @@ mod waiting;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub mod web;
 
+/// Returns the key that the attribute makes of a format string: `key!("{tenant}:{id}")` is the key of a function with
+/// `key = "{tenant}:{id}"`. The format string names variables in scope, or fields of them. The key borrows nothing.
+///
+/// A key of the attribute that is an expression, such as `key = (tenant, id)`, is passed as it is.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Limit, RateLimiter, Rejection, key, rate_limit};
+///
+/// const EXPORTS: Limit = Limit::sliding("exports", 2, Duration::from_secs(3600));
+///
+/// #[rate_limit(limit = EXPORTS, key = "{tenant}:{id}")]
+/// async fn export(tenant: &str, id: u64) -> Result<(), Rejection> {
+///     Ok(())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// export("acme", 7).await?;
+///
+/// let limiter = ratelimit_runtime::current()?;
+/// let (tenant, id) = ("acme", 7);
+/// assert_eq!(limiter.peek(&EXPORTS, key!("{tenant}:{id}"), 1).await?.remaining, 1);
+/// assert!(limiter.reset(&EXPORTS, key!("{tenant}:{id}")).await?);
+/// # Ok(())
+/// # }
+/// ```
+#[macro_export]
+macro_rules! key {
+    ($($format:tt)*) => {
+        $crate::__private::format_key!([$crate] $($format)*)
+    };
+}
+
 #[doc(hidden)]
 #[path = "expansion/mod.rs"]
 pub mod __private;
@@ -151,7 +185,7 @@ pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Check, Part};
 pub use crate::clock::{Clock, VirtualClock};
-pub use crate::key::{Key, KeyWriter};
+pub use crate::key::{Key, KeyWriter, OwnedKey};
 pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};
 pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, set_global};
 pub use crate::reply::{

@@ -21,6 +21,7 @@ mod free_function;
 mod generics;
 mod hygiene;
 mod key_expressions;
+mod limit_constants;
 mod macro_rules;
 mod methods;
 mod nested_functions;

@@ -6,9 +6,12 @@ mod site;
 
 use std::time::Duration;
 
+pub use ratelimit_macros::format_key;
+
 pub use self::site::Site;
 use crate::check::{Check, Part, Pass};
 pub use crate::key::{Format, Key, Piece};
+use crate::key::{KeyWriter, OwnedKey};
 use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
@@ -43,6 +46,12 @@ pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
             }
         },
     )
+}
+
+/// Returns a copy of a key, which borrows nothing.
+#[must_use]
+pub fn owned_key(key: &dyn Key) -> OwnedKey {
+    KeyWriter::owned(key)
 }
 
 /// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.
@@ -83,6 +92,30 @@ pub fn reject<R: FromRejection>(rejection: Rejection) -> R {
 /// Returns the return value of a rejected call, from `on_limited`.
 pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -> R) -> R {
     on_limited(rejection)
+}
+
+/// Returns the limit of a constant. A constant of another type is an error at its path.
+#[must_use]
+pub const fn limit(limit: Limit) -> Limit {
+    limit
+}
+
+/// Fails to compile if the limits of a group cannot be decided together.
+///
+/// # Panics
+///
+/// If the limits differ in scope, `on_error`, shadow or wait.
+#[track_caller]
+pub const fn decided_together(limits: &[&Limit]) {
+    let mut index = 1;
+    while index < limits.len() {
+        assert!(
+            limits[index].policy().agrees_with(limits[0].policy()),
+            "limits that are decided together have the same `scope`, `on_error`, `shadow` and `wait`: \
+             write them beside the groups, or change the constant"
+        );
+        index += 1;
+    }
 }
 
 /// Returns the period of a literal.

@@ -19,8 +19,7 @@ use std::sync::Arc;
 pub(crate) use self::fingerprint::Secret;
 pub use self::format::{Format, Piece};
 pub(crate) use self::id::KeyId;
-pub use self::writer::KeyWriter;
-pub(crate) use self::writer::OwnedKey;
+pub use self::writer::{KeyWriter, OwnedKey};
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///

@@ -23,13 +23,16 @@ use crate::limit::{Align, Terms};
 /// The text of `()`.
 const NO_KEY: u8 = b'%';
 
-/// The text of a key. A middleware keeps it longer than the request that contained the key.
-#[cfg_attr(
-    not(any(feature = "tower", feature = "actix")),
-    allow(dead_code, reason = "middleware owns keys")
-)]
-#[derive(Clone)]
-pub(crate) struct OwnedKey(Box<[u8]>);
+/// A key that borrows nothing, such as one of [`key!`](crate::key!).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct OwnedKey(Box<[u8]>);
+
+/// Does not show the key.
+impl fmt::Debug for OwnedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedKey").finish_non_exhaustive()
+    }
+}
 
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
@@ -84,10 +87,6 @@ impl KeyWriter<'_> {
     }
 
     /// Returns the text of `key`.
-    #[cfg_attr(
-        not(any(feature = "tower", feature = "actix")),
-        allow(dead_code, reason = "middleware owns keys")
-    )]
     pub(crate) fn owned(key: &dyn Key) -> OwnedKey {
         let mut text = Vec::new();
         KeyWriter::append(&mut text, |out| key.write(out));

@@ -28,8 +28,21 @@ impl Policy {
     }
 
     /// Returns whether limits with these policies can be decided together.
-    pub(crate) fn agrees_with(self, other: Self) -> bool {
-        Self { lease: 0, ..self } == Self { lease: 0, ..other }
+    pub(crate) const fn agrees_with(self, other: Self) -> bool {
+        let has_same_wait = match (self.wait, other.wait) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.as_nanos() == other.as_nanos(),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        let has_same_on_error = match (self.on_error, other.on_error) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one as u8 == other as u8,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        has_same_wait
+            && has_same_on_error
+            && self.scope as u8 == other.scope as u8
+            && self.shadow == other.shadow
     }
 }
 

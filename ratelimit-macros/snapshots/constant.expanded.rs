@@ -1,0 +1,77 @@
+async fn log_in(user: u64) -> Result<(), Rejection> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            const {
+                &::ratelimit_runtime::Limit::on_error(
+                    ::ratelimit_runtime::__private::limit(LOGIN),
+                    ::ratelimit_runtime::OnError::Deny,
+                )
+            },
+            &user,
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
+        }
+    }
+    { Ok(()) }
+}
+async fn query(user: u64) -> Result<(), Rejection> {
+    {
+        let pending = {
+            const {
+                ::ratelimit_runtime::__private::decided_together(
+                    &[
+                        const { &::ratelimit_runtime::__private::limit(LOGIN) },
+                        &::ratelimit_runtime::Limit::sliding(
+                            "limit",
+                            5_000,
+                            ::ratelimit_runtime::__private::micros(86400000000u64),
+                        ),
+                    ],
+                )
+            };
+            match ((), 1_u32) {
+                (key, cost) => {
+                    let _ = (&key, cost);
+                    ::ratelimit_runtime::__private::check_all(
+                        &[
+                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                                const { &::ratelimit_runtime::__private::limit(LOGIN) },
+                                &&user,
+                                cost,
+                            ),
+                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                                match const {
+                                    &::ratelimit_runtime::Limit::sliding(
+                                        ::core::concat!(
+                                            ::core::concat!(::core::module_path!(), "::", "query"), "#2"
+                                        ),
+                                        5_000,
+                                        ::ratelimit_runtime::__private::micros(86400000000u64),
+                                    )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
+                                &key,
+                                cost,
+                            ),
+                        ],
+                    )
+                }
+            }
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
+        }
+    }
+    { Ok(()) }
+}

@@ -1,0 +1,84 @@
+//! Where the limit of a charge is written: in the arguments, or in a constant of the user.
+
+use quote::ToTokens;
+use syn::{Expr, ExprPath, Lit};
+
+use crate::args::Args;
+use crate::argument::{ArgumentName, Place};
+use crate::diagnostics::ReportedError;
+use crate::limit::{self, Limit};
+use crate::values::{Constant, as_literal, as_path};
+use crate::words::Word;
+
+#[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
+pub(crate) enum LimitSource {
+    Arguments(Limit),
+    Constant(LimitConstant),
+}
+
+/// `limit = PATH`.
+pub(crate) struct LimitConstant {
+    pub(crate) path: ExprPath,
+    pub(crate) lease: Option<Constant<u32>>,
+}
+
+impl LimitSource {
+    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
+        let Some(path) = args.optional(ArgumentName::Limit, read_path) else {
+            return Limit::validate(args).map(Self::Arguments);
+        };
+        let lease = args.optional(ArgumentName::Lease, limit::read_lease).transpose();
+        let path = path?;
+        let mut is_alone = Ok(());
+        for name in ArgumentName::ALL.iter().filter(|name| describes_the_limit(**name)) {
+            if let Some(argument) = args.get(*name) {
+                let message = format!(
+                    "`{name}` is part of the limit that `limit` names: remove it, or change the \
+                     constant"
+                );
+                is_alone = Err(args.errors.report(syn::Error::new_spanned(argument, message)));
+            }
+        }
+        is_alone?;
+        Ok(Self::Constant(LimitConstant { path, lease: lease? }))
+    }
+
+    /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
+    pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
+        match self {
+            Self::Arguments(limit) => limit.capacity(),
+            Self::Constant(_) => None,
+        }
+    }
+}
+
+/// Whether a constant contains what the argument says.
+fn describes_the_limit(name: ArgumentName) -> bool {
+    name == ArgumentName::Name || name.place() == Place::OneLimit && name != ArgumentName::Limit
+}
+
+fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
+    let hint = match (as_path(expr), as_literal(expr)) {
+        (Some(path), _) if is_constant(path) => return Ok(path.clone()),
+        (Some(_), _) => {
+            ": for a limit that is known only at run time, call `RateLimiter::check`".to_owned()
+        }
+        (None, Some((_, Lit::Int(number)))) => {
+            format!(": for a number of calls, write `threshold = {number}`")
+        }
+        (None, Some((_, Lit::Str(name)))) => {
+            format!(": to name a limit, write `name = {}`", name.to_token_stream())
+        }
+        (None, _) => String::new(),
+    };
+    let example = ArgumentName::Limit.example();
+    let message =
+        format!("`limit` must be the path of a `const` of type `Limit`, such as `{example}`{hint}");
+    Err(syn::Error::new_spanned(expr, message))
+}
+
+/// Whether the last segment is written like the name of a constant.
+fn is_constant(path: &ExprPath) -> bool {
+    let last = path.path.segments.last();
+    last.is_some_and(|last| !last.ident.to_string().contains(char::is_lowercase))
+}
