@@ -48,7 +48,8 @@ use proc_macro2::TokenStream;
 fuzz_target!(|text: &str| {
     let (arguments, item) = text.split_once("\n---\n").unwrap_or((text, "async fn f() {}"));
     // The compiler passes only token sequences to a macro.
-    if let (Ok(arguments), Ok(item)) = (arguments.parse(), item.parse::<TokenStream>()) {
+    if let (Ok(arguments), Ok(item)) = (arguments.parse::<TokenStream>(), item.parse()) {
+        let _ = key_macro::expand_key(arguments.clone()).to_string();
         let _ = rewrite::rewrite(arguments, &item).to_string();
     }
 });

@@ -40,3 +40,80 @@ where
         }
     })
 }
+fn patterns<'a>(
+    __arg0: Path<u64>,
+) -> Pin<Box<dyn Future<Output = Option<u64>> + Send + 'a>> {
+    Box::pin(async move {
+        let Path(id) = {
+            let __arg0 = __arg0;
+            __arg0
+        };
+        {
+            let pending = ::ratelimit_runtime::__private::check(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "patterns"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &id,
+                1_u32,
+            );
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+        {
+            if let Some(__ret) = None::<Option<u64>> {
+                return __ret;
+            }
+            let __ret: Option<u64> = { Some(id) };
+            __ret
+        }
+    })
+}
+fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
+    Box::pin(async move {
+        {
+            let pending = ::ratelimit_runtime::__private::check(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "by_hand"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            );
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+        {
+            let (a, b) = { after_the_check() };
+            Some(a + b)
+        }
+    })
+}

@@ -73,6 +73,8 @@ fn does_not_panic_on_random_words() {
         let text: Vec<_> = (0..random(14)).map(|_| &*words[random(words.len())]).collect();
         // The compiler passes only token sequences to a macro.
         let Ok(arguments) = text.join(" ").parse::<TokenStream>() else { continue };
+        let key = format!("[runtime] {arguments}").parse().expect("tokens");
+        let _ = crate::key_macro::expand_key(key).to_string();
         let function = FUNCTIONS[random(FUNCTIONS.len())];
         let item: TokenStream = function.parse().expect("an item");
         let output = crate::rewrite::rewrite(arguments, &item).to_string();

@@ -220,6 +220,11 @@ fn parse_value(
     if input.is_empty() || input.peek(Token![,]) {
         return missing(equals.span, "a value after `=`");
     }
+    if input.peek(Token![#]) && name == Some(ArgumentName::Key) {
+        let message =
+            "`#` is not part of the key: write `key = user_id` for the argument `user_id`";
+        return Err(syn::Error::new(input.span(), message));
+    }
     input.parse().map_err(|error| {
         let message = format!("{error} as the value of `{ident}`, such as `{example}`");
         syn::Error::new(error.span(), message)

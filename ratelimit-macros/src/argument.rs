@@ -8,20 +8,20 @@ use crate::words::{Word, word_enum};
 word_enum! {
     /// The name of an argument.
     ArgumentName {
-        Period = "period",
-        Threshold = "threshold",
-        Algo = "algo",
-        Burst = "burst",
-        Align = "align",
-        Key = "key",
-        Cost = "cost",
+        Period = "period" | "window" | "interval" | "per" | "seconds" | "duration",
+        Threshold = "threshold" | "max" | "rate" | "requests" | "count" | "calls" | "permits" | "quota",
+        Algo = "algo" | "algorithm",
+        Burst = "burst" | "capacity" | "burst_size",
+        Align = "align" | "timezone",
+        Key = "key" | "by",
+        Cost = "cost" | "weight" | "units",
         Name = "name",
         Limit = "limit",
         Scope = "scope",
-        OnError = "on_error",
-        Shadow = "shadow",
-        Wait = "wait",
-        Lease = "lease",
+        OnError = "on_error" | "fallback",
+        Shadow = "shadow" | "dry_run",
+        Wait = "wait" | "timeout",
+        Lease = "lease" | "prefetch",
         OnLimited = "on_limited",
         Crate = "crate",
     }
@@ -82,32 +82,9 @@ impl ArgumentName {
         }
     }
 
-    /// What other rate limiters call the argument.
-    fn synonyms(self) -> &'static [&'static str] {
-        match self {
-            Self::Period => &["window", "interval", "per"],
-            Self::Threshold => &["max", "rate", "requests"],
-            Self::Algo => &["algorithm"],
-            Self::Burst => &["capacity"],
-            Self::Align => &["timezone"],
-            Self::Key => &["by"],
-            Self::Cost => &["weight"],
-            Self::OnError => &["fallback"],
-            Self::Shadow => &["dry_run"],
-            Self::Wait => &["timeout"],
-            Self::Lease => &["prefetch"],
-            Self::Name | Self::Limit | Self::Scope | Self::OnLimited | Self::Crate => &[],
-        }
-    }
-
     /// The argument that is written as `word`.
     pub(crate) fn find(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|name| name.as_str() == word)
-    }
-
-    /// The argument that other rate limiters call `word`.
-    pub(crate) fn find_synonym(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|name| name.synonyms().contains(&word))
     }
 }
 

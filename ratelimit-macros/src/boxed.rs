@@ -2,11 +2,12 @@
 //! `Box::pin(async move { … })`. The check goes into that block, so that there is one box, and the
 //! attribute works on methods of an `#[async_trait]`.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt};
+use syn::buffer::Cursor;
 use syn::parse::{Parse, ParseStream};
 use syn::{
-    GenericArgument, Path, PathArguments, ReturnType, Token, Type, TypeParamBound, braced,
+    GenericArgument, Pat, Path, PathArguments, ReturnType, Token, Type, TypeParamBound, braced,
     parenthesized, token,
 };
 
@@ -17,7 +18,15 @@ pub(crate) struct BoxedBody {
     async_token: Token![async],
     move_token: Token![move],
     brace: token::Brace,
+    /// The statements that destructure parameters. The key uses what they bind.
+    pub(crate) patterns: Vec<PatternStatement>,
     pub(crate) body: TokenStream,
+}
+
+/// `let Path(id) = { let __arg1 = __arg1; __arg1 };`
+pub(crate) struct PatternStatement {
+    pub(crate) pattern: Pat,
+    tokens: TokenStream,
 }
 
 impl BoxedBody {
@@ -27,7 +36,10 @@ impl BoxedBody {
         self.paren.surround(&mut tokens, |tokens| {
             self.async_token.to_tokens(tokens);
             self.move_token.to_tokens(tokens);
-            self.brace.surround(tokens, |tokens| tokens.append_all(body.clone()));
+            self.brace.surround(tokens, |tokens| {
+                tokens.append_all(self.patterns.iter().map(|statement| &statement.tokens));
+                tokens.append_all(body.clone());
+            });
         });
         tokens
     }
@@ -41,15 +53,65 @@ impl Parse for BoxedBody {
             return Err(input.error("expected `Box::pin`"));
         }
         let paren = parenthesized!(call in input);
-        Ok(BoxedBody {
-            path,
-            paren,
-            async_token: call.parse()?,
-            move_token: call.parse()?,
-            brace: braced!(block in call),
-            body: block.parse()?,
-        })
+        let (async_token, move_token) = (call.parse()?, call.parse()?);
+        let brace = braced!(block in call);
+        let (patterns, body) = split_patterns(&block)?;
+        Ok(BoxedBody { path, paren, async_token, move_token, brace, patterns, body })
     }
+}
+
+/// Splits the `let`s at the start of a body into those that destructure a parameter, and the rest of the body. They move
+/// one parameter each, so their order has no meaning.
+fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<PatternStatement>, TokenStream)> {
+    let (mut patterns, mut body) = (Vec::new(), TokenStream::new());
+    // `if let Some(__ret) = None::<T> { return __ret; }`, which sets the type of the block.
+    if block.peek(Token![if]) {
+        while !block.peek(token::Brace) && !block.is_empty() {
+            body.append(block.parse::<TokenTree>()?);
+        }
+        body.append_all(block.parse::<Option<Group>>()?);
+    }
+    while let Ok((pattern, value)) = parse_let(&block.fork()) {
+        let before = block.cursor();
+        parse_let(block)?;
+        let tokens = tokens_between(before, block.cursor());
+        if is_parameter(&value) {
+            patterns.push(PatternStatement { pattern, tokens });
+        } else {
+            body.append_all(tokens);
+        }
+    }
+    body.append_all(block.parse::<TokenStream>()?);
+    Ok((patterns, body))
+}
+
+/// Whether a value is `{ let __arg1 = __arg1; __arg1 }`. A block of the user runs after the check.
+fn is_parameter(value: &TokenTree) -> bool {
+    let TokenTree::Group(block) = value else { return false };
+    let words: Vec<_> = block.stream().into_iter().map(|tree| tree.to_string()).collect();
+    let name = words.last().filter(|name| name.starts_with("__arg"));
+    name.is_some_and(|name| words == ["let", name, "=", name, ";", name])
+}
+
+/// Parses `let PATTERN = VALUE;`, where the value is one variable or one block.
+fn parse_let(input: ParseStream<'_>) -> syn::Result<(Pat, TokenTree)> {
+    input.parse::<Token![let]>()?;
+    let pattern = Pat::parse_single(input)?;
+    input.parse::<Token![=]>()?;
+    let value = input.parse()?;
+    input.parse::<Token![;]>()?;
+    Ok((pattern, value))
+}
+
+fn tokens_between(mut from: Cursor<'_>, to: Cursor<'_>) -> TokenStream {
+    let mut tokens = TokenStream::new();
+    while from != to
+        && let Some((tree, next)) = from.token_tree()
+    {
+        tokens.append(tree);
+        from = next;
+    }
+    tokens
 }
 
 /// `T` of `Pin<Box<dyn Future<Output = T>>>`.

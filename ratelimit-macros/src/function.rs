@@ -3,7 +3,7 @@
 //! The body stays a sequence of tokens with the spans of the user, so that a half-typed body does
 //! not break the attribute, and errors in the body point into the body.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
@@ -36,11 +36,29 @@ impl Function {
             return Ok(self);
         }
         let name = &self.sig.ident;
-        let message = format!(
-            "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn {name}`, \
-             or put the attribute on the async function that calls `{name}`"
-        );
+        let message = if self.blocks_on_a_future() {
+            "an attribute above `#[rate_limit]` has made this function synchronous, as \
+             `#[tokio::main]` and `#[tokio::test]` do: move `#[rate_limit]` above that attribute"
+                .to_owned()
+        } else {
+            format!(
+                "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn \
+                 {name}`, or put the attribute on the async function that calls `{name}`"
+            )
+        };
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))
+    }
+
+    /// Whether the body runs a future to its end, as that of `#[tokio::main]` does.
+    fn blocks_on_a_future(&self) -> bool {
+        fn contains_block_on(tokens: &TokenStream) -> bool {
+            tokens.clone().into_iter().any(|tree| match tree {
+                TokenTree::Ident(word) => word == "block_on",
+                TokenTree::Group(group) => contains_block_on(&group.stream()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+            })
+        }
+        matches!(&self.body, Body::Plain(body) if contains_block_on(body))
     }
 
     /// Rejects a second attribute, which would count every call again under the same name.
@@ -76,6 +94,12 @@ impl Function {
                 FnArg::Receiver(receiver) => found.push(Ident::from(receiver.self_token)),
                 FnArg::Typed(typed) => collect_bindings(&typed.pat, &mut found),
             }
+        }
+        if let Body::Boxed(boxed) = &self.body {
+            boxed
+                .patterns
+                .iter()
+                .for_each(|statement| collect_bindings(&statement.pattern, &mut found));
         }
         found.extend(self.sig.generics.const_params().map(|param| param.ident.clone()));
         found

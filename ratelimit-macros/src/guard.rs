@@ -170,7 +170,11 @@ fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<
 fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
     let message = match unwrap_parens(expr) {
         Expr::Path(_) => return Ok(expr.clone()),
-        Expr::Closure(closure) if closure.asyncness.is_none() => return Ok(expr.clone()),
+        Expr::Closure(closure)
+            if closure.asyncness.is_none() && !matches!(*closure.body, Expr::Async(_)) =>
+        {
+            return Ok(expr.clone());
+        }
         Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
         _ => format!(
             "`on_limited` must be a function or a closure that takes the rejection, such as `{}`",

@@ -514,8 +514,7 @@ mod words;
 /// Two `#[rate_limit]` on one function are an error: write two [`limit(…)`](#limit) in one
 /// attribute.
 ///
-/// In an `#[async_trait]`, put `#[rate_limit]` on the method. There, the key cannot use a
-/// parameter that is destructured by a pattern.
+/// In an `#[async_trait]`, put `#[rate_limit]` on the method.
 ///
 /// # Equivalents in Java libraries
 ///

@@ -31,11 +31,11 @@ pub(crate) struct Limit {
 word_enum! {
     /// How a limit counts. The word is also the name of the constructor in the runtime.
     Algorithm {
-        Sliding = "sliding",
-        Fixed = "fixed",
-        SlidingCounter = "sliding_counter",
-        TokenBucket = "token_bucket",
-        LeakyBucket = "leaky_bucket",
+        Sliding = "sliding" | "sliding_window" | "sliding_log" | "rolling" | "rolling_window",
+        Fixed = "fixed" | "fixed_window" | "window",
+        SlidingCounter = "sliding_counter" | "sliding_window_counter",
+        TokenBucket = "token_bucket" | "gcra" | "bucket" | "token",
+        LeakyBucket = "leaky_bucket" | "leaky" | "pacing",
     }
 }
 

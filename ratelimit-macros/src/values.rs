@@ -67,7 +67,14 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
         format!("`{argument}` must be a string literal: write `\"{word}\"`, with quotes")
     } else {
         let example = argument.example();
-        format!("`{argument}` must be a string literal, such as `{example}`")
+        let hint = match argument {
+            ArgumentName::Name => {
+                ": to use one name in several places, declare a `const` of type `Limit` and write \
+                 `limit = LOGIN`"
+            }
+            _ => "",
+        };
+        format!("`{argument}` must be a string literal, such as `{example}`{hint}")
     };
     Err(syn::Error::new_spanned(expr, message))
 }

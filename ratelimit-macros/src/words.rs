@@ -14,13 +14,24 @@ pub(crate) trait Word: Copy + 'static {
     /// The word in the attribute.
     fn as_str(self) -> &'static str;
 
+    /// What other rate limiters write instead.
+    fn synonyms(self) -> &'static [&'static str];
+
+    /// The variant that other rate limiters call `word`.
+    fn find_synonym(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.synonyms().contains(&word))
+    }
+
     /// The name of the variant in Rust. The enum of the runtime, if there is one, has the same.
     fn variant(self) -> &'static str;
 }
 
-/// Declares an enum and the words of its variants in one table, so that neither can lack the other.
+/// Declares an enum and the words of its variants in one table, so that neither can lack the other. After `|` are the
+/// words of other rate limiters, which an error replaces.
 macro_rules! word_enum {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
+    ($(#[$meta:meta])* $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $word:literal $(| $synonym:literal)*,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum $name {
@@ -33,6 +44,12 @@ macro_rules! word_enum {
             fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
+                }
+            }
+
+            fn synonyms(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$variant => &[$($synonym),*],)*
                 }
             }
 
@@ -55,7 +72,10 @@ pub(crate) fn choice<T: Word>(argument: ArgumentName, kind: &str, expr: &Expr) -
         return Ok(*choice);
     }
     let words = || T::ALL.iter().map(|choice| choice.as_str());
-    let hint = if let Some(meant) = closest(&word.replace(['-', ' '], "_"), words()) {
+    let normalized = word.to_lowercase().replace(['-', ' '], "_");
+    let hint = if let Some(meant) = T::find_synonym(&normalized) {
+        format!("did you mean `\"{}\"`?", meant.as_str())
+    } else if let Some(meant) = closest(&normalized, words()) {
         format!("did you mean `\"{meant}\"`?")
     } else {
         let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();

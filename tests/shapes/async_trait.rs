@@ -17,6 +17,13 @@ trait Repository: Sync {
     async fn count() -> Result<u32, Rejection>
     where
         Self: Sized;
+
+    async fn find(&self, Tag { name, .. }: Tag, (id, _): (u64, u64)) -> Option<String>;
+}
+
+struct Tag {
+    name: String,
+    weight: u32,
 }
 
 struct Memory {
@@ -46,6 +53,12 @@ impl Repository for Memory {
     async fn count() -> Result<u32, Rejection> {
         Ok(1)
     }
+
+    /// Parameters that patterns destructure.
+    #[rate_limit(period = "1h", threshold = 3, key = "{self.name}:{name}:{id}", cost = weight)]
+    async fn find(&self, Tag { name, weight }: Tag, (id, _): (u64, u64)) -> Option<String> {
+        Some(format!("{name} {id} {weight}"))
+    }
 }
 
 fn assert_send<T: Send>(value: T) -> T {
@@ -54,6 +67,12 @@ fn assert_send<T: Send>(value: T) -> T {
 
 async fn run() {
     let mut memory = Memory { name: "m".to_owned(), texts: Vec::new() };
+    let find = async |name: &str, weight, id| {
+        assert_send(memory.find(Tag { name: name.to_owned(), weight }, (id, 0))).await
+    };
+    assert_eq!(find("a", 3, 1).await.as_deref(), Some("a 1 3"));
+    assert_eq!((find("a", 1, 1).await, find("a", 4, 2).await), (None, None));
+    assert_eq!(find("a", 3, 2).await.as_deref(), Some("a 2 3"));
     assert_eq!(assert_send(memory.load(1)).await.unwrap(), "m 1");
     assert_eq!(memory.load(101).await.unwrap(), "none");
     assert_eq!(memory.exists(1).await, Some(true));

@@ -45,6 +45,7 @@ pub use self::writer::{KeyWriter, OwnedKey};
     message = "`{Self}` is not a rate limit key",
     label = "not a key",
     note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`), and tuples, `Option`s and references of these",
+    note = "of a `SocketAddr`, take the address without the port, which changes with each connection: `key = addr.ip()`",
     note = "a format string takes any type that is `Display`: `key = \"{{value}}\"`",
     note = "for a type of your own, implement `ratelimit_runtime::Key`"
 )]

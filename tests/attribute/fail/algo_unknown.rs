@@ -15,4 +15,19 @@ async fn unknown() -> Option<()> {
     None
 }
 
+#[rate_limit(period = 30, threshold = 2, algo = "sliding_window")]
+async fn sliding_window() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, algo = "GCRA")]
+async fn gcra() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, algo = "fixed-window")]
+async fn fixed_window() -> Option<()> {
+    None
+}
+
 fn main() {}

@@ -12,6 +12,16 @@ async fn synonyms() -> Option<()> {
     None
 }
 
+#[rate_limit(per = 30, count = 2)]
+async fn other_synonyms() -> Option<()> {
+    None
+}
+
+#[rate_limit(requests = 30, seconds = 2)]
+async fn more_synonyms() -> Option<()> {
+    None
+}
+
 #[rate_limit(period = 30, threshold = 2, colour = |a, b| { red })]
 async fn unknown() -> Option<()> {
     None

@@ -12,4 +12,8 @@ pub fn returns_a_future() -> impl Future<Output = Option<()>> {
     async { None }
 }
 
-fn main() {}
+#[tokio::main]
+#[rate_limit(period = 30, threshold = 2)]
+async fn main() -> Option<()> {
+    None
+}

@@ -15,4 +15,9 @@ async fn async_closure() -> u16 {
     200
 }
 
+#[rate_limit(period = 30, threshold = 2, on_limited = |_| async { 429 })]
+async fn async_block() -> u16 {
+    200
+}
+
 fn main() {}

@@ -19,4 +19,9 @@ async fn misspelled(user: User) -> Option<u64> {
     Some(user.id)
 }
 
+#[rate_limit(period = 30, threshold = 2, key = addr)]
+async fn with_a_port(addr: std::net::SocketAddr) -> Option<u16> {
+    Some(addr.port())
+}
+
 fn main() {}
