@@ -221,8 +221,10 @@ fn parse_value(
         return missing(equals.span, "a value after `=`");
     }
     if input.peek(Token![#]) && name == Some(ArgumentName::Key) {
-        let message =
-            "`#` is not part of the key: write `key = user_id` for the argument `user_id`";
+        let spring = input.fork();
+        let variable = spring.parse::<Token![#]>().and_then(|_| spring.call(Ident::parse_any));
+        let variable = variable.map_or_else(|_| "user_id".to_owned(), |name| name.to_string());
+        let message = format!("an argument is written without `#`: `key = {variable}`");
         return Err(syn::Error::new(input.span(), message));
     }
     input.parse().map_err(|error| {

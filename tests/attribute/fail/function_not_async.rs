@@ -14,6 +14,6 @@ pub fn returns_a_future() -> impl Future<Output = Option<()>> {
 
 #[tokio::main]
 #[rate_limit(period = 30, threshold = 2)]
-async fn main() -> Option<()> {
-    None
+async fn main() -> Result<(), ratelimit_runtime::Rejection> {
+    Ok(())
 }
