@@ -7,10 +7,11 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, Token};
+use syn::{Expr, Ident, Lit, Token};
 
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::{Errors, ReportedError, closest, quoted};
+use crate::values::as_literal;
 use crate::words::Word;
 
 /// The arguments of one attribute, or of one `limit(…)` in it, as written.
@@ -69,6 +70,22 @@ impl<'e> Args<'e> {
     /// The argument as written, for an error to point at.
     pub(crate) fn get(&self, name: ArgumentName) -> Option<&Argument> {
         self.given.iter().find(|argument| argument.name == name)
+    }
+
+    /// Whether an argument is given as the string `word`.
+    pub(crate) fn is_word(&self, name: ArgumentName, word: &str) -> bool {
+        let value = self.get(name).and_then(|argument| argument.value.as_ref().ok());
+        match value.and_then(as_literal) {
+            Some((_, Lit::Str(text))) => text.value() == word,
+            _ => false,
+        }
+    }
+
+    /// Reports an error at the whole argument, if it is given.
+    pub(crate) fn reject(&self, name: ArgumentName, message: &str) {
+        if let Some(argument) = self.get(name) {
+            self.errors.report(syn::Error::new_spanned(argument, message));
+        }
     }
 
     /// The value of an argument as `read` understands it, if it was given.

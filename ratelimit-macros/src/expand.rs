@@ -59,18 +59,28 @@ impl Expansion<'_> {
         block.set_span(hygienic().located_at(function.brace.span.join()));
 
         let body = if self.wraps_output() {
+            // A `return` in the body ends the inner block and not the function.
+            let output = if function.is_synchronous() {
+                quote_spanned!(hygienic()=> (move || #block)())
+            } else {
+                quote_spanned!(hygienic()=> async move #block.await)
+            };
             quote_spanned! {hygienic()=>
-                // In an async block, so that a `return` in the body ends the block and not the function.
-                let output = async move #block.await;
+                let output = #output;
                 ::core::result::Result::<_, #rt::Rejection>::Ok(output)
             }
         } else {
             block.into_token_stream()
         };
+        let result = if function.is_synchronous() {
+            quote_spanned!(hygienic()=> pending)
+        } else {
+            quote_spanned!(hygienic()=> pending.await)
+        };
         quote_spanned! {hygienic()=>
             {
                 let pending = #check;
-                if let ::core::result::Result::Err(rejection) = pending.await {
+                if let ::core::result::Result::Err(rejection) = #result {
                     return #rejected;
                 }
             }
@@ -93,10 +103,17 @@ impl Expansion<'_> {
                 };
                 let key = self.key(key_and_cost.key.as_ref());
                 let cost = cost(key_and_cost.cost.as_ref());
-                quote_spanned!(hygienic()=> #rt::__private::check(#limit, #key, #cost))
+                let check = self.check_function("check");
+                quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key, #cost))
             }
             Charges::Several(group) => self.check_group(group),
         }
+    }
+
+    /// The function of the runtime, for a function that is async or not.
+    fn check_function(&self, name: &str) -> Ident {
+        let now = if self.function.is_synchronous() { "_now" } else { "" };
+        Ident::new(&format!("{name}{now}"), hygienic())
     }
 
     fn check_group(&self, group: &ChargeGroup) -> TokenStream {
@@ -128,11 +145,12 @@ impl Expansion<'_> {
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
+        let check_all = self.check_function("check_all");
         let check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    #rt::__private::check_all(&[#(#parts),*])
+                    #rt::__private::#check_all(&[#(#parts),*])
                 }
             }
         };

@@ -31,8 +31,18 @@ pub(crate) enum Body {
 }
 
 impl Function {
-    pub(crate) fn require_async(self, errors: &Errors) -> Result<Self, ReportedError> {
-        if self.sig.asyncness.is_some() || matches!(self.body, Body::Boxed(_)) {
+    /// Whether the function is not async: its calls are decided at once.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.sig.asyncness.is_none() && matches!(self.body, Body::Plain(_))
+    }
+
+    /// Rejects a function that is not async, unless its process decides (`is_local`).
+    pub(crate) fn require_async(
+        self,
+        is_local: bool,
+        errors: &Errors,
+    ) -> Result<Self, ReportedError> {
+        if !self.is_synchronous() || is_local && !self.blocks_on_a_future() {
             return Ok(self);
         }
         let name = &self.sig.ident;
@@ -43,7 +53,8 @@ impl Function {
         } else {
             format!(
                 "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn \
-                 {name}`, or put the attribute on the async function that calls `{name}`"
+                 {name}`, or put the attribute on the async function that calls `{name}`; with \
+                 `scope = \"process\"`, nothing is awaited"
             )
         };
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))

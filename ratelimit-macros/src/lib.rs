@@ -31,7 +31,7 @@ mod snapshots;
 mod values;
 mod words;
 
-/// Limits how often an async function runs. A call above the limit is rejected before the body
+/// Limits how often a function runs. A call above the limit is rejected before the body
 /// starts.
 ///
 /// ```
@@ -304,7 +304,8 @@ mod words;
 /// ## `scope`
 ///
 /// With `"global"`, all processes that use the same store share the count. With `"process"`, each
-/// process has its own count and does not use Redis for it.
+/// process has its own count and does not use Redis for it. Such a function need not be async, if
+/// its calls do not wait.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -312,6 +313,12 @@ mod words;
 /// #[rate_limit(period = 1, threshold = 4, scope = "process")]
 /// async fn resize_image() -> Result<(), Rejection> {
 ///     Ok(())
+/// }
+///
+/// #[rate_limit(period = "1m", threshold = 1, scope = "process")]
+/// fn warn_of_full_disk() -> Option<()> {
+///     eprintln!("the disk is almost full");
+///     Some(())
 /// }
 /// ```
 ///
@@ -504,7 +511,7 @@ mod words;
 /// # Other attributes
 ///
 /// Put `#[tokio::main]` and `#[tokio::test]` below `#[rate_limit]`: they make an async function
-/// synchronous, and `#[rate_limit]` needs an async function. An attribute that keeps the function
+/// synchronous, and `#[rate_limit]` awaits the decision. An attribute that keeps the function
 /// async can stand above or below `#[rate_limit]`.
 ///
 /// An attribute above `#[rate_limit]` wraps the check and the body; an attribute below it wraps

@@ -265,11 +265,8 @@ impl<'a> LimitDraft<'a> {
         }
     }
 
-    /// Reports an error at the whole argument, if it is given.
     fn reject(&self, argument: ArgumentName, message: &str) {
-        if let Some(argument) = self.args.get(argument) {
-            self.args.errors.report(syn::Error::new_spanned(argument, message));
-        }
+        self.args.reject(argument, message);
     }
 }
 

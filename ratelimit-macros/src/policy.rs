@@ -45,11 +45,7 @@ impl Policy {
             args.optional(ArgumentName::Wait, |expr| Constant::duration(ArgumentName::Wait, expr));
 
         // Reported at the argument that has no effect.
-        let reject = |name, message: &str| {
-            if let Some(argument) = args.get(name) {
-                args.errors.report(syn::Error::new_spanned(argument, message));
-            }
-        };
+        let reject = |name, message: &str| args.reject(name, message);
         if let Some(Ok(Scope::Process)) = scope {
             for name in [ArgumentName::OnError, ArgumentName::Lease] {
                 let message = format!(

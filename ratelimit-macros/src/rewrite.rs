@@ -5,10 +5,13 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::args::Args;
+use crate::argument::ArgumentName;
 use crate::diagnostics::Errors;
 use crate::expand::expand;
 use crate::function::Function;
 use crate::guard::Guard;
+use crate::policy::Scope;
+use crate::words::Word;
 
 pub(crate) fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     let errors = Errors::default();
@@ -18,7 +21,11 @@ pub(crate) fn rewrite(arguments: TokenStream, item: &TokenStream) -> TokenStream
         function.require_one_attribute(&errors);
     }
     let guard = Guard::validate(&args, function.as_ref().ok());
-    let function = function.and_then(|function| function.require_async(&errors));
+    let is_local = args.is_word(ArgumentName::Scope, Scope::Process.as_str());
+    if function.as_ref().is_ok_and(|function| is_local && function.is_synchronous()) {
+        args.reject(ArgumentName::Wait, "a function that is not async cannot wait: remove `wait`");
+    }
+    let function = function.and_then(|function| function.require_async(is_local, &errors));
     match errors.finish(function.and_then(|function| Ok((function, guard?)))) {
         Ok((function, guard)) => expand(&function, &guard),
         // The function stays, so that its callers do not fail to compile as well.

@@ -183,7 +183,7 @@ pub mod __private;
 
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::check::{Check, Part};
+pub use crate::check::{Check, Part, TryCheck};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Key, KeyWriter, OwnedKey};
 pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};

@@ -33,4 +33,5 @@ mod return_impl_trait;
 mod return_types;
 mod send;
 mod several_limits;
+mod synchronous;
 mod traits;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::judge::{apply_shadow, hardest, judge};
@@ -20,6 +20,11 @@ pub struct Check(CheckStage);
 /// Like [`Check`], but resolves to `()`: the attribute needs no decision.
 #[must_use = "futures do nothing unless polled"]
 pub struct Pass(Check);
+
+/// Like [`Check`], but resolves to whether the call is admitted: see
+/// [`RateLimiter::try_check`](crate::RateLimiter::try_check).
+#[must_use = "futures do nothing unless polled"]
+pub struct TryCheck(Check);
 
 enum CheckStage {
     Admitted(AdmittedCall),
@@ -155,6 +160,15 @@ impl Check {
         Self::rejected(Some(Report::start()), label, rejection)
     }
 
+    /// Returns the result of a check that this process decides.
+    #[inline]
+    pub(crate) fn now(mut self, label: impl FnOnce() -> LimitLabel) -> Result<Decision, Rejection> {
+        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(Rejection::unavailable(&label(), StoreError::NotLocal)),
+        }
+    }
+
     #[inline]
     pub(crate) fn pass(self) -> Pass {
         Pass(self)
@@ -179,6 +193,13 @@ impl Future for Check {
     }
 }
 
+impl Pass {
+    /// Returns the result of a check that this process decides.
+    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<(), Rejection> {
+        self.0.now(label).map(drop)
+    }
+}
+
 impl Future for Pass {
     type Output = Result<(), Rejection>;
 
@@ -186,6 +207,22 @@ impl Future for Pass {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self(check) = &mut *self;
         Pin::new(check).poll(context).map_ok(drop)
+    }
+}
+
+impl From<Check> for TryCheck {
+    fn from(check: Check) -> Self {
+        Self(check)
+    }
+}
+
+impl Future for TryCheck {
+    type Output = bool;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
+        let Self(check) = &mut *self;
+        Pin::new(check).poll(context).map(|result| result.is_ok())
     }
 }
 
@@ -248,6 +285,12 @@ impl DecidedCall {
 impl fmt::Debug for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pass").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TryCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TryCheck").finish_non_exhaustive()
     }
 }
 

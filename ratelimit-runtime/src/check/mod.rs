@@ -10,15 +10,15 @@ mod several;
 
 use std::sync::Arc;
 
-pub use self::future::Check;
 pub(crate) use self::future::Pass;
+pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
 use crate::algorithm::{Op, Outcome, match_algorithm, with_state};
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::{Limit, Terms};
-use crate::reply::{Answer, Decision, Rejection, Source};
+use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
 use crate::report::{self, Report, Started};
 use crate::store::embedded::{LocalCharge, StoredState};
 use crate::store::{OneOrMany, Reply, Request};
@@ -53,6 +53,23 @@ impl Checker {
             return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
         }
         self.check_slow(started, limit, key, cost, outcome.as_ref())
+    }
+
+    /// Checks a call at once, without waiting. Fails if Redis counts the limit.
+    pub(crate) fn check_now(
+        &self,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+    ) -> Result<Decision, Rejection> {
+        let check = if self.backend.is_shared(limit.policy()) {
+            Check::failed(Report::start(), limit.label(), StoreError::NotLocal)
+        } else if limit.max_wait().is_some() {
+            self.check(&limit.clone().without_wait(), key, cost)
+        } else {
+            self.check(limit, key, cost)
+        };
+        check.now(|| limit.label())
     }
 
     /// Decides the call if this process decides it at once. Without Redis, that is every call that does not wait.

@@ -35,6 +35,27 @@ pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
     )
 }
 
+/// Checks a call of a function that is not async.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn check_now(limit: &'static Limit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+    let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
+    let check = |limiter: &RateLimiter| limiter.check_now(limit, &key, cost);
+    limiter::with_current(check, |error| undecided(error).now(|| limit.label())).map(drop)
+}
+
+/// Checks a call of a function that is not async against several limits.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn check_all_now(parts: &[UnsyncPart<'_>]) -> Result<(), Rejection> {
+    let label = || parts.first().map_or_else(LimitLabel::unnamed, |part| part.limit.label());
+    check_all(parts).now(label)
+}
+
 /// Starts the check of a call against several limits.
 pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
     limiter::with_current(

@@ -286,6 +286,12 @@ impl Limit {
         self
     }
 
+    /// Returns this limit for calls that do not wait.
+    pub(crate) fn without_wait(mut self) -> Self {
+        self.policy.wait = None;
+        self
+    }
+
     /// Returns the name of this limit. Limits with the same name, algorithm, period and align share their
     /// counts.
     #[must_use]

@@ -12,15 +12,13 @@ pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, set_global};
 use crate::algorithm::Op;
 use crate::backend::Backend;
-use crate::check::{Check, Checker, Part};
+use crate::check::{Check, Checker, Part, TryCheck};
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
-#[cfg(doc)]
-use crate::reply::Rejection;
-use crate::reply::{Answer, Decision, Source};
+use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
 use crate::waiting::Waiting;
 
@@ -93,6 +91,62 @@ impl RateLimiter {
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
         self.checker.check(limit, &key, cost)
+    }
+
+    /// Returns whether the call is admitted. An admitted call is charged.
+    ///
+    /// This is [`check`](Self::check) for callers that do not tell one rejection from another: `false` also means that
+    /// the cost exceeds the capacity, or that Redis could not decide and [`OnError`] is `Deny`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const MAIL: Limit = Limit::fixed("mail", 1, Duration::from_secs(3600));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let limiter = RateLimiter::embedded();
+    /// if limiter.try_check(&MAIL, "alice", 1).await {
+    ///     println!("sent");
+    /// }
+    /// assert!(!limiter.try_check(&MAIL, "alice", 1).await);
+    /// # }
+    /// ```
+    #[inline]
+    pub fn try_check(&self, limit: &Limit, key: impl Key, cost: u32) -> TryCheck {
+        self.check(limit, key, cost).into()
+    }
+
+    /// Checks a call without a future, if this process counts the limit: on the embedded store, or with
+    /// [`Scope::Process`](crate::Scope). It does not wait, also if the limit has a [`wait`](Limit::wait).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Scope};
+    ///
+    /// const WARNINGS: Limit =
+    ///     Limit::token_bucket("warnings", 1, Duration::from_secs(60)).scope(Scope::Process);
+    ///
+    /// let limiter = RateLimiter::embedded();
+    /// if limiter.check_now(&WARNINGS, "disk", 1).is_ok() {
+    ///     eprintln!("the disk is almost full");
+    /// }
+    /// assert!(limiter.check_now(&WARNINGS, "disk", 1).is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check). For a limit that is counted in Redis, [`Rejection::Unavailable`] with
+    /// [`StoreError::NotLocal`](crate::StoreError::NotLocal).
+    #[inline]
+    pub fn check_now(
+        &self,
+        limit: &Limit,
+        key: impl Key,
+        cost: u32,
+    ) -> Result<Decision, Rejection> {
+        self.checker.check_now(limit, &key, cost)
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the

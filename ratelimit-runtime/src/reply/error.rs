@@ -53,6 +53,8 @@ pub enum StoreError {
     },
     /// The future was polled outside a tokio runtime, which Redis connections and timers need.
     NoRuntime,
+    /// A synchronous check of a limit that is counted in Redis. Nothing was charged.
+    NotLocal,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
     /// `check_all` was called without limits.
@@ -99,6 +101,10 @@ impl fmt::Display for StoreError {
             Self::NoRuntime => f.write_str(
                 "Redis connections and waiting calls need tokio: await this in a tokio runtime with I/O \
                  and time enabled, such as the one of `#[tokio::main]`",
+            ),
+            Self::NotLocal => f.write_str(
+                "this limit is counted in Redis, so it cannot be checked synchronously: await `check`, or \
+                 set the scope of the limit to `Scope::Process`",
             ),
             Self::ShuttingDown => {
                 f.write_str("the rate limiter was shut down while the call waited")

@@ -1,0 +1,78 @@
+//! Functions that are not async, with `scope = "process"`: their calls are decided at once.
+
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Scope, rate_limit};
+
+#[rate_limit(period = "1h", threshold = 2, scope = "process", key = id)]
+fn log_warning(id: u64, text: &str) -> Result<usize, Rejection> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    Ok(text.len())
+}
+
+struct Pool {
+    name: String,
+}
+
+impl Pool {
+    #[rate_limit(period = "1h", threshold = 2, scope = "process", key = "{self.name}", cost = n)]
+    fn take(&mut self, n: u32) -> Option<&mut String> {
+        self.name.push('x');
+        Some(&mut self.name)
+    }
+}
+
+#[rate_limit(period = "1h", threshold = 1, scope = "process")]
+fn hidden(early: bool) -> impl std::fmt::Debug {
+    if early {
+        return "early";
+    }
+    "late"
+}
+
+#[rate_limit(
+    limit(period = "1s", threshold = 5),
+    limit(period = "1h", threshold = 1, key = id),
+    scope = "process",
+    on_limited = |rejection| rejection.name().len()
+)]
+fn several(id: u8) -> usize {
+    usize::from(id) - usize::from(id)
+}
+
+#[tokio::test]
+async fn functions_that_are_not_async_are_limited() {
+    let run = async {
+        let calls = [log_warning(1, "abc"), log_warning(1, ""), log_warning(2, "ab")];
+        assert_eq!(calls.map(Result::unwrap), [3, 0, 2]);
+        assert!(log_warning(1, "abc").is_err());
+
+        let mut pool = Pool { name: "p".to_owned() };
+        assert!(pool.take(3).is_none());
+        assert_eq!(pool.take(2).map(|name| name.clone()).as_deref(), Some("px"));
+
+        assert_eq!(format!("{:?}", hidden(true)), r#"Ok("early")"#);
+        assert!(format!("{:?}", hidden(false)).starts_with("Err"));
+        assert_eq!(several(1), 0);
+        assert_eq!(several(1), concat!(module_path!(), "::several#2").len());
+    };
+    RateLimiter::embedded().scope(run).await;
+}
+
+/// Without a runtime, and without Redis for a limit of the process.
+#[test]
+fn a_limit_of_the_process_is_checked_without_a_runtime() {
+    const HERE: Limit = Limit::fixed("here", 1, std::time::Duration::from_secs(3_600));
+    let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("a URL");
+    let local = HERE.scope(Scope::Process).wait(std::time::Duration::from_secs(60));
+    assert!(limiter.check_now(&local, "key", 1).is_ok());
+    assert!(matches!(limiter.check_now(&local, "key", 1), Err(Rejection::Limited { .. })));
+    assert!(matches!(
+        limiter.check_now(&local, "key", 2),
+        Err(Rejection::CostExceedsCapacity { .. })
+    ));
+    let rejection = limiter.check_now(&HERE, "key", 1).expect_err("counted in Redis");
+    let Rejection::Unavailable { error, .. } = rejection else { panic!("{rejection:?}") };
+    assert!(error.to_string().contains("await `check`"), "{error}");
+    assert!(limiter.check_now(&local.shadow(true), "key", 1).is_ok());
+}
