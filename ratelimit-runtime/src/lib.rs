@@ -187,7 +187,7 @@ pub use crate::check::{Check, Part, TryCheck};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Key, KeyWriter, OwnedKey};
 pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};
-pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, set_global};
+pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };

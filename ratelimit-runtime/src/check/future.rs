@@ -126,7 +126,7 @@ impl Check {
         peek: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
         Self(CheckStage::Pending(Box::pin(async move {
-            let reply = peek().await.map_err(|error| Rejection::unavailable(&label, error))?;
+            let reply = peek().await.map_err(|error| Rejection::unavailable_by(&label, error))?;
             Ok(Decision::new(label.capacity, &reply.first(), reply.source))
         })))
     }
@@ -148,7 +148,7 @@ impl Check {
 
     /// Creates the check of a call with invalid limits.
     pub(crate) fn failed(report: Report, label: LimitLabel, error: StoreError) -> Self {
-        let rejection = Rejection::unavailable(&label, error);
+        let rejection = Rejection::unavailable_by(&label, error);
         // This is a mistake of the program, which a shadow must not hide.
         Self::rejected(Some(report), LimitLabel { shadow: false, ..label }, rejection)
     }
@@ -156,7 +156,7 @@ impl Check {
     /// Creates the check of a call for which there is no limiter.
     pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
         let label = limit.label();
-        let rejection = Rejection::unavailable(&label, error);
+        let rejection = Rejection::unavailable_by(&label, error);
         Self::rejected(Some(Report::start()), label, rejection)
     }
 
@@ -165,7 +165,7 @@ impl Check {
     pub(crate) fn now(mut self, label: impl FnOnce() -> LimitLabel) -> Result<Decision, Rejection> {
         match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result,
-            Poll::Pending => Err(Rejection::unavailable(&label(), StoreError::NotLocal)),
+            Poll::Pending => Err(Rejection::unavailable_by(&label(), StoreError::NotLocal)),
         }
     }
 

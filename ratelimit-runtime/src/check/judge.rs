@@ -19,10 +19,10 @@ pub(super) fn judge(
             let index = hardest(&reply.outcomes);
             let (label, outcome) = (&labels[index], &reply.outcomes[index]);
             let decision = Decision::new(label.capacity, outcome, reply.source);
-            let rejected = || Rejection::limited(label, decision);
+            let rejected = || Rejection::limited_by(label, decision);
             (label, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
         }
-        Err(error) => (&labels[0], Err(Rejection::unavailable(&labels[0], error))),
+        Err(error) => (&labels[0], Err(Rejection::unavailable_by(&labels[0], error))),
     }
 }
 

@@ -145,7 +145,7 @@ impl Checker {
         let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
         let report = report.with_key(shadow, &charge.terms, cost, || charge.key_id);
         if cost > charge.terms.capacity() {
-            let rejection = Rejection::cost_exceeds(&label, cost);
+            let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::rejected(Some(report), label, rejection);
         }
         if limit.max_wait().is_none()
@@ -178,7 +178,7 @@ impl Checker {
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let label = limit.label_for(&charge.terms);
         if cost > charge.terms.capacity() {
-            let rejection = Rejection::cost_exceeds(&label, cost);
+            let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::rejected(None, label, rejection);
         }
         let charge = self.backend.address(policy, charge, key);

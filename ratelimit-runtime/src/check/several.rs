@@ -40,7 +40,7 @@ impl Checker {
         let report = report.with_keys(first.is_shadow(), keys);
         let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
         if let Some(index) = too_large {
-            let rejection = Rejection::cost_exceeds(&labels[index], charges[index].cost);
+            let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);
             return Check::rejected(Some(report), labels[index].clone(), rejection);
         }
         let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));

@@ -23,6 +23,9 @@ tokio::task_local! {
 /// (`benches/all -- attribute`).
 static SCOPED_ONCE: StickyFlag = StickyFlag::new();
 
+/// Set by [`RateLimiter::require_scope`], together with `SCOPED_ONCE`.
+static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
+
 /// Sets the limiter that annotated functions of this process use.
 ///
 /// Call it once, when the application starts, and never in a library. If no limiter is set before the first
@@ -60,6 +63,9 @@ pub(crate) fn with_current<R>(
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
     let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
+    if scoped.is_none() && SCOPED_ONCE.is_set() && SCOPE_REQUIRED.is_set() {
+        return failed(BuildError::NoScope);
+    }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
         Some(limiter) => limiter,
         None => match GLOBAL.get_or_try_init(from_environment) {
@@ -70,6 +76,39 @@ pub(crate) fn with_current<R>(
     act(limiter)
 }
 
+/// Returns `future` in the scope that is current here, for a task: `tokio::spawn` leaves the scope of its caller. Outside
+/// of a scope, as in production, it changes nothing.
+///
+/// ```
+/// use ratelimit_runtime::{RateLimiter, Rejection, in_scope, rate_limit};
+///
+/// #[rate_limit(period = "1h", threshold = 1)]
+/// async fn report() -> Result<(), Rejection> {
+///     Ok(())
+/// }
+///
+/// /// Starts a task, and is tested in a scope.
+/// async fn start() -> Result<(), Rejection> {
+///     tokio::spawn(in_scope(report())).await.expect("no panic")
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// for _ in 0..3 {
+///     assert!(RateLimiter::embedded().scope(start()).await.is_ok());
+/// }
+/// # }
+/// ```
+pub fn in_scope<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
+    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
+    async move {
+        match scoped {
+            Some(limiter) => limiter.scope(future).await,
+            None => future.await,
+        }
+    }
+}
+
 fn scoped() -> Option<RateLimiter> {
     SCOPED.try_with(Clone::clone).ok()
 }
@@ -77,7 +116,8 @@ fn scoped() -> Option<RateLimiter> {
 impl RateLimiter {
     /// Runs `future` with this limiter instead of the process-wide one, for tests.
     ///
-    /// The limiter applies to everything that `future` awaits, but not to tasks that it spawns.
+    /// The limiter applies to everything that `future` awaits, but not to tasks that it spawns: see [`in_scope`] and
+    /// [`require_scope`](Self::require_scope).
     ///
     /// ```
     /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
@@ -98,6 +138,31 @@ impl RateLimiter {
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         SCOPED_ONCE.set();
         SCOPED.scope(self.clone(), future)
+    }
+
+    /// From now on, rejects the calls of annotated functions outside of a [scope](Self::scope), with
+    /// [`BuildError::NoScope`]. Call it in each test that uses a scope: a task that leaves its scope by mistake then fails
+    /// the test, and does not count in the limiter of the process. It cannot be undone.
+    ///
+    /// ```
+    /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
+    ///
+    /// #[rate_limit(period = "1h", threshold = 1)]
+    /// async fn report() -> Result<(), Rejection> {
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// RateLimiter::require_scope();
+    /// let in_a_task = async { tokio::spawn(report()).await.expect("no panic") };
+    /// let rejection = RateLimiter::embedded().scope(in_a_task).await.unwrap_err();
+    /// assert!(matches!(rejection, Rejection::Unavailable { .. }));
+    /// # }
+    /// ```
+    pub fn require_scope() {
+        SCOPE_REQUIRED.set();
+        SCOPED_ONCE.set();
     }
 
     /// Builds the limiter that annotated functions use if no limiter is set: on the Redis at `RATELIMIT_REDIS_URL`, or

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
-pub use self::global::{SetGlobalError, current, set_global};
+pub use self::global::{SetGlobalError, current, in_scope, set_global};
 use crate::algorithm::Op;
 use crate::backend::Backend;
 use crate::check::{Check, Checker, Part, TryCheck};

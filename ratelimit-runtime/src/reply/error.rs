@@ -198,6 +198,9 @@ pub enum BuildError {
         /// The algorithm and the period, such as `sliding:1m`.
         part: Arc<str>,
     },
+    /// A limited function was called outside of a scope, after
+    /// [`RateLimiter::require_scope`](crate::RateLimiter::require_scope).
+    NoScope,
     /// The URL requires TLS, but this build lacks the feature `tls`.
     TlsDisabled,
     /// A certificate or key for TLS is invalid.
@@ -241,6 +244,11 @@ impl fmt::Display for BuildError {
                  prefix and the name of a limit, so a limit of another prefix could have the same key in \
                  Redis. Write `{}`, or another word",
                 part.replace(':', "-")
+            ),
+            Self::NoScope => f.write_str(
+                "a limited function was called outside of a `RateLimiter::scope`, and `require_scope` \
+                 forbids it: spawn a task with `tokio::spawn(in_scope(future))`, and build the layers of \
+                 a server with the limiter of the test",
             ),
             Self::TlsDisabled => f.write_str(
                 "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature \

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Decision, StoreError};
-use crate::limit::{LimitLabel, Name, Quota};
+use super::{Decision, Source, StoreError};
+use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
@@ -45,15 +45,51 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    pub(crate) fn limited(label: &LimitLabel, decision: Decision) -> Self {
+    /// Creates the rejection of a call that `limit` admits after `retry_after`, for tests of the code that handles it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Rejection};
+    ///
+    /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(900));
+    ///
+    /// let rejection = Rejection::limited(&LOGIN, Duration::from_secs(30));
+    /// assert_eq!(rejection.to_string(), "too many requests, try again in 30 seconds");
+    /// ```
+    #[must_use]
+    pub fn limited(limit: &Limit, retry_after: Duration) -> Self {
+        let decision = Decision {
+            allowed: false,
+            limit: limit.capacity(),
+            remaining: 0,
+            retry_after,
+            reset_after: retry_after,
+            source: Source::Embedded,
+        };
+        Self::limited_by(&limit.label(), decision)
+    }
+
+    /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
+    #[must_use]
+    pub fn cost_exceeds_capacity(limit: &Limit, cost: u32) -> Self {
+        Self::exceeds_capacity_of(&limit.label(), cost)
+    }
+
+    /// Creates the rejection of a call about which the store could not decide, for tests.
+    #[must_use]
+    pub fn unavailable(limit: &Limit, error: StoreError) -> Self {
+        Self::unavailable_by(&limit.label(), error)
+    }
+
+    pub(crate) fn limited_by(label: &LimitLabel, decision: Decision) -> Self {
         Self::Limited { name: label.name.clone(), quota: label.quota, decision }
     }
 
-    pub(crate) fn cost_exceeds(label: &LimitLabel, cost: u32) -> Self {
+    pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
         Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity: label.capacity }
     }
 
-    pub(crate) fn unavailable(label: &LimitLabel, error: StoreError) -> Self {
+    pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
         Self::Unavailable { name: label.name.clone(), error }
     }
 
