@@ -32,7 +32,8 @@
 )]
 #![cfg_attr(
     all(feature = "redis", feature = "axum", feature = "actix"),
-    doc = "  [Migrating](guide::migrating) maps the terms of other limiters to this one."
+    doc = "  [Migrating](guide::migrating) maps the terms of other limiters to this one, and\n  \
+           [web](guide::web) is about clients behind proxies and limits for each request."
 )]
 //!
 //! # Features
@@ -124,6 +125,10 @@ pub mod guide {
     #[doc = ""]
     #[doc = include_str!("../docs/testing.md")]
     pub mod testing {}
+
+    #[cfg(feature = "axum")]
+    #[doc = include_str!("../docs/web.md")]
+    pub mod web {}
 }
 
 mod algorithm;
