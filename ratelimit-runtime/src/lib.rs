@@ -196,3 +196,4 @@ pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };
+pub use crate::report::RejectedCall;

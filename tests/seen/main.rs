@@ -3,6 +3,7 @@
 mod calls;
 mod events;
 mod metrics;
+mod rejected_calls;
 mod startup;
 
 use std::sync::{Arc, Mutex};

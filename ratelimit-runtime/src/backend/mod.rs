@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
+use crate::report::ReportSettings;
 use crate::store::embedded::Embedded;
 use crate::store::{Charge, Reply, Request, SharedStore, Store};
 
@@ -30,7 +31,7 @@ pub(crate) struct Backend {
     background: Arc<Background>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct BackendSettings {
     /// The `on_error` of limits that do not set it.
     pub(crate) on_error: OnError,
@@ -38,6 +39,7 @@ pub(crate) struct BackendSettings {
     pub(crate) instances: u32,
     /// The longest time that a decision may take.
     pub(crate) deadline: Duration,
+    pub(crate) reports: ReportSettings,
 }
 
 impl Backend {
@@ -70,6 +72,10 @@ impl Backend {
     /// Returns the longest time that a decision may take.
     pub(crate) fn deadline(&self) -> Duration {
         self.settings.deadline
+    }
+
+    pub(crate) fn reports(&self) -> &ReportSettings {
+        &self.settings.reports
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -122,10 +122,14 @@ impl Checker {
         let label = limit.label();
         if outcome.allowed {
             Check::decided(Report::since(started), &label, outcome, Source::Embedded)
-        } else if report::is_observed() || report::is_traced(limit.is_shadow(), false) {
+        } else if report::is_observed()
+            || self.backend.reports().on_rejected.is_some()
+            || report::is_traced(limit.is_shadow(), false)
+        {
             let key_id = || self.backend.key_id(limit.terms(), key);
+            let (settings, charged) = (self.backend.reports(), (limit.terms(), cost));
             let report = Report::since(started);
-            let report = report.with_key(limit.is_shadow(), limit.terms(), cost, key_id);
+            let report = report.with_key(settings, limit.is_shadow(), charged, key, key_id);
             Check::decided(report, &label, outcome, Source::Embedded)
         } else {
             Check::unobserved(&label, outcome, Source::Embedded)
@@ -143,7 +147,9 @@ impl Checker {
         }
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
-        let report = report.with_key(shadow, &charge.terms, cost, || charge.key_id);
+        let charged = (&charge.terms, cost);
+        let report =
+            report.with_key(self.backend.reports(), shadow, charged, key, || charge.key_id);
         if cost > charge.terms.capacity() {
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::rejected(Some(report), label, rejection);

@@ -11,9 +11,10 @@ use crate::report::{self, Report};
 use crate::store::{Charge, OneOrMany, Request};
 
 /// The charges of a call, each of another count, with the labels of their limits.
-struct MergedParts {
+struct MergedParts<'a, K: ?Sized> {
     charges: Vec<Arc<Charge>>,
     labels: Vec<LimitLabel>,
+    keys: Vec<&'a K>,
 }
 
 impl Checker {
@@ -29,15 +30,16 @@ impl Checker {
         for part in parts {
             report::expect(part.limit);
         }
-        let MergedParts { charges, labels } = match self.merge(parts) {
+        let MergedParts { charges, labels, keys } = match self.merge(parts) {
             Ok(merged) => merged,
             Err(label) => {
                 let name = label.name.clone();
                 return Check::failed(report, label, StoreError::SharedCount { name });
             }
         };
-        let keys = charges.iter().map(|charge| (&charge.terms, charge.key_id, charge.cost));
-        let report = report.with_keys(first.is_shadow(), keys);
+        let keys = charges.iter().zip(keys);
+        let keys = keys.map(|(charge, key)| (&charge.terms, charge.key_id, charge.cost, key));
+        let report = report.with_keys(self.backend.reports(), first.is_shadow(), keys);
         let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
         if let Some(index) = too_large {
             let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);
@@ -62,8 +64,11 @@ impl Checker {
 
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,
     /// also without their leases, returns the label of one of them.
-    fn merge<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Result<MergedParts, LimitLabel> {
-        let mut merged = MergedParts { charges: Vec::new(), labels: Vec::new() };
+    fn merge<'a, K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'a, K>],
+    ) -> Result<MergedParts<'a, K>, LimitLabel> {
+        let mut merged = MergedParts { charges: Vec::new(), labels: Vec::new(), keys: Vec::new() };
         let mut limits = Vec::with_capacity(parts.len());
         let mut unleased_ids = Vec::with_capacity(parts.len());
         for Part { limit, key, cost } in parts {
@@ -79,6 +84,7 @@ impl Checker {
                     unleased_ids.push(unleased_id);
                     merged.labels.push(limit.label_for(&charge.terms));
                     merged.charges.push(self.backend.address(limit.policy(), charge, key));
+                    merged.keys.push(*key);
                     limits.push(*limit);
                 }
                 Some(index) if limits[index] == *limit => {

@@ -12,6 +12,7 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
 use crate::reply::BuildError;
+use crate::report::{LogSecret, LoggedKeys, RejectedCall, ReportSettings};
 use crate::store::SharedStore;
 use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
@@ -49,6 +50,7 @@ pub struct Builder {
     on_error: OnError,
     instances: u32,
     cache_rejections: bool,
+    reports: ReportSettings,
 }
 
 impl Builder {
@@ -155,6 +157,49 @@ impl Builder {
         self
     }
 
+    /// Calls `observe` with each rejected call, also with those that a [shadow](crate::Limit::shadow) admits: to log or
+    /// count who is limited. With several limits, it is the limit that rejects. The call waits for it, so it should be
+    /// quick. A check with invalid limits is not observed.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, RejectedCall};
+    ///
+    /// const LOGIN: Limit = Limit::sliding("login", 1, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder()
+    ///     .on_rejected(|call: &RejectedCall<'_>| println!("{} of {}", call.limit(), call.key()))
+    ///     .build()?;
+    /// limiter.try_check(&LOGIN, "alice", 1).await;
+    /// limiter.try_check(&LOGIN, "alice", 1).await; // prints `login of alice`
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_rejected(
+        mut self,
+        observe: impl Fn(&RejectedCall<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        self.reports.on_rejected = Some(Arc::new(observe));
+        self
+    }
+
+    /// Sets whether `tracing` events of rejections contain the text of the key, and not a hash of it; `false` unless set.
+    /// A key can be personal: an address, a user, an API key.
+    pub fn log_keys(mut self, enabled: bool) -> Self {
+        self.reports.logged_keys = if enabled { LoggedKeys::Text } else { LoggedKeys::Hash };
+        self
+    }
+
+    /// Sets the secret under which `tracing` events of rejections hash keys; a random one of each process unless set.
+    /// Processes with the same secret have the same hash for a key. Who knows the secret can test guesses of a key, so
+    /// keep it like a password; use 16 random bytes or more.
+    pub fn log_hash_secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.reports.logged_keys = LoggedKeys::SharedHash(LogSecret::new(secret.as_ref()));
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
@@ -204,10 +249,10 @@ impl Builder {
         give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
     ) -> RateLimiter {
-        let Self { max_keys, clock, on_error, instances, deadline, .. } = self;
+        let Self { max_keys, clock, on_error, instances, deadline, reports, .. } = self;
         let local = Embedded::new(max_keys, clock);
-        let settings =
-            BackendSettings { on_error, instances, deadline: deadline.min(MAX_DEADLINE) };
+        let deadline = deadline.min(MAX_DEADLINE);
+        let settings = BackendSettings { on_error, instances, deadline, reports };
         RateLimiter::new(Backend::new(local, shared, give_backs, background, settings))
     }
 }
@@ -227,6 +272,7 @@ impl Default for Builder {
             on_error: OnError::Local,
             instances: 1,
             cache_rejections: true,
+            reports: ReportSettings::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response
 //! to a web request reports limits. Keys can be personal and can have any number of values, so no event and no
-//! label contains a key. Events of rejections contain a hash of the key. The part of a Redis key before the hash
+//! label contains a key, unless the application asks for it. Events of rejections contain a hash of the key. The part of a Redis key before the hash
 //! tag names the limit and is not personal.
 
 #[cfg(feature = "metrics")]
@@ -11,15 +11,19 @@ mod metrics;
 
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub(crate) mod request_log;
+mod settings;
 mod trace;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::metrics::{Started, describe, keys_changed, wait_ended, wait_started};
+pub use self::settings::RejectedCall;
+use self::settings::RejectionHook;
+pub(crate) use self::settings::{LogSecret, LoggedKeys, ReportSettings};
 pub(crate) use self::trace::is_traced;
-use self::trace::{KeyHash, KeyTrace};
-use crate::key::KeyId;
+use self::trace::{KeyTrace, TracedKey};
+use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, OnError, Terms};
 use crate::reply::{Decision, Rejection, Source, StoreError};
 
@@ -27,6 +31,7 @@ use crate::reply::{Decision, Rejection, Source, StoreError};
 pub(crate) struct Report {
     started: Started,
     keys: KeyTrace,
+    on_rejected: Option<RejectionHook>,
 }
 
 impl Report {
@@ -35,36 +40,43 @@ impl Report {
     }
 
     pub(crate) fn since(started: Started) -> Self {
-        Self { started, keys: KeyTrace::None }
+        Self { started, keys: KeyTrace::None, on_rejected: None }
     }
 
-    /// Adds the key of the check, if an event would contain it.
+    /// Adds the key of the check, if an event would contain it or the application observes rejections.
     pub(crate) fn with_key(
         mut self,
+        settings: &ReportSettings,
         shadow: bool,
-        terms: &Terms,
-        cost: u32,
+        (terms, cost): (&Terms, u32),
+        key: &dyn Key,
         key_id: impl FnOnce() -> KeyId,
     ) -> Self {
-        if is_traced(shadow, cost > terms.capacity()) {
-            self.keys = KeyTrace::One(KeyHash::new(terms, key_id()));
+        let is_logged = is_traced(shadow, cost > terms.capacity());
+        if is_logged || settings.on_rejected.is_some() {
+            self.keys = KeyTrace::One(TracedKey::new(settings, is_logged, terms, key_id(), key));
+            self.on_rejected.clone_from(&settings.on_rejected);
         }
         self
     }
 
-    /// Adds the keys of the check, each with its cost, if an event would contain them.
-    pub(crate) fn with_keys<'a>(
+    /// Adds the keys of the check, each with its cost, if an event would contain them or the application observes
+    /// rejections.
+    pub(crate) fn with_keys<'a, K: Key + ?Sized + 'a>(
         mut self,
+        settings: &ReportSettings,
         shadow: bool,
-        keys: impl Iterator<Item = (&'a Terms, KeyId, u32)> + Clone,
+        keys: impl Iterator<Item = (&'a Terms, KeyId, u32, &'a K)> + Clone,
     ) -> Self {
         let is_traced =
-            |(terms, _, cost): (&Terms, _, u32)| is_traced(shadow, cost > terms.capacity());
-        if keys.clone().any(is_traced) {
-            let hash = |(terms, key_id, _): (&Terms, _, _)| {
-                (terms.name().clone(), KeyHash::new(terms, key_id))
+            |(terms, _, cost, _): (&Terms, _, u32, _)| is_traced(shadow, cost > terms.capacity());
+        let is_logged = keys.clone().any(is_traced);
+        if is_logged || settings.on_rejected.is_some() {
+            let traced = |(terms, key_id, _, key): (&Terms, _, _, &K)| {
+                (terms.name().clone(), TracedKey::new(settings, is_logged, terms, key_id, key))
             };
-            self.keys = KeyTrace::Many(keys.map(hash).collect());
+            self.keys = KeyTrace::Many(keys.map(traced).collect());
+            self.on_rejected.clone_from(&settings.on_rejected);
         }
         self
     }
@@ -85,6 +97,10 @@ impl Report {
     pub(crate) fn end(self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
         if let Err(rejection) = result {
             emit(rejection, label.shadow, &self.keys);
+            if let Some(on_rejected) = &self.on_rejected {
+                let key = self.keys.text(&label.name);
+                on_rejected(&RejectedCall { rejection, key, is_shadow: label.shadow });
+            }
         }
         log_for_request(label, result);
         metrics::record(&self.started, label, result);

@@ -1,37 +1,57 @@
-//! The keys in `tracing` events: a hash under a secret of the process. Events of one key have the same hash. Without
-//! the secret, a reader of the events cannot test guesses of the key.
+//! The keys in `tracing` events, and for the function that observes rejections. An event contains a hash of the key under
+//! a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test guesses of
+//! the key. The application can choose the secret, or have the keys themselves in the events.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use once_cell::sync::Lazy;
 use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
-use crate::key::KeyId;
+use super::settings::{LoggedKeys, ReportSettings};
+use crate::key::{Key, KeyId, KeyWriter};
 use crate::limit::{Name, Terms};
 
-/// The keys of a check, hashed.
+/// The keys of a check.
 pub(super) enum KeyTrace {
-    /// No event will contain the keys.
+    /// Nothing observes the keys.
     None,
-    One(KeyHash),
-    Many(Vec<(Name, KeyHash)>),
+    One(TracedKey),
+    Many(Vec<(Name, TracedKey)>),
 }
 
-/// A hash of the fingerprint that the embedded store has for a key.
-#[derive(Clone, Copy)]
-pub(super) struct KeyHash(u64);
+/// A key, as events name it, and its text.
+pub(super) struct TracedKey {
+    /// `None` if no event will contain the key.
+    logged: Option<LoggedKey>,
+    /// `None` if nothing observes the text.
+    text: Option<Arc<str>>,
+}
+
+#[derive(Clone)]
+pub(super) enum LoggedKey {
+    Hash(u64),
+    Text(Arc<str>),
+}
 
 impl KeyTrace {
-    /// Returns the hash of the key of the limit `name`.
-    pub(super) fn of(&self, name: &Name) -> Option<DisplayValue<KeyHash>> {
+    /// Returns the key of the limit `name` for an event.
+    pub(super) fn of(&self, name: &Name) -> Option<DisplayValue<LoggedKey>> {
+        self.traced(name)?.logged.clone().map(display)
+    }
+
+    /// Returns the text of the key of the limit `name`; empty if it is not known.
+    pub(super) fn text(&self, name: &Name) -> &str {
+        self.traced(name).and_then(|key| key.text.as_deref()).unwrap_or_default()
+    }
+
+    fn traced(&self, name: &Name) -> Option<&TracedKey> {
         match self {
             Self::None => None,
-            Self::One(hash) => Some(display(*hash)),
-            Self::Many(hashes) => {
-                hashes.iter().find(|(known, _)| known == name).map(|(_, hash)| display(*hash))
-            }
+            Self::One(key) => Some(key),
+            Self::Many(keys) => keys.iter().find(|(known, _)| known == name).map(|(_, key)| key),
         }
     }
 }
@@ -46,17 +66,45 @@ pub(crate) fn is_traced(shadow: bool, exceeds_capacity: bool) -> bool {
     }
 }
 
-impl KeyHash {
-    /// Hashes the key of a count; the same for all limits.
-    pub(super) fn new(terms: &Terms, key_id: KeyId) -> Self {
-        // Fingerprints are secret: an event that contained them could reveal the key.
-        static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
-        Self(SECRET.hash_one(key_id.fingerprint_part(terms.identity())))
+impl TracedKey {
+    /// `is_logged`: whether an event will contain the key.
+    pub(super) fn new<K: Key + ?Sized>(
+        settings: &ReportSettings,
+        is_logged: bool,
+        terms: &Terms,
+        key_id: KeyId,
+        key: &K,
+    ) -> Self {
+        let needs_text = settings.on_rejected.is_some()
+            || is_logged && !matches!(settings.logged_keys, LoggedKeys::Hash);
+        let text = needs_text.then(|| text_of(key));
+        let logged = is_logged.then(|| match (settings.logged_keys, &text) {
+            (LoggedKeys::SharedHash(secret), Some(text)) => LoggedKey::Hash(secret.hash(text)),
+            (LoggedKeys::Text, Some(text)) => LoggedKey::Text(Arc::clone(text)),
+            _ => LoggedKey::Hash(hash_in_process(terms, key_id)),
+        });
+        Self { logged, text }
     }
 }
 
-impl fmt::Display for KeyHash {
+/// Hashes the fingerprint that the embedded store has for a key; the same for all limits.
+fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
+    // Fingerprints are secret: an event that contained them could reveal the key.
+    static SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
+    SECRET.hash_one(key_id.fingerprint_part(terms.identity()))
+}
+
+fn text_of<K: Key + ?Sized>(key: &K) -> Arc<str> {
+    let mut text = Vec::new();
+    KeyWriter::append(&mut text, |out| key.write(out));
+    String::from_utf8_lossy(&text).into()
+}
+
+impl fmt::Display for LoggedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        match self {
+            Self::Hash(hash) => write!(f, "{hash:016x}"),
+            Self::Text(text) => f.write_str(text),
+        }
     }
 }

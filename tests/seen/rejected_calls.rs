@@ -1,0 +1,110 @@
+//! What an application observes of rejected calls if it asks: a function that is called with each, and keys in events.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ratelimit_runtime::{Builder, Limit, OnError, Part, RateLimiter, RejectedCall, Rejection, key};
+use support::server::Server;
+
+use crate::{KEY, raw_events_of};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const LOGIN: Limit = Limit::fixed("login", 1, HOUR);
+const WIDE: Limit = Limit::fixed("wide", 5, HOUR);
+
+/// Adds a function that records the rejected calls.
+fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Vec<String>>>) {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&calls);
+    let builder = builder.on_rejected(move |call: &RejectedCall<'_>| {
+        let what = match call.rejection() {
+            Rejection::Limited { decision, .. } => format!("limited {}", decision.remaining),
+            Rejection::CostExceedsCapacity { cost, .. } => format!("cost {cost}"),
+            other => format!("{other:?}").split(' ').next().unwrap_or_default().to_owned(),
+        };
+        let shadow = if call.is_shadow() { ", a shadow" } else { "" };
+        let text = format!("{} {}: {what}{shadow}", call.limit(), call.key());
+        record.lock().expect("no panic").push(text);
+    });
+    (builder.build().expect("valid settings"), calls)
+}
+
+/// Without a subscriber, so that no event asks for the key.
+#[tokio::test]
+async fn a_function_observes_each_rejected_call() {
+    let server = Server::start();
+    for builder in [RateLimiter::builder(), server.builder()] {
+        let (limiter, calls) = observed(builder);
+        let (tenant, id) = ("acme", 7);
+        assert!(limiter.check(&LOGIN, KEY, 1).await.is_ok());
+        // On Redis, the second rejection comes from the cache.
+        for _ in 0..2 {
+            assert!(limiter.check(&LOGIN, KEY, 1).await.is_err());
+        }
+        assert!(limiter.check(&LOGIN, key!("{tenant}:{id}"), 2).await.is_err());
+        assert!(limiter.check(&LOGIN.shadow(true), KEY, 1).await.is_ok());
+        let other = (tenant, id);
+        let parts = [Part::new(&WIDE, &other, 1), Part::new(&LOGIN, &KEY, 1)];
+        assert!(limiter.check_all(&parts).await.is_err());
+        assert!(limiter.check(&LOGIN.wait(Duration::from_secs(1)), KEY, 1).await.is_err());
+        assert!(limiter.peek(&LOGIN, KEY, 1).await.is_ok());
+        assert_eq!(
+            *calls.lock().expect("no panic"),
+            [
+                "login alice@example.org: limited 0",
+                "login alice@example.org: limited 0",
+                "login (acme):(7): cost 2",
+                "login alice@example.org: limited 0, a shadow",
+                "login alice@example.org: limited 0",
+                "login alice@example.org: limited 0",
+            ]
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_function_observes_calls_that_redis_does_not_decide() {
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let (limiter, calls) = observed(builder.deadline(Duration::from_secs(5)));
+    assert!(limiter.check(&LOGIN, "bob", 1).await.is_err());
+    assert_eq!(*calls.lock().expect("no panic"), ["login bob: Unavailable"]);
+}
+
+/// Returns the keys in the events of two rejected calls with different keys.
+async fn logged(limiter: RateLimiter) -> Vec<String> {
+    let events = raw_events_of(async {
+        for key in [KEY, "bob"] {
+            let _ = limiter.check(&LOGIN, key, 2).await;
+        }
+    });
+    let key = |event: String| {
+        let (_, key) = event.split_once(" key=").expect("a key");
+        key.split(' ').next().expect("a word").to_owned()
+    };
+    events.await.into_iter().map(key).collect()
+}
+
+#[tokio::test]
+async fn events_contain_keys_if_the_application_allows_it() {
+    let server = Server::start();
+    for builder in [RateLimiter::builder(), server.builder()] {
+        let limiter = builder.clone().log_keys(true).build().expect("valid settings");
+        assert_eq!(logged(limiter).await, [KEY, "bob"]);
+        let limiter = builder.log_keys(true).log_keys(false).build().expect("valid settings");
+        assert!(logged(limiter).await.iter().all(|key| key.len() == 16));
+    }
+}
+
+#[tokio::test]
+async fn hashes_agree_between_processes_with_one_secret() {
+    let server = Server::start();
+    let of = async |builder: Builder, secret: &str| {
+        logged(builder.log_hash_secret(secret).build().expect("valid settings")).await
+    };
+    let here = of(RateLimiter::builder(), "0123456789abcdef").await;
+    assert_ne!(here[0], here[1]);
+    assert_eq!(of(server.builder(), "0123456789abcdef").await, here);
+    assert_ne!(of(RateLimiter::builder(), "0123456789abcdeg").await, here);
+    // The same in every process and every build.
+    assert_eq!(here, ["656290f3f8eb0450", "c981f0623f4d65b4"]);
+}
