@@ -1,11 +1,11 @@
-//! Metrics: each call is counted and timed once, under the limit that determines its decision.
+//! Metrics: each call is counted and timed once for each of its limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use metrics::{Label, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use ratelimit_runtime::{Limit, OnError, RateLimiter};
+use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
 use support::server::Server;
 
 use crate::{KEY, TestLimiter, calls};
@@ -99,15 +99,50 @@ async fn every_call_is_counted_once() {
 }
 
 #[tokio::test]
-async fn a_call_of_several_limits_is_counted_under_the_limit_that_determines_the_decision() {
+async fn a_call_of_several_limits_is_counted_for_each() {
     let server = Server::start();
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let several = Recording::during(calls::several(&test)).await;
         several.assert(&[
             ("narrow", "allowed", test.source, 2),
             ("narrow", "limited", test.source, 1),
+            ("wide", "allowed", test.source, 2),
+            ("wide", "rejected_by_another", test.source, 1),
         ]);
     }
+}
+
+#[tokio::test]
+async fn each_of_several_limits_that_rejects_is_counted() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let limits = [Limit::fixed("one", 1, HOUR), Limit::fixed("other", 1, HOUR)];
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let recording = Recording::during(async {
+            for shadow in [false, false, true] {
+                let limits = limits.clone().map(|limit| limit.shadow(shadow));
+                let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
+                let _ = test.limiter.check_all(&parts).await;
+            }
+        });
+        let each = |name| {
+            [
+                (name, "allowed", test.source, 1),
+                (name, "limited", test.source, 1),
+                (name, "shadow_limited", test.source, 1),
+            ]
+        };
+        recording.await.assert(&[each("one"), each("other")].concat());
+    }
+    // Without a decision.
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let away = builder.deadline(Duration::from_secs(5)).build().expect("a URL");
+    let recording = Recording::during(async {
+        let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
+        assert!(away.check_all(&parts).await.is_err());
+    });
+    let each = |name| (name, "unavailable", "none", 1);
+    recording.await.assert(&[each("one"), each("other")]);
 }
 
 #[tokio::test]
@@ -133,6 +168,8 @@ async fn a_waiting_call_is_counted_once() {
             ("slot", "limited", source, 1),
             ("narrow", "allowed", source, 2),
             ("narrow", "limited", source, 1),
+            ("wide", "allowed", source, 2),
+            ("wide", "rejected_by_another", source, 1),
         ]);
     }
 }

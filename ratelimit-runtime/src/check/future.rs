@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::judge::{apply_shadow, hardest, judge};
+use super::judge::{apply_shadow, count_others, hardest, judge};
 use crate::algorithm::Outcome;
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -87,6 +87,7 @@ impl Check {
 
     /// Creates the check of a call that several limits decided.
     pub(super) fn judged(report: Report, labels: &[LimitLabel], reply: &Reply) -> Self {
+        count_others(&report, labels, Ok(reply));
         let index = hardest(&reply.outcomes);
         Self::decided(report, &labels[index], &reply.outcomes[index], reply.source)
     }
@@ -114,6 +115,7 @@ impl Check {
     ) -> Self {
         Self(CheckStage::Pending(Box::pin(async move {
             let reply = decide().await;
+            count_others(&report, &labels, reply.as_ref());
             let (label, result) = judge(&labels, reply);
             report.end(label, &result);
             apply_shadow(label, result, false)

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use crate::algorithm::Outcome;
 use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, StoreError};
+use crate::report::{PartEnd, Report};
 use crate::store::Reply;
 
 /// Returns the limit that the result reports, and the result before a shadow admits the call. `labels` are in the
@@ -23,6 +24,29 @@ pub(super) fn judge(
             (label, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
         }
         Err(error) => (&labels[0], Err(Rejection::unavailable_by(&labels[0], error))),
+    }
+}
+
+/// Counts the limits that the result does not report. Only metrics observe them.
+pub(super) fn count_others(
+    report: &Report,
+    labels: &[LimitLabel],
+    reply: Result<&Reply, &StoreError>,
+) {
+    if labels.len() == 1 || !cfg!(feature = "metrics") {
+        return;
+    }
+    let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
+    for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
+        let part = match reply {
+            Ok(Reply { outcomes, source }) if !outcomes[index].allowed => {
+                PartEnd::Rejecting(*source)
+            }
+            Ok(Reply { outcomes, source }) if outcomes[spoken].allowed => PartEnd::Charged(*source),
+            Ok(Reply { source, .. }) => PartEnd::NotCharged(*source),
+            Err(_) => PartEnd::Undecided,
+        };
+        report.count_part(label, part);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use ::metrics::{Key, Label, Level, Metadata, Unit, with_recorder};
 use once_cell::sync::Lazy;
 
-use super::{WaitEnd, source_name};
+use super::{PartEnd, WaitEnd, source_name};
 use crate::limit::{LimitLabel, Name};
 use crate::reply::{Decision, Rejection, Source};
 
@@ -54,8 +54,33 @@ impl Started {
 
 /// Records a check that has ended.
 pub(super) fn record(started: &Started, label: &LimitLabel, result: &Result<Decision, Rejection>) {
-    let took = started.0.elapsed();
     let (outcome, source) = MetricOutcome::of(result, label.shadow);
+    record_outcome(started, label, outcome, source);
+}
+
+/// Records the part of a limit in a check that reports another limit.
+pub(super) fn record_part(started: &Started, label: &LimitLabel, part: PartEnd) {
+    let either = |plain, shadowed| if label.shadow { shadowed } else { plain };
+    let (outcome, source) = match part {
+        PartEnd::Charged(source) => {
+            (either(MetricOutcome::Allowed, MetricOutcome::ShadowAllowed), Some(source))
+        }
+        PartEnd::Rejecting(source) => {
+            (either(MetricOutcome::Limited, MetricOutcome::ShadowLimited), Some(source))
+        }
+        PartEnd::NotCharged(source) => (MetricOutcome::RejectedByAnother, Some(source)),
+        PartEnd::Undecided => (MetricOutcome::Unavailable, None),
+    };
+    record_outcome(started, label, outcome, source);
+}
+
+fn record_outcome(
+    started: &Started,
+    label: &LimitLabel,
+    outcome: MetricOutcome,
+    source: Option<Source>,
+) {
+    let took = started.0.elapsed();
     let series = LimitSeries::of(&label.name);
     let counter = &series.decisions[outcome as usize][column(source)];
     let histogram = &series.durations[column(source)];
@@ -74,17 +99,19 @@ enum MetricOutcome {
     Unavailable,
     ShadowAllowed,
     ShadowLimited,
+    RejectedByAnother,
 }
 
 impl MetricOutcome {
     /// The texts of the values, in the order of the variants.
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 7] = [
         "allowed",
         "limited",
         "cost_exceeds_capacity",
         "unavailable",
         "shadow_allowed",
         "shadow_limited",
+        "rejected_by_another",
     ];
 
     /// Returns the outcome of a check, and where the decision was made.

@@ -93,6 +93,11 @@ impl Report {
         }
     }
 
+    /// Counts a limit of a check that reports another limit.
+    pub(crate) fn count_part(&self, label: &LimitLabel, part: PartEnd) {
+        metrics::record_part(&self.started, label, part);
+    }
+
     /// Reports the result of the check, as it is before a shadow admits the call.
     pub(crate) fn end(self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
         if let Err(rejection) = result {
@@ -162,6 +167,17 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
         tracing::info!(node, "Redis replies again");
     }
     metrics::breaker(node, cause.is_some());
+}
+
+/// How a check has ended for one of its limits.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics count it"))]
+pub(crate) enum PartEnd {
+    Charged(Source),
+    Rejecting(Source),
+    /// The limit would have admitted the call, but another limit rejected it.
+    NotCharged(Source),
+    Undecided,
 }
 
 /// How the wait of a call has ended.
