@@ -56,7 +56,7 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
     let advice =
         r#"write `Clients::behind_proxies(["192.168.0.1"])?.header(ProxyHeader::Forwarded)`"#;
     once(&direct, Some("192.168.0.1"), Some("forwarded"), advice);
-    let advice = "if the proxy writes that header, write `.header(ProxyHeader::XForwardedFor)`";
+    let advice = "write `.header(ProxyHeader::XForwardedFor)`";
     let cloudflare = behind.clone().header(ProxyHeader::CfConnectingIp);
     once(&cloudflare, Some("10.0.0.1"), Some("x-forwarded-for"), advice);
 }

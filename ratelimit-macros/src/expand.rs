@@ -169,7 +169,7 @@ impl Expansion<'_> {
         });
         let limits: Vec<_> = limits.collect();
         let constant = limits.iter().position(Result::is_ok)?;
-        let LimitSource::Constant(LimitConstant { path, .. }) = &charges[constant].limit else {
+        let LimitSource::Constant(LimitConstant { path }) = &charges[constant].limit else {
             return None;
         };
         let name = LitStr::new("limit", hygienic()).into_token_stream();
@@ -233,23 +233,23 @@ impl Expansion<'_> {
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
-        self.with_policy(tokens, lease.as_ref())
-    }
-
-    /// The limit of a constant, with the policy of the attribute.
-    fn constant(&self, LimitConstant { path, lease }: &LimitConstant) -> TokenStream {
-        let rt = &self.rt;
-        let limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
-        let limit = self.with_policy(limit, lease.as_ref());
-        quote_spanned!(hygienic()=> const { &#limit })
-    }
-
-    fn with_policy(&self, mut tokens: TokenStream, lease: Option<&Constant<u32>>) -> TokenStream {
-        let rt = &self.rt;
         if let Some(Constant { expr, .. }) = lease {
             let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
             tokens = spanned_at(expr, call);
         }
+        self.with_policy(tokens)
+    }
+
+    /// The limit of a constant, with the policy of the attribute.
+    fn constant(&self, LimitConstant { path }: &LimitConstant) -> TokenStream {
+        let rt = &self.rt;
+        let limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
+        let limit = self.with_policy(limit);
+        quote_spanned!(hygienic()=> const { &#limit })
+    }
+
+    fn with_policy(&self, mut tokens: TokenStream) -> TokenStream {
+        let rt = &self.rt;
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());
         if let Some(scope) = scope {

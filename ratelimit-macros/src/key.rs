@@ -2,7 +2,6 @@
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
-use syn::parse::Parser;
 use syn::{Expr, Lit, LitStr, Member};
 
 use crate::diagnostics::{closest, quoted};
@@ -28,6 +27,9 @@ pub(crate) enum KeyPiece {
 
 /// The most elements of a tuple for which the runtime implements its `Key` trait.
 const LONGEST_TUPLE: usize = 8;
+
+/// The keywords that have no raw form.
+const PATH_WORDS: [&str; 5] = ["self", "Self", "super", "crate", "_"];
 
 impl Key {
     /// Reads a key. Without a function, the names of arguments are not checked.
@@ -90,8 +92,11 @@ pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
     let pieces = parts.into_iter().map(|part| match part {
         FormatPart::Text(part) => Ok(KeyPiece::Text(LitStr::new(&part, text.span()))),
         FormatPart::Placeholder(placeholder) => {
-            let mut variable = Ident::parse_any.parse_str(&placeholder.root)?;
-            variable.set_span(text.span());
+            let name = placeholder.root.trim_start_matches("r#");
+            // `{type}` is the variable `r#type`, as for the attribute.
+            let is_plain = syn::parse_str::<Ident>(name).is_ok() || PATH_WORDS.contains(&name);
+            let new = if is_plain { Ident::new } else { Ident::new_raw };
+            let variable = new(name, text.span());
             resolve(&placeholder, &variable, text.span())
         }
     });

@@ -33,3 +33,16 @@ impl Parse for KeyInput {
         if input.is_empty() { Ok(Self { runtime, format }) } else { Err(input.error(expected)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_word_can_be_a_variable() {
+        for word in
+            ["id", "type", "r#type", "match", "self", "Self", "super", "crate", "_", "union"]
+        {
+            let tokens = format!("[runtime] \"{{{word}}}\"").parse().expect("tokens");
+            let _ = super::expand_key(tokens).to_string();
+        }
+    }
+}

@@ -251,8 +251,9 @@ mod words;
 ///
 /// `limit = LOGIN` takes the limit from a constant of type `Limit`. Code elsewhere can then peek at
 /// the same counts, reset them, or give units back. The constant replaces `period`, `threshold`,
-/// `algo`, `burst`, `align` and `name`. The other arguments can stand beside it: `scope`,
-/// `on_error`, `shadow`, `wait` and `lease` override those of the constant.
+/// `algo`, `burst`, `align`, `lease` and `name`. The other arguments can stand beside it: `scope`,
+/// `on_error`, `shadow` and `wait` override those of the constant. With another `scope`, and with a
+/// `wait` on a constant with a lease, the calls are counted elsewhere than those of the constant.
 ///
 /// ```
 /// # use ratelimit_runtime::{Limit, Rejection, key, rate_limit};

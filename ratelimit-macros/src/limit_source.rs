@@ -6,8 +6,8 @@ use syn::{Expr, ExprPath, Lit};
 use crate::args::Args;
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::ReportedError;
-use crate::limit::{self, Limit};
-use crate::values::{Constant, as_literal, as_path};
+use crate::limit::Limit;
+use crate::values::{as_literal, as_path};
 use crate::words::Word;
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
@@ -19,7 +19,6 @@ pub(crate) enum LimitSource {
 /// `limit = PATH`.
 pub(crate) struct LimitConstant {
     pub(crate) path: ExprPath,
-    pub(crate) lease: Option<Constant<u32>>,
 }
 
 impl LimitSource {
@@ -27,7 +26,6 @@ impl LimitSource {
         let Some(path) = args.optional(ArgumentName::Limit, read_path) else {
             return Limit::validate(args).map(Self::Arguments);
         };
-        let lease = args.optional(ArgumentName::Lease, limit::read_lease).transpose();
         let path = path?;
         let mut is_alone = Ok(());
         for name in ArgumentName::ALL.iter().filter(|name| describes_the_limit(**name)) {
@@ -40,7 +38,7 @@ impl LimitSource {
             }
         }
         is_alone?;
-        Ok(Self::Constant(LimitConstant { path, lease: lease? }))
+        Ok(Self::Constant(LimitConstant { path }))
     }
 
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
@@ -54,7 +52,12 @@ impl LimitSource {
 
 /// Whether a constant contains what the argument says.
 fn describes_the_limit(name: ArgumentName) -> bool {
-    name == ArgumentName::Name || name.place() == Place::OneLimit && name != ArgumentName::Limit
+    match name {
+        ArgumentName::Limit => false,
+        // Leased units can be counted elsewhere, where code that names the constant would not find them.
+        ArgumentName::Name | ArgumentName::Lease => true,
+        other => other.place() == Place::OneLimit,
+    }
 }
 
 fn read_path(expr: &Expr) -> syn::Result<ExprPath> {

@@ -47,6 +47,9 @@ async fn a_function_observes_each_rejected_call() {
         let parts = [Part::new(&WIDE, &other, 1), Part::new(&LOGIN, &KEY, 1)];
         assert!(limiter.check_all(&parts).await.is_err());
         assert!(limiter.check(&LOGIN.wait(Duration::from_secs(1)), KEY, 1).await.is_err());
+        // Of two keys of one limit, the one that rejects.
+        let parts = [Part::new(&LOGIN, &"free", 1), Part::new(&LOGIN, &KEY, 1)];
+        assert!(limiter.check_all(&parts).await.is_err());
         assert!(limiter.peek(&LOGIN, KEY, 1).await.is_ok());
         assert_eq!(
             *calls.lock().expect("no panic"),
@@ -55,6 +58,7 @@ async fn a_function_observes_each_rejected_call() {
                 "login alice@example.org: limited 0",
                 "login (acme):(7): cost 2",
                 "login alice@example.org: limited 0, a shadow",
+                "login alice@example.org: limited 0",
                 "login alice@example.org: limited 0",
                 "login alice@example.org: limited 0",
             ]
@@ -89,9 +93,17 @@ async fn events_contain_keys_if_the_application_allows_it() {
     let server = Server::start();
     for builder in [RateLimiter::builder(), server.builder()] {
         let limiter = builder.clone().log_keys(true).build().expect("valid settings");
+        assert_eq!(logged(limiter.clone()).await, [KEY, "bob"]);
+        let forged = raw_events_of(async {
+            let _ = limiter.check(&LOGIN, "a\nWARN forged", 2).await;
+        });
+        assert!(forged.await[0].contains(r"key=a\nWARN forged cost"), "one line");
+        // The secret stays when the texts are turned off.
+        let both = builder.log_hash_secret("0123456789abcdef").log_keys(true);
+        let limiter = both.clone().build().expect("valid settings");
         assert_eq!(logged(limiter).await, [KEY, "bob"]);
-        let limiter = builder.log_keys(true).log_keys(false).build().expect("valid settings");
-        assert!(logged(limiter).await.iter().all(|key| key.len() == 16));
+        let limiter = both.log_keys(false).build().expect("valid settings");
+        assert_eq!(logged(limiter).await, ["656290f3f8eb0450", "c981f0623f4d65b4"]);
     }
 }
 

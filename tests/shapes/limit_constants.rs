@@ -36,6 +36,11 @@ async fn reaches_the_counts_of_a_function() {
     assert!(!limiter.reset(&LOGIN, "1:\"a:b\"").await.expect("embedded"));
 }
 
+#[rate_limit(limit = LOGIN, key = "{type}")]
+async fn by_keyword(r#type: u8) -> Option<u8> {
+    Some(r#type)
+}
+
 struct Mailer;
 
 impl Mailer {
@@ -82,6 +87,10 @@ async fn several(user: u8) -> Result<(), Rejection> {
 
 async fn run() {
     reaches_the_counts_of_a_function().await;
+    assert_eq!(by_keyword(3).await, Some(3));
+    let r#type = 3;
+    let of_keyword = ratelimit_runtime::current().expect("the limiter of the scope");
+    assert!(of_keyword.reset(&LOGIN, key!("{type}")).await.expect("embedded"));
     assert_eq!((Mailer.send(1).await, Mailer.send(1).await), (Some(1), None));
     assert_eq!(Mailer.send(2).await, Some(2));
     assert_eq!((generic::<Mailer>().await, generic::<Mailer>().await), (Some(()), None));

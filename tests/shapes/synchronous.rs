@@ -40,6 +40,21 @@ fn several(id: u8) -> usize {
     usize::from(id) - usize::from(id)
 }
 
+const PATIENT: Limit = Limit::fixed("patient", 1, HOUR).wait(HOUR);
+const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
+
+/// Constants with a `wait`: a function that is not async does not wait.
+#[rate_limit(limit(limit = PATIENT, key = id), limit(limit = PATIENT), scope = "process")]
+fn impatient(id: u8) -> Result<u8, Rejection> {
+    Ok(id)
+}
+
+#[test]
+fn calls_do_not_wait_without_a_runtime() {
+    assert_eq!(impatient(1), Ok(1));
+    assert!(matches!(impatient(1), Err(Rejection::Limited { .. })));
+}
+
 #[tokio::test]
 async fn functions_that_are_not_async_are_limited() {
     let run = async {

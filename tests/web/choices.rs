@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest, RequestLimits, TextResponse};
-use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::{get, request};
 
 use crate::{MINUTE, reported, serve, timed};
@@ -92,6 +92,16 @@ fn lets_the_application_choose_the_limits_of_each_request() {
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
     let unlimited = get(server.address, "/free", &[]);
     assert_eq!((unlimited.status, unlimited.header("ratelimit-policy")), (200, None));
+    // A limit that was not decided is in the policy, as one of `.limit(..)`.
+    let closed = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let closed = closed.deadline(5 * MINUTE).build().expect("a URL");
+    let closed = RateLimitLayer::new().limits(by_plan).limiter(closed);
+    let closed = serve(app().layer(closed), &limiter);
+    let undecided = get(closed.address, "/plain", &["x-api-key: free"]);
+    assert_eq!(
+        (undecided.status, undecided.header("ratelimit-policy")),
+        (503, Some(r#""free";q=1;w=60"#))
+    );
     // Several limits are decided together: the third write is rejected, and takes no unit of the plan.
     let write = || request(server.address, "POST", "/plain", &["x-api-key: paid-2"], &[]).status;
     assert_eq!((write(), write(), write()), (405, 405, 429));
@@ -121,8 +131,11 @@ fn lets_the_body_see_the_request_and_set_the_status() {
     let layer = RateLimitLayer::new().rejection_body(body);
     let layered = layer.clone().limit(Limit::fixed("layered", 1, MINUTE), |_: &_| ());
     let layered = serve(app().layer(layered.limiter(limiter.clone())), &limiter);
-    let handled = serve(app().layer(layer), &limiter);
-    for (server, path) in [(layered, "/plain"), (handled, "/handled")] {
+    let handled = serve(app().layer(layer.clone()), &limiter);
+    // An inner layer has the body of the outer one, if it sets none.
+    let inner = RateLimitLayer::new().limit(Limit::fixed("inner", 1, MINUTE), |_: &_| ());
+    let inner = serve(app().layer(inner.limiter(limiter.clone())).layer(layer), &limiter);
+    for (server, path) in [(layered, "/plain"), (handled, "/handled"), (inner, "/plain")] {
         let ask = || get(server.address, &format!("{path}?a=b"), &["x-request-id: 7"]);
         assert_eq!(ask().status, 200);
         let rejected = ask();

@@ -89,7 +89,7 @@ impl Check {
     pub(super) fn judged(report: Report, labels: &[LimitLabel], reply: &Reply) -> Self {
         count_others(&report, labels, Ok(reply));
         let index = hardest(&reply.outcomes);
-        Self::decided(report, &labels[index], &reply.outcomes[index], reply.source)
+        Self::decided(report.about(index), &labels[index], &reply.outcomes[index], reply.source)
     }
 
     /// Creates the check of a call that was decided, and that nothing observes.
@@ -116,8 +116,9 @@ impl Check {
         Self(CheckStage::Pending(Box::pin(async move {
             let reply = decide().await;
             count_others(&report, &labels, reply.as_ref());
-            let (label, result) = judge(&labels, reply);
-            report.end(label, &result);
+            let (index, result) = judge(&labels, reply);
+            let label = &labels[index];
+            report.about(index).end(label, &result);
             apply_shadow(label, result, false)
         })))
     }

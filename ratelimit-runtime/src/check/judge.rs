@@ -9,21 +9,21 @@ use crate::reply::{Decision, Rejection, StoreError};
 use crate::report::{PartEnd, Report};
 use crate::store::Reply;
 
-/// Returns the limit that the result reports, and the result before a shadow admits the call. `labels` are in the
-/// order of the request, and not empty.
+/// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are in
+/// the order of the request, and not empty.
 pub(super) fn judge(
     labels: &[LimitLabel],
     reply: Result<Reply, StoreError>,
-) -> (&LimitLabel, Result<Decision, Rejection>) {
+) -> (usize, Result<Decision, Rejection>) {
     match reply {
         Ok(reply) => {
             let index = hardest(&reply.outcomes);
             let (label, outcome) = (&labels[index], &reply.outcomes[index]);
             let decision = Decision::new(label.capacity, outcome, reply.source);
             let rejected = || Rejection::limited_by(label, decision);
-            (label, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
+            (index, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
         }
-        Err(error) => (&labels[0], Err(Rejection::unavailable_by(&labels[0], error))),
+        Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
     }
 }
 

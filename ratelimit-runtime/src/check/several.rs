@@ -43,7 +43,7 @@ impl Checker {
         let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
         if let Some(index) = too_large {
             let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);
-            return Check::rejected(Some(report), labels[index].clone(), rejection);
+            return Check::rejected(Some(report.about(index)), labels[index].clone(), rejection);
         }
         let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));
         if let Some(wait) = first.max_wait() {

@@ -53,7 +53,11 @@ pub fn check_now(limit: &'static Limit, key: impl Key, cost: u32) -> Result<(), 
 /// The rejection of the call.
 pub fn check_all_now(parts: &[UnsyncPart<'_>]) -> Result<(), Rejection> {
     let label = || parts.first().map_or_else(LimitLabel::unnamed, |part| part.limit.label());
-    check_all(parts).now(label)
+    let limits: Vec<_> = parts.iter().map(|part| part.limit.clone().without_wait()).collect();
+    let parts = parts.iter().zip(&limits);
+    let parts: Vec<_> =
+        parts.map(|(part, limit)| UnsyncPart::unsync(limit, part.key, part.cost)).collect();
+    check_all(&parts).now(label)
 }
 
 /// Starts the check of a call against several limits.

@@ -12,7 +12,7 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
 use crate::reply::BuildError;
-use crate::report::{LogSecret, LoggedKeys, RejectedCall, ReportSettings};
+use crate::report::{LogSecret, RejectedCall, ReportSettings};
 use crate::store::SharedStore;
 use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
@@ -188,7 +188,7 @@ impl Builder {
     /// Sets whether `tracing` events of rejections contain the text of the key, and not a hash of it; `false` unless set.
     /// A key can be personal: an address, a user, an API key.
     pub fn log_keys(mut self, enabled: bool) -> Self {
-        self.reports.logged_keys = if enabled { LoggedKeys::Text } else { LoggedKeys::Hash };
+        self.reports.logs_keys = enabled;
         self
     }
 
@@ -196,7 +196,7 @@ impl Builder {
     /// Processes with the same secret have the same hash for a key. Who knows the secret can test guesses of a key, so
     /// keep it like a password; use 16 random bytes or more.
     pub fn log_hash_secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.reports.logged_keys = LoggedKeys::SharedHash(LogSecret::new(secret.as_ref()));
+        self.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
         self
     }
 

@@ -211,8 +211,8 @@ impl RateLimiter {
     }
 
     /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the store
-    /// had a count of the key: `false` means that the key was not used, that its count has expired, or that `limit` or
-    /// `key` is another one than that of the calls.
+    /// had a count of the key: `false` means that the key was not used for a while, or that `limit` or `key` is another
+    /// one than that of the calls. The store can still have a count that has expired.
     ///
     /// ```
     /// use std::time::Duration;

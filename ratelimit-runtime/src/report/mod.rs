@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) use self::metrics::{Started, describe, keys_changed, wait_ended, wait_started};
 pub use self::settings::RejectedCall;
 use self::settings::RejectionHook;
-pub(crate) use self::settings::{LogSecret, LoggedKeys, ReportSettings};
+pub(crate) use self::settings::{LogSecret, ReportSettings};
 pub(crate) use self::trace::is_traced;
 use self::trace::{KeyTrace, TracedKey};
 use crate::key::{Key, KeyId};
@@ -73,7 +73,7 @@ impl Report {
         let is_logged = keys.clone().any(is_traced);
         if is_logged || settings.on_rejected.is_some() {
             let traced = |(terms, key_id, _, key): (&Terms, _, _, &K)| {
-                (terms.name().clone(), TracedKey::new(settings, is_logged, terms, key_id, key))
+                TracedKey::new(settings, is_logged, terms, key_id, key)
             };
             self.keys = KeyTrace::Many(keys.map(traced).collect());
             self.on_rejected.clone_from(&settings.on_rejected);
@@ -93,6 +93,12 @@ impl Report {
         }
     }
 
+    /// Reports the limit with this index.
+    pub(crate) fn about(mut self, index: usize) -> Self {
+        self.keys.choose(index);
+        self
+    }
+
     /// Counts a limit of a check that reports another limit.
     pub(crate) fn count_part(&self, label: &LimitLabel, part: PartEnd) {
         metrics::record_part(&self.started, label, part);
@@ -103,8 +109,8 @@ impl Report {
         if let Err(rejection) = result {
             emit(rejection, label.shadow, &self.keys);
             if let Some(on_rejected) = &self.on_rejected {
-                let key = self.keys.text(&label.name);
-                on_rejected(&RejectedCall { rejection, key, is_shadow: label.shadow });
+                let (key, is_shadow) = (self.keys.text(), label.shadow);
+                on_rejected(&RejectedCall { rejection, key, is_shadow });
             }
         }
         log_for_request(label, result);
@@ -227,28 +233,28 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
     match rejection {
         Rejection::Limited { name, decision, .. } if shadow => tracing::info!(
             limit = name.as_str(),
-            key = keys.of(name),
+            key = keys.logged(),
             retry_after = ?decision.retry_after,
             source = source_name(Some(decision.source)),
             "would be rejected"
         ),
         Rejection::Limited { name, decision, .. } => tracing::debug!(
             limit = name.as_str(),
-            key = keys.of(name),
+            key = keys.logged(),
             retry_after = ?decision.retry_after,
             source = source_name(Some(decision.source)),
             "rejected"
         ),
         Rejection::CostExceedsCapacity { name, cost, capacity } if shadow => tracing::info!(
             limit = name.as_str(),
-            key = keys.of(name),
+            key = keys.logged(),
             cost,
             capacity,
             "would be rejected: the cost exceeds the capacity"
         ),
         Rejection::CostExceedsCapacity { name, cost, capacity } => tracing::info!(
             limit = name.as_str(),
-            key = keys.of(name),
+            key = keys.logged(),
             cost,
             capacity,
             "rejected: the cost exceeds the capacity"

@@ -10,23 +10,14 @@ use crate::reply::Rejection;
 #[derive(Clone, Default)]
 pub(crate) struct ReportSettings {
     pub(crate) on_rejected: Option<RejectionHook>,
-    pub(crate) logged_keys: LoggedKeys,
+    /// Whether events contain the texts of keys.
+    pub(crate) logs_keys: bool,
+    /// The secret of the hashes of keys; `None`: a random one of the process.
+    pub(crate) log_secret: Option<LogSecret>,
 }
 
 /// Observes a rejected call.
 pub(crate) type RejectionHook = Arc<dyn Fn(&RejectedCall<'_>) + Send + Sync>;
-
-/// How events name keys.
-#[derive(Clone, Copy, Default)]
-pub(crate) enum LoggedKeys {
-    /// By a hash under a secret of the process.
-    #[default]
-    Hash,
-    /// By a hash under a secret that processes share.
-    SharedHash(LogSecret),
-    /// By their texts.
-    Text,
-}
 
 /// A secret for hashes in events, from the bytes that the application sets.
 #[derive(Clone, Copy)]
@@ -67,8 +58,8 @@ impl<'a> RejectedCall<'a> {
         self.rejection.name()
     }
 
-    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. Values are escaped as
-    /// [`Key`](crate::Key) says.
+    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. Bytes that are not UTF-8 are
+    /// replaced. Clients can choose keys: escape the text for its destination.
     #[must_use]
     pub fn key(&self) -> &'a str {
         self.key

@@ -2,7 +2,7 @@
 //! a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test guesses of
 //! the key. The application can choose the secret, or have the keys themselves in the events.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -10,16 +10,17 @@ use once_cell::sync::Lazy;
 use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
-use super::settings::{LoggedKeys, ReportSettings};
+use super::settings::ReportSettings;
 use crate::key::{Key, KeyId, KeyWriter};
-use crate::limit::{Name, Terms};
+use crate::limit::Terms;
 
 /// The keys of a check.
 pub(super) enum KeyTrace {
     /// Nothing observes the keys.
     None,
     One(TracedKey),
-    Many(Vec<(Name, TracedKey)>),
+    /// The keys of several limits, in their order.
+    Many(Vec<TracedKey>),
 }
 
 /// A key, as events name it, and its text.
@@ -37,21 +38,30 @@ pub(super) enum LoggedKey {
 }
 
 impl KeyTrace {
-    /// Returns the key of the limit `name` for an event.
-    pub(super) fn of(&self, name: &Name) -> Option<DisplayValue<LoggedKey>> {
-        self.traced(name)?.logged.clone().map(display)
+    /// Returns the key for an event.
+    pub(super) fn logged(&self) -> Option<DisplayValue<LoggedKey>> {
+        self.key()?.logged.clone().map(display)
     }
 
-    /// Returns the text of the key of the limit `name`; empty if it is not known.
-    pub(super) fn text(&self, name: &Name) -> &str {
-        self.traced(name).and_then(|key| key.text.as_deref()).unwrap_or_default()
+    /// Returns the text of the key; empty if it is not known.
+    pub(super) fn text(&self) -> &str {
+        self.key().and_then(|key| key.text.as_deref()).unwrap_or_default()
     }
 
-    fn traced(&self, name: &Name) -> Option<&TracedKey> {
+    /// Keeps the key of one limit.
+    pub(super) fn choose(&mut self, index: usize) {
+        if let Self::Many(keys) = self
+            && index < keys.len()
+        {
+            *self = Self::One(keys.swap_remove(index));
+        }
+    }
+
+    fn key(&self) -> Option<&TracedKey> {
         match self {
             Self::None => None,
             Self::One(key) => Some(key),
-            Self::Many(keys) => keys.iter().find(|(known, _)| known == name).map(|(_, key)| key),
+            Self::Many(keys) => keys.first(),
         }
     }
 }
@@ -75,12 +85,12 @@ impl TracedKey {
         key_id: KeyId,
         key: &K,
     ) -> Self {
-        let needs_text = settings.on_rejected.is_some()
-            || is_logged && !matches!(settings.logged_keys, LoggedKeys::Hash);
+        let ReportSettings { on_rejected, logs_keys, log_secret } = settings;
+        let needs_text = on_rejected.is_some() || is_logged && (*logs_keys || log_secret.is_some());
         let text = needs_text.then(|| text_of(key));
-        let logged = is_logged.then(|| match (settings.logged_keys, &text) {
-            (LoggedKeys::SharedHash(secret), Some(text)) => LoggedKey::Hash(secret.hash(text)),
-            (LoggedKeys::Text, Some(text)) => LoggedKey::Text(Arc::clone(text)),
+        let logged = is_logged.then(|| match (&text, log_secret) {
+            (Some(text), _) if *logs_keys => LoggedKey::Text(Arc::clone(text)),
+            (Some(text), Some(secret)) => LoggedKey::Hash(secret.hash(text)),
             _ => LoggedKey::Hash(hash_in_process(terms, key_id)),
         });
         Self { logged, text }
@@ -104,7 +114,11 @@ impl fmt::Display for LoggedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hash(hash) => write!(f, "{hash:016x}"),
-            Self::Text(text) => f.write_str(text),
+            // A key can be of a client, which must not write lines of the log.
+            Self::Text(text) => text.chars().try_for_each(|character| match character {
+                control if control.is_control() => write!(f, "{}", control.escape_default()),
+                other => f.write_char(other),
+            }),
         }
     }
 }

@@ -101,8 +101,8 @@ impl RateLimits {
     }
 
     /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
-    /// `choose` returns an error, the request is not handled, and the error is the response. The limits of the request
-    /// are decided together.
+    /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
+    /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
     ///
     /// ```
     /// use std::time::Duration;

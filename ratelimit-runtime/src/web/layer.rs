@@ -107,8 +107,11 @@ impl RateLimitLayer {
     /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
     ///
     /// let layer = RateLimitLayer::new().rejection_body(|request: &RejectedRequest<'_>| {
-    ///     let id = request.header("x-request-id").unwrap_or("none");
-    ///     ("text/html", format!("<h1>{}</h1><p>Request {id}</p>", request.rejection()))
+    ///     let title = match request.header("accept-language") {
+    ///         Some(language) if language.starts_with("de") => "Zu viele Anfragen",
+    ///         _ => "Too many requests",
+    ///     };
+    ///     ("text/html", format!("<h1>{title}</h1>"))
     /// });
     /// ```
     #[must_use]
@@ -148,8 +151,8 @@ impl<F> RateLimitLayer<F> {
     }
 
     /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
-    /// `choose` returns an error, the request is not handled, and the error is the response. The limits of the request
-    /// are decided together.
+    /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
+    /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
     ///
     /// ```
     /// use std::time::Duration;

@@ -157,12 +157,19 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     /// Starts the check of a request that has arrived. If this process decides, the decision is made at once, unless
     /// the call waits. A call to Redis is sent when the check is polled.
     pub(crate) fn start(&self, request: &R) -> (RequestScope, Admission) {
+        let (body, head) = match &self.body {
+            Some(body) => (Some(Arc::clone(body)), Some(request.head())),
+            // The body that an outer layer has set.
+            None => {
+                FACTS.try_with(|outer| (outer.body.clone(), outer.head.clone())).unwrap_or_default()
+            }
+        };
         let facts = RequestFacts {
             prefers_json: prefers_json(request.accept()),
             #[cfg(feature = "tower")]
             is_grpc: request.is_grpc(),
-            body: self.body.clone(),
-            head: self.body.as_ref().map(|_| request.head()),
+            body,
+            head,
         };
         if self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
             return (RequestScope { log: RequestLog::default(), facts }, Admission::Admitted);

@@ -6,6 +6,7 @@ use crate::check::{Check, Part};
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
+use crate::report;
 
 /// The limits of one request: see [`limits`](super::RateLimitLayer::limits). They are decided together, all or nothing.
 #[derive(Default)]
@@ -23,7 +24,10 @@ impl RequestLimits {
     pub(super) fn check(&self, limiter: &RateLimiter) -> Option<Check> {
         match &*self.charges {
             [] => None,
-            [(limit, key, cost)] => Some(limiter.check(limit, key, *cost)),
+            [(limit, key, cost)] => {
+                report::expect(limit);
+                Some(limiter.check(limit, key, *cost))
+            }
             charges => {
                 let parts = charges.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost));
                 Some(limiter.check_all(&parts.collect::<Vec<_>>()))

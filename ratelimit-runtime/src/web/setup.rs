@@ -58,7 +58,8 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
             let (name, choice) = (other.name(), choice(other));
             tracing::warn!(
                 "a request came {peer}, a trusted proxy, without `{expected}` but with `{name}`, so all clients behind it \
-                 share one key: if the proxy writes that header, write `{choice}`"
+                 share one key: if the proxy writes that header itself, and does not pass on what clients send, \
+                 write `{choice}`"
             );
         } else {
             tracing::warn!(

@@ -10,7 +10,8 @@
 /// assert_eq!(plain, TextResponse::new("text/plain; charset=utf-8", "send an API key").status(401));
 /// ```
 ///
-/// Over gRPC, the text is the message of a status: 400 is `INVALID_ARGUMENT`, 401 is `UNAUTHENTICATED`, 403 is
+/// Over gRPC, a rejection keeps the status of the rejection. Of a request without a key, the text is the message of a
+/// status: 400 is `INVALID_ARGUMENT`, 401 is `UNAUTHENTICATED`, 403 is
 /// `PERMISSION_DENIED`, 404 is `NOT_FOUND`, 429 is `RESOURCE_EXHAUSTED`, 503 is `UNAVAILABLE`, and others are `UNKNOWN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextResponse {

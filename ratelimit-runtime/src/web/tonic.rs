@@ -111,7 +111,9 @@ pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
         503 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    Status::new(code, response.body).into_http()
+    let mut response = Status::new(code, response.body).into_http();
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
+    response
 }
 
 /// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.

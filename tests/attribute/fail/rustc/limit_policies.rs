@@ -4,7 +4,6 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 const LOGIN: Limit = Limit::fixed("login", 1, SECOND);
 const WAITING: Limit = Limit::fixed("waiting", 1, SECOND).wait(SECOND);
-const LEASED: Limit = Limit::fixed("leased", 1, SECOND);
 
 #[rate_limit(limit(limit = LOGIN), limit(limit = WAITING))]
 async fn different_policies() -> Option<()> {
@@ -16,14 +15,8 @@ async fn one_policy() -> Option<()> {
     None
 }
 
-#[rate_limit(limit = LEASED, lease = 2)]
-async fn too_many_units() -> Option<()> {
-    None
-}
-
 #[tokio::main]
 async fn main() {
     let _ = different_policies().await;
     let _ = one_policy().await;
-    let _ = too_many_units().await;
 }
