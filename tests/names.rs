@@ -1,10 +1,9 @@
 //! Warnings about two functions that have the same name, so that they share a count by mistake.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
 
 use ratelimit_runtime::{RateLimiter, rate_limit};
-use tracing_subscriber::fmt::MakeWriter;
+use support::log::Log;
 
 struct Cat;
 struct Dog;
@@ -81,32 +80,10 @@ async fn greet<T: fmt::Debug>(_: T) -> Option<()> {
     Some(())
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn each_accidentally_shared_name_causes_one_warning() {
     let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.writer()).with_ansi(false).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let calls = async {
         for _ in 0..3 {
@@ -131,7 +108,7 @@ async fn each_accidentally_shared_name_causes_one_warning() {
         }
     };
     RateLimiter::embedded().scope(calls).await;
-    let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+    let log = log.text();
     let warnings: Vec<_> =
         log.lines().filter(|line| line.contains("two functions share the counts")).collect();
     assert_eq!(warnings.len(), 2, "{log}");

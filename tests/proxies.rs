@@ -2,11 +2,10 @@
 //! process.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 
 use http::Request;
 use ratelimit_runtime::web::{Clients, ProxyHeader};
-use tracing_subscriber::fmt::MakeWriter;
+use support::log::Log;
 
 /// Identifies the client of a request from `peer` with one header, twice. Returns the events.
 fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<String> {
@@ -20,13 +19,14 @@ fn events(clients: &Clients, peer: Option<&str>, header: Option<&str>) -> Vec<St
     }
     let request = request.body(()).expect("a request");
     let log = Log::default();
-    let format = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(log.clone());
+    let format =
+        tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(log.writer());
     tracing::subscriber::with_default(format.finish(), || {
         for _ in 0..2 {
             clients.identify(&request);
         }
     });
-    let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+    let text = log.text();
     text.lines().map(ToOwned::to_owned).collect()
 }
 
@@ -59,26 +59,4 @@ fn wrong_settings_are_reported_once_with_what_to_write() {
     let advice = "write `.header(ProxyHeader::XForwardedFor)`";
     let cloudflare = behind.clone().header(ProxyHeader::CfConnectingIp);
     once(&cloudflare, Some("10.0.0.1"), Some("x-forwarded-for"), advice);
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
 }

@@ -37,6 +37,8 @@ mod offset;
 mod policy;
 #[path = "../../ratelimit-macros/src/rewrite.rs"]
 mod rewrite;
+#[path = "../../ratelimit-macros/src/spans.rs"]
+mod spans;
 #[path = "../../ratelimit-macros/src/values.rs"]
 mod values;
 #[path = "../../ratelimit-macros/src/words.rs"]

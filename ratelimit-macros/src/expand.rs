@@ -4,7 +4,7 @@
 //! between, so the attribute does not change whether the future is `Send`. Paths are absolute and
 //! variables are hygienic, so the check and the body cannot see the names of each other.
 
-use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::punctuated::Pair;
@@ -18,6 +18,7 @@ use crate::limit::Limit;
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::offset::Offset;
 use crate::policy::Policy;
+use crate::spans::{hygienic, spanned_at};
 use crate::values::{Constant, unwrap_parens};
 use crate::words::Word;
 
@@ -380,26 +381,4 @@ fn borrow(expr: &Expr) -> Expr {
         mutability: None,
         expr: Box::new(expr),
     })
-}
-
-/// The span of the attribute. Variables with it and variables of the user cannot see each other.
-fn hygienic() -> Span {
-    Span::mixed_site()
-}
-
-/// The same call, with spans that make an error point from the first to the last token of `place`.
-fn spanned_at(place: &impl ToTokens, call: TokenStream) -> TokenStream {
-    let mut place = place.to_token_stream().into_iter();
-    let Some(first) = place.next() else {
-        return call;
-    };
-    let last = place.last().map_or(first.span(), |last| last.span());
-    let mut call: Vec<_> = call.into_iter().collect();
-    if let Some((arguments, path)) = call.split_last_mut() {
-        for tree in path {
-            tree.set_span(tree.span().located_at(first.span()));
-        }
-        arguments.set_span(arguments.span().located_at(last));
-    }
-    call.into_iter().collect()
 }

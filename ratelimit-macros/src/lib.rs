@@ -28,6 +28,7 @@ mod policy;
 mod rewrite;
 #[cfg(test)]
 mod snapshots;
+mod spans;
 mod values;
 mod words;
 

@@ -45,25 +45,24 @@ impl Policy {
             args.optional(ArgumentName::Wait, |expr| Constant::duration(ArgumentName::Wait, expr));
 
         // Reported at the argument that has no effect.
-        let reject = |name, message: &str| args.reject(name, message);
         if let Some(Ok(Scope::Process)) = scope {
             for name in [ArgumentName::OnError, ArgumentName::Lease] {
                 let message = format!(
                     "`{name}` has no effect with `scope = \"process\"`, which does not use Redis: \
                      remove one of the two"
                 );
-                reject(name, &message);
+                args.reject(name, &message);
             }
         }
         if let Some(Ok(true)) = shadow {
             let message = "`wait` has no effect with `shadow = true`, which rejects no call: \
                            remove one of the two";
-            reject(ArgumentName::Wait, message);
+            args.reject(ArgumentName::Wait, message);
         }
         if wait.is_some() {
             let message = "`lease` cannot be combined with `wait`, because leased units would be \
                            spent out of turn: remove one of the two";
-            reject(ArgumentName::Lease, message);
+            args.reject(ArgumentName::Lease, message);
         }
         Ok(Policy {
             scope: scope.transpose()?,

@@ -6,11 +6,9 @@ mod metrics;
 mod rejected_calls;
 mod startup;
 
-use std::sync::{Arc, Mutex};
-
 use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use support::log::Log;
 use support::server::Server;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// The key of the calls: no event and no label contains it.
 const KEY: &str = "alice@example.org";
@@ -36,28 +34,6 @@ impl TestLimiter {
     }
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 /// Returns the events of `calls`, each a line of level, message and fields. `#` replaces the hash of a key.
 async fn events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let masked = |event: String| match event.split_once(" key=") {
@@ -75,14 +51,14 @@ async fn raw_events_of(calls: impl Future<Output = ()>) -> Vec<String> {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
-        .with_writer(log.clone())
+        .with_writer(log.writer())
         .with_ansi(false)
         .without_time()
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
     calls.await;
     drop(guard);
-    let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("UTF-8");
+    let log = log.text();
     let ours = log.lines().filter(|line| line.contains("ratelimit_runtime::report"));
     ours.map(|line| line.replace("ratelimit_runtime::report: ", "").trim().to_owned()).collect()
 }

@@ -65,7 +65,7 @@ async fn generic<T: Limited>() -> Option<()> {
     Some(())
 }
 
-/// The policy of the attribute overrides that of the constant.
+/// The functions below set another policy than this constant.
 const SHADOWED: Limit = Limit::fixed("shadowed", 1, HOUR).shadow(true);
 
 #[rate_limit(limit = SHADOWED)]

@@ -4,6 +4,7 @@
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`http`]: a client that shows the bytes of a response.
+//! - [`log`]: a log in memory.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -16,6 +17,7 @@
 pub mod cluster;
 pub mod example;
 pub mod http;
+pub mod log;
 pub mod model;
 pub mod proxy;
 mod search;

@@ -157,9 +157,10 @@ impl Builder {
         self
     }
 
-    /// Calls `observe` with each rejected call, also with those that a [shadow](crate::Limit::shadow) admits: to log or
-    /// count who is limited. With several limits, it is the limit that rejects. The call waits for it, so it should be
-    /// quick. A check with invalid limits is not observed.
+    /// Calls `observe` with each rejected call, for instance to count who is limited. Calls that a
+    /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `observe` receives the limit
+    /// that the rejection names. The caller waits until `observe` returns, so keep it short. It is not called for a check
+    /// with invalid limits.
     ///
     /// ```
     /// use std::time::Duration;

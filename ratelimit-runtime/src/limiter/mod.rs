@@ -211,8 +211,8 @@ impl RateLimiter {
     }
 
     /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the store
-    /// had a count of the key: `false` means that the key was not used for a while, or that `limit` or `key` is another
-    /// one than that of the calls. The store can still have a count that has expired.
+    /// had a count of the key. `false` means that the key was not used for a while, or that calls use another limit or
+    /// another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
     ///
     /// ```
     /// use std::time::Duration;
