@@ -31,6 +31,8 @@ mod rejected;
 mod request_limits;
 #[cfg(feature = "tower")]
 mod response;
+#[cfg(feature = "tower")]
+mod service;
 mod setup;
 mod text_response;
 
@@ -47,11 +49,13 @@ pub mod tonic;
 pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
-pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
+pub use self::layer::RateLimitLayer;
 pub use self::rejected::RejectedRequest;
 pub use self::request_limits::RequestLimits;
 #[cfg(feature = "tonic")]
 pub use self::response::Grpc;
 #[cfg(feature = "tower")]
 pub use self::response::{Http, ResponseFormat};
+#[cfg(feature = "tower")]
+pub use self::service::{RateLimitService, ResponseFuture};
 pub use self::text_response::TextResponse;

@@ -1,5 +1,5 @@
 //! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
-//! turns into a response. Twin of the second half of `actix`.
+//! turns into a response. Twin of `actix::http` and of the responses in `actix`.
 
 use std::sync::Arc;
 

@@ -37,10 +37,11 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
+mod http;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,17 +49,13 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
-use actix_web::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
-};
-use actix_web::http::{Method, StatusCode, Uri};
-use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
-use super::address::sealed::RequestAccess;
 use super::address::{Client, Clients};
-use super::headers::{HeaderField, ResponseHeaders, joined};
-use super::middleware::{self, Admission, MiddlewareConfig, MiddlewareRequest};
-use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
+use super::middleware::{self, Admission, MiddlewareConfig};
+use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
 use super::request_limits::RequestLimits;
 use super::text_response::TextResponse;
 use crate::key::Key;
@@ -319,94 +316,4 @@ fn build(plain: RejectionResponse) -> HttpResponse {
 
 fn status_code(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
-}
-
-struct ActixHead {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-}
-
-impl RequestHead for ActixHead {
-    fn method(&self) -> &str {
-        self.method.as_str()
-    }
-
-    fn path(&self) -> &str {
-        self.uri.path()
-    }
-
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-}
-
-impl MiddlewareRequest for ServiceRequest {
-    type Headers = HeaderMap;
-
-    fn head(&self) -> Arc<dyn RequestHead> {
-        let (method, uri) = (self.method().clone(), self.uri().clone());
-        Arc::new(ActixHead { method, uri, headers: self.headers().clone() })
-    }
-
-    fn accept(&self) -> impl Iterator<Item = &[u8]> {
-        self.headers().get_all(ACCEPT).map(HeaderValue::as_bytes)
-    }
-}
-
-impl ResponseHeaders for HeaderMap {
-    type Value = HeaderValue;
-
-    fn value(text: String) -> Option<HeaderValue> {
-        HeaderValue::try_from(text).ok()
-    }
-
-    fn number(&self, field: HeaderField) -> Option<u32> {
-        self.get(field.as_str())?.to_str().ok()?.parse().ok()
-    }
-
-    fn set_number(&mut self, field: HeaderField, number: u32) {
-        self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
-    }
-
-    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
-        let name = HeaderName::from_static(field.as_str());
-        let line = if self.contains_key(&name) {
-            let lines = self.get_all(&name).map(HeaderValue::as_bytes);
-            HeaderValue::from_bytes(&joined(value.as_bytes(), lines)).unwrap_or(value)
-        } else {
-            value
-        };
-        self.insert(name, line);
-    }
-}
-
-impl RequestAccess for HttpRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.peer_addr().map(|address| address.ip())
-    }
-
-    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
-    }
-
-    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-        let extensions = self.extensions();
-        let of_application = || self.app_data::<web::Data<Clients>>().map(|clients| &***clients);
-        work(extensions.get().or_else(of_application))
-    }
-}
-
-impl RequestAccess for ServiceRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.request().peer()
-    }
-
-    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.request().lines(name)
-    }
-
-    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
-        self.request().with_clients(work)
-    }
 }

@@ -1,0 +1,105 @@
+//! What the middleware reads of requests and writes to the headers of responses, in the types of actix-web.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix_web::dev::ServiceRequest;
+use actix_web::http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
+use actix_web::http::{Method, Uri};
+use actix_web::{HttpMessage, HttpRequest, web};
+
+use crate::web::address::Clients;
+use crate::web::address::sealed::RequestAccess;
+use crate::web::headers::{HeaderField, ResponseHeaders, joined};
+use crate::web::middleware::MiddlewareRequest;
+use crate::web::rejected::RequestHead;
+
+struct ActixHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl RequestHead for ActixHead {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+impl MiddlewareRequest for ServiceRequest {
+    type Headers = HeaderMap;
+
+    fn head(&self) -> Arc<dyn RequestHead> {
+        let (method, uri) = (self.method().clone(), self.uri().clone());
+        Arc::new(ActixHead { method, uri, headers: self.headers().clone() })
+    }
+
+    fn accept(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers().get_all(ACCEPT).map(HeaderValue::as_bytes)
+    }
+}
+
+impl ResponseHeaders for HeaderMap {
+    type Value = HeaderValue;
+
+    fn value(text: String) -> Option<HeaderValue> {
+        HeaderValue::try_from(text).ok()
+    }
+
+    fn number(&self, field: HeaderField) -> Option<u32> {
+        self.get(field.as_str())?.to_str().ok()?.parse().ok()
+    }
+
+    fn set_number(&mut self, field: HeaderField, number: u32) {
+        self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
+    }
+
+    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+        let name = HeaderName::from_static(field.as_str());
+        let line = if self.contains_key(&name) {
+            let lines = self.get_all(&name).map(HeaderValue::as_bytes);
+            HeaderValue::from_bytes(&joined(value.as_bytes(), lines)).unwrap_or(value)
+        } else {
+            value
+        };
+        self.insert(name, line);
+    }
+}
+
+impl RequestAccess for HttpRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer_addr().map(|address| address.ip())
+    }
+
+    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.headers().get_all(name).map(HeaderValue::as_bytes)
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        let extensions = self.extensions();
+        let of_application = || self.app_data::<web::Data<Clients>>().map(|clients| &***clients);
+        work(extensions.get().or_else(of_application))
+    }
+}
+
+impl RequestAccess for ServiceRequest {
+    fn peer(&self) -> Option<IpAddr> {
+        self.request().peer()
+    }
+
+    fn lines(&self, name: &'static str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.request().lines(name)
+    }
+
+    fn with_clients<T>(&self, work: impl FnOnce(Option<&Clients>) -> T) -> T {
+        self.request().with_clients(work)
+    }
+}
