@@ -9,8 +9,6 @@ use std::cell::RefCell;
 use std::mem;
 use std::time::Duration;
 
-use tokio::task::futures::TaskLocalFuture;
-
 use crate::limit::{Limit, Name, Quota};
 use crate::reply::{Decision, Source};
 use crate::sticky::StickyFlag;
@@ -22,17 +20,10 @@ tokio::task_local! {
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
 static WAS_OPENED: StickyFlag = StickyFlag::new();
 
-/// A future with a log that is open while the future is polled.
-pub(crate) type LoggedFuture<F> = TaskLocalFuture<RefCell<RequestLog>, F>;
-
-/// The number of limits that a log holds without an allocation.
-const INLINE: usize = 2;
-
 /// The limits of one request, in the order of their first check, each with its latest decision.
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog {
-    inline: [Option<LoggedLimit>; INLINE],
-    rest: Vec<LoggedLimit>,
+    limits: Vec<LoggedLimit>,
 }
 
 /// A limit that applies to the request.
@@ -55,11 +46,11 @@ pub(crate) struct LoggedDecision {
 
 impl RequestLog {
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
-        self.inline.iter().flatten().chain(&self.rest)
+        self.limits.iter()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inline[0].is_none()
+        self.limits.is_empty()
     }
 
     /// Adds a limit that has not decided yet. Skips a shadow, because clients must not observe it.
@@ -82,12 +73,10 @@ impl RequestLog {
 
     fn add(&mut self, limit: LoggedLimit) {
         let is_same = |known: &&mut LoggedLimit| known.identity() == limit.identity();
-        if let Some(known) = self.inline.iter_mut().flatten().chain(&mut self.rest).find(is_same) {
+        if let Some(known) = self.limits.iter_mut().find(is_same) {
             known.decision = limit.decision.or(known.decision);
-        } else if let Some(free) = self.inline.iter_mut().find(|place| place.is_none()) {
-            *free = Some(limit);
         } else {
-            self.rest.push(limit);
+            self.limits.push(limit);
         }
     }
 
@@ -99,12 +88,6 @@ impl RequestLog {
             *self = CURRENT.with(RefCell::take);
             result
         })
-    }
-
-    /// Records the checks that end while `future` is polled.
-    pub(crate) fn scope<F: Future>(self, future: F) -> LoggedFuture<F> {
-        WAS_OPENED.set();
-        CURRENT.scope(RefCell::new(self), future)
     }
 }
 
@@ -134,7 +117,7 @@ pub(crate) fn whole_seconds(span: Duration) -> u32 {
 
 /// Returns whether a log is open in this task.
 #[inline]
-pub(super) fn is_open() -> bool {
+pub(crate) fn is_open() -> bool {
     WAS_OPENED.is_set() && CURRENT.try_with(|_| ()).is_ok()
 }
 

@@ -3,30 +3,26 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-
-use tokio::task::futures::TaskLocalFuture;
+use std::task::{Context, Poll};
 
 use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, ResponseHeaders};
+use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_limits::RequestLimits;
 use super::text_response::TextResponse;
 use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::limiter::{self, RateLimiter};
-use crate::reply::{Rejection, Source, StoreError};
-use crate::report::request_log::{self, LoggedFuture, LoggedLimit, RequestLog};
+use crate::limiter::RateLimiter;
+use crate::reply::Rejection;
+use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
 tokio::task_local! {
     /// Set while a handler runs, together with the log of its request.
     static FACTS: RequestFacts;
 }
-
-/// A handler that runs with the log and the facts of its request. `take_value` returns the log.
-pub(crate) type HandlerFuture<F> = LoggedFuture<TaskLocalFuture<RequestFacts, F>>;
 
 /// The part of a request that a middleware reads, in the type of a framework.
 pub(crate) trait MiddlewareRequest {
@@ -47,9 +43,8 @@ pub(crate) trait MiddlewareRequest {
 
 /// The settings of a middleware.
 pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
-    limits: Vec<LimitSource<R>>,
+    limits: LimitSources<R, TextResponse>,
     is_exempt: Option<ExemptFn<R>>,
-    limiter: Option<RateLimiter>,
     clients: Option<Clients>,
     body: Option<BodyFn>,
     has_legacy_headers: bool,
@@ -59,25 +54,8 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     policy: Option<<R::Headers as ResponseHeaders>::Value>,
 }
 
-/// Where a limit of a request comes from.
-enum LimitSource<R> {
-    /// One limit for each request.
-    Fixed(Limit, KeyFn<R>),
-    /// Limits that the application chooses for each request.
-    Chosen(ChooseFn<R>),
-}
-
-/// The check of a request; `None` if the request has no limits.
-type RequestCheck = Result<Option<Check>, TextResponse>;
-
-/// Adds the limits of a request, or returns the response to it.
-type ChooseFn<R> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync>;
-
 /// Returns whether a request passes without a check.
 type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
-
-/// Calls back with the key of a request. The key may borrow from the request, so it is not returned.
-type KeyFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key)) + Send + Sync>;
 
 /// A request between its arrival and its response.
 #[derive(Default)]
@@ -86,44 +64,22 @@ pub(crate) struct RequestScope {
     facts: RequestFacts,
 }
 
-/// The state of the check of a request that has arrived.
-pub(crate) enum Admission {
-    Admitted,
-    Rejected(Rejection),
-    /// The request has no key, and gets this response.
-    Refused(TextResponse),
-    /// Poll it with [`RequestScope::poll_check`].
-    Pending(Check),
-}
-
 impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     pub(crate) fn add_limit<K: Key>(
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) {
-        let first = self.limits.iter().find_map(|source| match source {
-            LimitSource::Fixed(first, _) => Some(first),
-            LimitSource::Chosen(_) => None,
-        });
-        let agrees = first.is_none_or(|first| limit.policy().agrees_with(first.policy()));
-        assert!(
-            agrees,
-            "the limits of one layer or middleware are decided together, but `{}` disagrees about \
-             `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
-            limit.name()
-        );
         self.log.expect(&limit);
         self.policy = headers::policy::<R::Headers>(&self.log);
-        let key: KeyFn<R> = Arc::new(move |request, call| call(&key(request)));
-        self.limits.push(LimitSource::Fixed(limit, key));
+        self.limits.add(limit, key);
     }
 
     pub(crate) fn add_limits(
         &mut self,
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
     ) {
-        self.limits.push(LimitSource::Chosen(Arc::new(choose)));
+        self.limits.add_chosen(choose);
     }
 
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -131,7 +87,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 
     pub(crate) fn set_limiter(&mut self, limiter: RateLimiter) {
-        self.limiter = Some(limiter);
+        self.limits.set_limiter(limiter);
     }
 
     pub(crate) fn set_clients(&mut self, clients: Clients) {
@@ -154,9 +110,8 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.has_legacy_headers = true;
     }
 
-    /// Starts the check of a request that has arrived. If this process decides, the decision is made at once, unless
-    /// the call waits. A call to Redis is sent when the check is polled.
-    pub(crate) fn start(&self, request: &R) -> (RequestScope, Admission) {
+    /// Returns the scope of a request that has arrived.
+    pub(crate) fn scope(&self, request: &R) -> RequestScope {
         let (body, head) = match &self.body {
             Some(body) => (Some(Arc::clone(body)), Some(request.head())),
             // The body that an outer layer has set.
@@ -165,72 +120,44 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             }
         };
         let facts = RequestFacts {
-            prefers_json: prefers_json(request.accept()),
+            prefers_json: prefers_json(|| request.accept()),
             #[cfg(feature = "tower")]
             is_grpc: request.is_grpc(),
             body,
             head,
         };
+        RequestScope { log: self.log.clone(), facts }
+    }
+
+    /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
+    pub(crate) fn start(
+        &self,
+        request: &R,
+        scope: &mut RequestScope,
+    ) -> Result<Admission, TextResponse> {
+        let log = &mut scope.log;
         if self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
-            return (RequestScope { log: RequestLog::default(), facts }, Admission::Admitted);
+            *log = RequestLog::default();
+            return Ok(Admission::Admitted(None));
         }
-        let mut log = self.log.clone();
         if self.limits.is_empty() {
-            return (RequestScope { log, facts }, Admission::Admitted);
+            return Ok(Admission::Admitted(None));
         }
-        let admission = log.sync_scope(|| self.start_check(request));
-        let admission = admission.unwrap_or_else(Admission::Refused);
-        (RequestScope { log, facts }, admission)
-    }
-
-    /// Starts the check of a request with the current limiter, or with the one of this middleware.
-    fn start_check(&self, request: &R) -> Result<Admission, TextResponse> {
-        let (check, is_local) = match &self.limiter {
-            Some(limiter) => self.check(limiter, request),
-            None => limiter::with_current(
-                |limiter| self.check(limiter, request),
-                |error| (self.undecided(request, StoreError::Configuration(error)), true),
-            ),
-        };
-        let Some(mut check) = check? else { return Ok(Admission::Admitted) };
-        if !is_local {
-            return Ok(Admission::Pending(check));
-        }
-        Ok(match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(_)) => Admission::Admitted,
-            Poll::Ready(Err(rejection)) => Admission::Rejected(rejection),
-            Poll::Pending => Admission::Pending(check),
-        })
-    }
-
-    /// Returns the check of a request, and whether this process decides it.
-    fn check(&self, limiter: &RateLimiter, request: &R) -> (RequestCheck, bool) {
-        let is_local = limiter.source() == Source::Embedded;
-        if let [LimitSource::Fixed(limit, key)] = &*self.limits {
-            let mut check = None;
-            key(request, &mut |key| check = Some(limiter.check(limit, key, 1)));
-            return (Ok(check), is_local);
-        }
-        (self.limits_of(request).map(|limits| limits.check(limiter)), is_local)
-    }
-
-    /// Returns the check of a request that no limiter decides.
-    fn undecided(&self, request: &R, error: StoreError) -> RequestCheck {
-        let limits = self.limits_of(request)?;
-        Ok(limits.first().map(|first| Check::undecided(first, error)))
-    }
-
-    fn limits_of(&self, request: &R) -> Result<RequestLimits, TextResponse> {
-        let mut limits = RequestLimits::default();
-        for source in &self.limits {
-            match source {
-                LimitSource::Fixed(limit, key) => {
-                    key(request, &mut |key| limits.add(limit, key, 1));
+        match self.limits.single() {
+            // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
+            Some(limit) if !limit.is_shadow() && !request_log::is_open() => {
+                let admission = self.limits.start(request);
+                match &admission {
+                    Ok(Admission::Admitted(Some(decision))) => {
+                        log.record(limit.terms().name(), limit.quota(), decision);
+                    }
+                    Ok(Admission::Rejected(rejection)) => record_rejection(log, rejection),
+                    _ => {}
                 }
-                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
+                admission
             }
+            _ => log.sync_scope(|| self.limits.start(request)),
         }
-        Ok(limits)
     }
 
     /// Adds the headers that report the limits in `log`.
@@ -245,22 +172,12 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 }
 
-impl<R> Clone for LimitSource<R> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Fixed(limit, key) => Self::Fixed(limit.clone(), Arc::clone(key)),
-            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
-        }
-    }
-}
-
 // Not derived: a request type need not implement `Clone` or `Default`.
 impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
             is_exempt: self.is_exempt.clone(),
-            limiter: self.limiter.clone(),
             clients: self.clients.clone(),
             body: self.body.clone(),
             has_legacy_headers: self.has_legacy_headers,
@@ -273,9 +190,8 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
 impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
     fn default() -> Self {
         Self {
-            limits: Vec::new(),
+            limits: LimitSources::default(),
             is_exempt: None,
-            limiter: None,
             clients: None,
             body: None,
             has_legacy_headers: false,
@@ -295,9 +211,14 @@ impl RequestScope {
         self.log.sync_scope(|| Pin::new(check).poll(context)).map_ok(drop)
     }
 
-    /// Runs the handler of the request.
-    pub(crate) fn handle<F: Future>(self, handler: F) -> HandlerFuture<F> {
-        self.log.scope(FACTS.scope(self.facts, handler))
+    /// Polls the handler of the request.
+    pub(crate) fn poll_handler<F: Future>(
+        &mut self,
+        handler: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let facts = self.facts.clone();
+        FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
     }
 
     #[cfg(feature = "tower")]

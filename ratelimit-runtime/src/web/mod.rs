@@ -26,6 +26,7 @@ mod headers;
 mod hops;
 #[cfg(feature = "tower")]
 mod layer;
+mod limit_sources;
 mod middleware;
 mod rejected;
 mod request_limits;

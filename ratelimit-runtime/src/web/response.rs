@@ -166,8 +166,8 @@ impl MiddlewareRequest for Parts {
 impl ResponseHeaders for HeaderMap {
     type Value = HeaderValue;
 
-    fn value(text: String) -> Option<HeaderValue> {
-        HeaderValue::try_from(text).ok()
+    fn value(text: &str) -> Option<HeaderValue> {
+        HeaderValue::from_str(text).ok()
     }
 
     fn number(&self, field: HeaderField) -> Option<u32> {

@@ -1,6 +1,5 @@
 //! [`RateLimitService`]: a service behind a [`RateLimitLayer`], and the future of its responses.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -12,11 +11,15 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::layer::RateLimitLayer;
-use super::middleware::{Admission, HandlerFuture, RequestScope};
+use super::limit_sources::Admission;
+use super::middleware::RequestScope;
 use super::response::{Http, ResponseFormat};
 use super::text_response::TextResponse;
 use crate::check::Check;
 use crate::reply::Rejection;
+
+/// The message of a panic.
+const COMPLETED: &str = "`ResponseFuture` polled after completion";
 
 /// A service behind a [`RateLimitLayer`].
 pub struct RateLimitService<S, F = Http> {
@@ -54,35 +57,31 @@ where
         if let Some(clients) = self.layer.config.clients() {
             parts.extensions.insert(clients.clone());
         }
-        let (scope, admission) = self.layer.config.start(&parts);
+        let mut scope = self.layer.config.scope(&parts);
+        let admission = self.layer.config.start(&parts, &mut scope);
         let request = Request::from_parts(parts, body);
         let stage = match admission {
-            Admission::Admitted => {
-                RequestStage::Admitted { handler: scope.handle(self.inner.call(request)) }
+            Ok(Admission::Admitted(_)) => {
+                RequestStage::Admitted { handler: self.inner.call(request) }
             }
-            Admission::Rejected(rejection) => {
+            Ok(Admission::Rejected(rejection)) => {
                 // Frees what the inner service reserved when it became ready, such as a permit.
                 self.inner = self.inner.clone();
-                RequestStage::Rejected { rejected: Some((rejection, scope)) }
+                RequestStage::Rejected { rejection: Some(rejection) }
             }
-            Admission::Refused(response) => {
+            Err(response) => {
                 self.inner = self.inner.clone();
-                RequestStage::Refused { response: Some((response, scope)) }
+                RequestStage::Refused { response: Some(response) }
             }
-            Admission::Pending(check) => {
+            Ok(Admission::Pending(check)) => {
                 // The service that is ready handles the request. Its clone must become ready first.
                 let clone = self.inner.clone();
                 let service = mem::replace(&mut self.inner, clone);
-                RequestStage::Pending {
-                    pending: Box::new(PendingRequest {
-                        check,
-                        scope,
-                        service: Some((service, request)),
-                    }),
-                }
+                let pending = PendingRequest { check, service: Some((service, request)) };
+                RequestStage::Pending { pending: Box::new(pending) }
             }
         };
-        ResponseFuture { stage, layer: self.layer.clone() }
+        ResponseFuture { stage, scope, layer: self.layer.clone() }
     }
 }
 
@@ -94,6 +93,7 @@ pin_project! {
     {
         #[pin]
         stage: RequestStage<S, S::Future, B>,
+        scope: RequestScope,
         layer: RateLimitLayer<F>,
     }
 }
@@ -102,16 +102,15 @@ pin_project! {
     #[project = RequestStageProjection]
     enum RequestStage<S, H, B> {
         Pending { pending: Box<PendingRequest<S, B>> },
-        Admitted { #[pin] handler: HandlerFuture<H> },
-        Rejected { rejected: Option<(Rejection, RequestScope)> },
-        Refused { response: Option<(TextResponse, RequestScope)> },
+        Admitted { #[pin] handler: H },
+        Rejected { rejection: Option<Rejection> },
+        Refused { response: Option<TextResponse> },
     }
 }
 
 /// A request that waits for its check. Boxed: only checks in Redis and limits with `wait` are pending.
 struct PendingRequest<S, B> {
     check: Check,
-    scope: RequestScope,
     service: Option<(S, Request<B>)>,
 }
 
@@ -124,40 +123,32 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let config = &this.layer.config;
+        let (config, scope) = (&this.layer.config, this.scope);
         loop {
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Pending { pending } => {
-                    let PendingRequest { check, scope, service } = &mut **pending;
-                    let result = ready!(scope.poll_check(check, context));
-                    let scope = mem::take(scope);
-                    match result {
+                    let PendingRequest { check, service } = &mut **pending;
+                    match ready!(scope.poll_check(check, context)) {
                         Ok(()) => {
-                            let (mut service, request) =
-                                service.take().expect("`ResponseFuture` polled after completion");
-                            RequestStage::Admitted { handler: scope.handle(service.call(request)) }
+                            let (mut service, request) = service.take().expect(COMPLETED);
+                            RequestStage::Admitted { handler: service.call(request) }
                         }
-                        Err(rejection) => {
-                            RequestStage::Rejected { rejected: Some((rejection, scope)) }
-                        }
+                        Err(rejection) => RequestStage::Rejected { rejection: Some(rejection) },
                     }
                 }
-                RequestStageProjection::Admitted { mut handler } => {
-                    let mut response = ready!(handler.as_mut().poll(context))?;
-                    let log = handler.take_value().map(RefCell::into_inner).unwrap_or_default();
-                    config.write_headers(response.headers_mut(), &log);
+                RequestStageProjection::Admitted { handler } => {
+                    let mut response = ready!(scope.poll_handler(handler, context))?;
+                    config.write_headers(response.headers_mut(), scope.log());
                     return Poll::Ready(Ok(response));
                 }
-                RequestStageProjection::Rejected { rejected } => {
-                    let (rejection, scope) =
-                        rejected.take().expect("`ResponseFuture` polled after completion");
+                RequestStageProjection::Rejected { rejection } => {
+                    let rejection = rejection.take().expect(COMPLETED);
                     let mut response = F::build(&scope.rejected(&rejection));
                     config.write_headers(response.headers_mut(), scope.log());
                     return Poll::Ready(Ok(response));
                 }
                 RequestStageProjection::Refused { response } => {
-                    let (response, scope) =
-                        response.take().expect("`ResponseFuture` polled after completion");
+                    let response = response.take().expect(COMPLETED);
                     return Poll::Ready(Ok(F::refuse(response, scope.is_grpc())));
                 }
             };

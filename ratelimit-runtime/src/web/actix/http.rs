@@ -50,8 +50,8 @@ impl MiddlewareRequest for ServiceRequest {
 impl ResponseHeaders for HeaderMap {
     type Value = HeaderValue;
 
-    fn value(text: String) -> Option<HeaderValue> {
-        HeaderValue::try_from(text).ok()
+    fn value(text: &str) -> Option<HeaderValue> {
+        HeaderValue::from_str(text).ok()
     }
 
     fn number(&self, field: HeaderField) -> Option<u32> {

@@ -39,10 +39,9 @@
 
 mod http;
 
-use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, Ready, poll_fn, ready};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -54,7 +53,8 @@ use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
 use super::address::{Client, Clients};
-use super::middleware::{self, Admission, MiddlewareConfig};
+use super::limit_sources::Admission;
+use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
 use super::request_limits::RequestLimits;
 use super::text_response::TextResponse;
@@ -234,15 +234,15 @@ where
             request.extensions_mut().insert(clients.clone());
         }
         Box::pin(async move {
-            let (mut scope, admission) = config.start(&request);
-            let rejection = match admission {
-                Admission::Admitted => None,
-                Admission::Rejected(rejection) => Some(rejection),
-                Admission::Refused(refused) => {
+            let mut scope = config.scope(&request);
+            let rejection = match config.start(&request, &mut scope) {
+                Ok(Admission::Admitted(_)) => None,
+                Ok(Admission::Rejected(rejection)) => Some(rejection),
+                Err(refused) => {
                     let response = build(refused.into());
                     return Ok(request.into_response(response).map_into_right_body());
                 }
-                Admission::Pending(mut check) => {
+                Ok(Admission::Pending(mut check)) => {
                     poll_fn(|context| scope.poll_check(&mut check, context)).await.err()
                 }
             };
@@ -251,10 +251,10 @@ where
                 config.write_headers(rejected.headers_mut(), scope.log());
                 return Ok(request.into_response(rejected).map_into_right_body());
             }
-            let mut handler = Box::pin(scope.handle(service.call(request)));
-            let mut response = handler.as_mut().await?.map_into_left_body();
-            let log = handler.as_mut().take_value().map(RefCell::into_inner).unwrap_or_default();
-            config.write_headers(response.headers_mut(), &log);
+            let mut handler = pin!(service.call(request));
+            let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
+            let mut response = response?.map_into_left_body();
+            config.write_headers(response.headers_mut(), scope.log());
             Ok(response)
         })
     }

@@ -1,0 +1,173 @@
+//! The limits that a middleware or a client checks for each request, and the start of the check.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::request_limits::RequestLimits;
+use crate::check::Check;
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::limiter::{self, RateLimiter};
+use crate::reply::{Decision, Rejection, Source, StoreError};
+
+/// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
+pub(super) struct LimitSources<R, E> {
+    sources: Vec<LimitSource<R, E>>,
+    /// `None` for the current limiter.
+    limiter: Option<RateLimiter>,
+}
+
+/// Where a limit of a request comes from.
+enum LimitSource<R, E> {
+    /// One limit for each request.
+    Fixed(Limit, KeyFn<R>),
+    /// Limits that the application chooses for each request.
+    Chosen(ChooseFn<R, E>),
+}
+
+/// Adds the limits of a request, or returns why it ends.
+type ChooseFn<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
+
+/// Calls back with the key of a request. The key may borrow from the request, so it is not returned.
+type KeyFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key)) + Send + Sync>;
+
+/// The state of the check of a request that has arrived.
+pub(crate) enum Admission {
+    /// `None` if the request has no limits.
+    Admitted(Option<Decision>),
+    Rejected(Rejection),
+    /// Redis decides the check, or it waits.
+    Pending(Check),
+}
+
+impl<R, E> LimitSources<R, E> {
+    /// Adds a limit of each request.
+    ///
+    /// # Panics
+    ///
+    /// If the limit cannot be decided together with the others.
+    pub(super) fn add<K: Key>(
+        &mut self,
+        limit: Limit,
+        key: impl Fn(&R) -> K + Send + Sync + 'static,
+    ) {
+        let first = self.sources.iter().find_map(|source| match source {
+            LimitSource::Fixed(first, _) => Some(first),
+            LimitSource::Chosen(_) => None,
+        });
+        let agrees = first.is_none_or(|first| limit.policy().agrees_with(first.policy()));
+        assert!(
+            agrees,
+            "the limits of one layer or middleware are decided together, but `{}` disagrees about \
+             `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
+            limit.name()
+        );
+        let key: KeyFn<R> = Arc::new(move |request, call| call(&key(request)));
+        self.sources.push(LimitSource::Fixed(limit, key));
+    }
+
+    /// Adds limits that are chosen for each request.
+    pub(super) fn add_chosen(
+        &mut self,
+        choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
+    ) {
+        self.sources.push(LimitSource::Chosen(Arc::new(choose)));
+    }
+
+    pub(super) fn set_limiter(&mut self, limiter: RateLimiter) {
+        self.limiter = Some(limiter);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Returns the limit of each request, if it is one and the same.
+    pub(super) fn single(&self) -> Option<&Limit> {
+        match &*self.sources {
+            [LimitSource::Fixed(limit, _)] => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Starts the check of a request. If this process decides, the decision is made at once, unless the call waits. A
+    /// call to Redis is sent when the check is polled.
+    pub(super) fn start(&self, request: &R) -> Result<Admission, E> {
+        match &self.limiter {
+            Some(limiter) => self.start_with(limiter, request),
+            None => limiter::with_current(
+                |limiter| self.start_with(limiter, request),
+                |error| {
+                    // No limiter decides the request.
+                    let limits = self.limits_of(request)?;
+                    let first = limits.first();
+                    let error = StoreError::Configuration(error);
+                    Ok(Admission::of(first.map(|first| Check::undecided(first, error)), true))
+                },
+            ),
+        }
+    }
+
+    fn start_with(&self, limiter: &RateLimiter, request: &R) -> Result<Admission, E> {
+        let is_local = limiter.source() == Source::Embedded;
+        if let [LimitSource::Fixed(limit, key)] = &*self.sources {
+            let mut admission = Admission::Admitted(None);
+            key(request, &mut |key| {
+                admission = Admission::of(Some(limiter.check(limit, key, 1)), is_local);
+            });
+            return Ok(admission);
+        }
+        Ok(Admission::of(self.limits_of(request)?.check(limiter), is_local))
+    }
+
+    fn limits_of(&self, request: &R) -> Result<RequestLimits, E> {
+        let mut limits = RequestLimits::default();
+        for source in &self.sources {
+            match source {
+                LimitSource::Fixed(limit, key) => {
+                    key(request, &mut |key| limits.add(limit, key, 1));
+                }
+                LimitSource::Chosen(choose) => choose(request, &mut limits)?,
+            }
+        }
+        Ok(limits)
+    }
+}
+
+impl Admission {
+    /// `is_local` means that this process decides the check at once, unless it waits.
+    fn of(check: Option<Check>, is_local: bool) -> Self {
+        let Some(mut check) = check else { return Self::Admitted(None) };
+        if !is_local {
+            return Self::Pending(check);
+        }
+        match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(decision)) => Self::Admitted(Some(decision)),
+            Poll::Ready(Err(rejection)) => Self::Rejected(rejection),
+            Poll::Pending => Self::Pending(check),
+        }
+    }
+}
+
+// Not derived: a request type need not implement `Clone` or `Default`.
+impl<R, E> Clone for LimitSources<R, E> {
+    fn clone(&self) -> Self {
+        Self { sources: self.sources.clone(), limiter: self.limiter.clone() }
+    }
+}
+
+impl<R, E> Clone for LimitSource<R, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Fixed(limit, key) => Self::Fixed(limit.clone(), Arc::clone(key)),
+            Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
+        }
+    }
+}
+
+impl<R, E> Default for LimitSources<R, E> {
+    fn default() -> Self {
+        Self { sources: Vec::new(), limiter: None }
+    }
+}
