@@ -8,10 +8,11 @@
 use std::env;
 use std::process::{Command, ExitCode};
 
-/// Runs the example that is the program of this package.
+/// Runs the example that is this program of this package.
 #[must_use]
-pub fn example(package: &str) -> ExitCode {
+pub fn example(package: &str, program: &str) -> ExitCode {
     let mut cargo = cargo("run", package);
+    cargo.args(["--bin", program]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

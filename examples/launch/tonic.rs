@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-tonic")
+    launch::example("examples-tonic", "tonic")
 }

@@ -43,7 +43,8 @@
 //! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
 //! | `tls` | | connections to Redis through TLS |
 //! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
-//! | `tower` | | only the layer, for hyper and other servers of tower services |
+//! | `tower` | | only the layers, for hyper and other servers, and for clients such as reqwest |
+//! | `stream` | | streams whose items wait for a limit: `stream` |
 //! | `metrics` | | metrics of decisions; see below |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
@@ -144,6 +145,9 @@ mod reply;
 mod report;
 mod sticky;
 mod store;
+#[cfg(feature = "stream")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
+pub mod stream;
 mod waiting;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub mod web;

@@ -67,6 +67,28 @@ fn outbound_client_makes_all_calls_within_the_rate() {
 }
 
 #[test]
+fn outbound_layer_sends_all_requests_within_the_rate() {
+    let text = output(example("outbound_layer"));
+    let requests = timed_lines(&text);
+    assert!(requests.iter().all(|(at, _)| *at < 10.0) && requests[11].0 >= 2.1, "{text}");
+    for (number, (_, line)) in requests.iter().enumerate() {
+        let is_sent = line.ends_with(&format!("(request {})", number + 1));
+        assert!(is_sent && line.contains(": fair in city-"), "{text}");
+    }
+    assert_eq!(text.matches("reqwest: ").count(), 6, "{text}");
+}
+
+#[test]
+fn paced_stream_sends_mails_in_order_at_the_rate() {
+    let text = output(example("paced_stream"));
+    let mails = timed_lines(&text);
+    assert!(mails[11].0 >= 2.1 && mails[11].0 < 10.0, "{text}");
+    for (number, (_, line)) in mails.iter().enumerate() {
+        assert_eq!(*line, format!("mail {} is sent", number + 1));
+    }
+}
+
+#[test]
 fn outbound_client_reports_failed_calls() {
     let mut without_server = example("outbound_client");
     without_server.env("API_URL", "http://127.0.0.1:1");

@@ -21,6 +21,7 @@ mod reservations;
 mod semantics;
 mod server_errors;
 mod several_limits;
+mod streams;
 mod ttl;
 mod waiting;
 mod waiting_give_backs;

@@ -7,6 +7,7 @@ mod choices;
 mod crowd;
 mod fields;
 mod hyper;
+mod outbound;
 mod rejections;
 mod tonic;
 

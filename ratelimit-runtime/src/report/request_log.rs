@@ -121,6 +121,12 @@ pub(crate) fn is_open() -> bool {
     WAS_OPENED.is_set() && CURRENT.try_with(|_| ()).is_ok()
 }
 
+/// Calls `work`. The checks that end in it are not recorded.
+#[cfg(feature = "tower")]
+pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
+    if is_open() { RequestLog::default().sync_scope(work) } else { work() }
+}
+
 /// Records a decision in the log that is open, if any.
 pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
     with_current(|log| log.record(name, quota, decision));

@@ -11,6 +11,7 @@ use tower_layer::Layer;
 use super::address::Client;
 use super::address::Clients;
 use super::middleware::MiddlewareConfig;
+use super::outbound::OutboundLayer;
 use super::rejected::RejectedRequest;
 use super::request_limits::RequestLimits;
 use super::response::Http;
@@ -90,6 +91,12 @@ impl RateLimitLayer {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns a layer for clients, without limits: it limits requests of type `R` before they are sent.
+    #[must_use]
+    pub fn outbound<R>() -> OutboundLayer<R> {
+        OutboundLayer::default()
     }
 
     /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]

@@ -7,6 +7,7 @@
 //! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`: [`actix`] | [`actix::RateLimits`] |
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
+//! | clients: reqwest, hyper-util | `tower` | | [`RateLimitLayer::outbound`] |
 //!
 //! In each framework, [`Clients`] identifies the [`Client`] of a request. The client is a key, for the middleware and
 //! for annotated handlers.
@@ -28,6 +29,8 @@ mod hops;
 mod layer;
 mod limit_sources;
 mod middleware;
+#[cfg(feature = "tower")]
+mod outbound;
 mod rejected;
 mod request_limits;
 #[cfg(feature = "tower")]
@@ -51,6 +54,8 @@ pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::layer::RateLimitLayer;
+#[cfg(feature = "tower")]
+pub use self::outbound::{OutboundFuture, OutboundLayer, OutboundService};
 pub use self::rejected::RejectedRequest;
 pub use self::request_limits::RequestLimits;
 #[cfg(feature = "tonic")]

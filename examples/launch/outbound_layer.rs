@@ -1,0 +1,7 @@
+//! Starts `examples/outbound_layer.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-outbound", "outbound_layer")
+}

@@ -1,0 +1,7 @@
+//! Starts `examples/paced_stream.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-outbound", "paced_stream")
+}

@@ -1,0 +1,275 @@
+//! [`OutboundLayer`]: limits in front of a client. Twin of `layer` and `service`, which limit a server.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::limit_sources::{Admission, LimitSources};
+use super::request_limits::RequestLimits;
+use crate::check::Check;
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::limiter::RateLimiter;
+use crate::reply::Rejection;
+use crate::report::request_log;
+
+/// The message of a panic.
+const COMPLETED: &str = "`OutboundFuture` polled after completion";
+
+/// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
+/// each request before the client sends it. If its limits have a [`wait`](Limit::wait), a request waits for its units,
+/// first come, first served. [`RateLimitLayer::outbound`](super::RateLimitLayer::outbound) creates it.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Request;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::RateLimitLayer;
+///
+/// /// Each host gets five requests a second, evenly spaced. No request waits for more than ten seconds.
+/// const EACH_HOST: Limit =
+///     Limit::leaky_bucket("each host", 5, Duration::from_secs(1)).wait(Duration::from_secs(10));
+///
+/// let layer = RateLimitLayer::outbound()
+///     .limit(EACH_HOST, |request: &Request<String>| request.uri().host().map(str::to_owned));
+/// # let _ = layer;
+/// ```
+///
+/// The example `outbound_layer` in the repository puts the layer in front of reqwest and of hyper-util.
+///
+/// # Errors of the service
+///
+/// The service returns the errors of the client, boxed. If a request is not admitted, it is not sent, and the error is
+/// the [`Rejection`]:
+///
+/// ```
+/// use ratelimit_runtime::Rejection;
+///
+/// fn can_be_sent_later(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+///     error.downcast_ref::<Rejection>().is_some_and(|rejection| rejection.retry_after().is_some())
+/// }
+/// # assert!(!can_be_sent_later(&std::fmt::Error));
+/// ```
+///
+/// # Between other layers
+///
+/// - A retry layer outside of this one sends each attempt through the limits.
+/// - A timeout outside of it includes the time that a request waits; a timeout inside does not.
+/// - A request that waits holds what the layers inside of it reserved, such as the permit of a concurrency limit. Put
+///   a concurrency limit outside, if requests may wait.
+///
+/// If a handler of a server sends a request, the response of the server does not report the limits of this layer.
+pub struct OutboundLayer<R> {
+    limits: Arc<LimitSources<R, Infallible>>,
+}
+
+impl<R> OutboundLayer<R> {
+    /// Limits requests by `limit`. `key` returns the key of a request; with `|_| ()`, all requests share one count.
+    /// Several limits are decided together: see [`RateLimiter::check_all`].
+    ///
+    /// # Panics
+    ///
+    /// If the limits of the layer differ in scope, `on_error`, shadow or wait. Add such limits to separate
+    /// layers.
+    #[must_use]
+    pub fn limit<K: Key>(
+        self,
+        limit: Limit,
+        key: impl Fn(&R) -> K + Send + Sync + 'static,
+    ) -> Self {
+        self.configure(|limits| limits.add(limit, key))
+    }
+
+    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. The limits
+    /// of a request are decided together. If they differ in scope, `on_error`, shadow or wait, the request is rejected
+    /// with [`Rejection::Unavailable`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Request;
+    /// use ratelimit_runtime::Limit;
+    /// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
+    ///
+    /// const SEARCHES: Limit =
+    ///     Limit::sliding("searches", 30, Duration::from_secs(60)).wait(Duration::from_secs(60));
+    ///
+    /// let layer = RateLimitLayer::outbound().limits(
+    ///     |request: &Request<String>, limits: &mut RequestLimits| {
+    ///         if request.uri().path().starts_with("/search") {
+    ///             limits.add(&SEARCHES, (), 1);
+    ///         }
+    ///     },
+    /// );
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn limits(self, choose: impl Fn(&R, &mut RequestLimits) + Send + Sync + 'static) -> Self {
+        self.configure(|limits| {
+            limits.add_chosen(move |request, added| {
+                choose(request, added);
+                Ok(())
+            });
+        })
+    }
+
+    /// Uses `limiter`, instead of the [current](crate::current) one.
+    #[must_use]
+    pub fn limiter(self, limiter: RateLimiter) -> Self {
+        self.configure(|limits| limits.set_limiter(limiter))
+    }
+
+    fn configure(mut self, change: impl FnOnce(&mut LimitSources<R, Infallible>)) -> Self {
+        change(Arc::make_mut(&mut self.limits));
+        self
+    }
+}
+
+impl<R> Clone for OutboundLayer<R> {
+    fn clone(&self) -> Self {
+        Self { limits: Arc::clone(&self.limits) }
+    }
+}
+
+impl<R> Default for OutboundLayer<R> {
+    fn default() -> Self {
+        Self { limits: Arc::default() }
+    }
+}
+
+impl<R> fmt::Debug for OutboundLayer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundLayer").finish_non_exhaustive()
+    }
+}
+
+impl<S, R> Layer<S> for OutboundLayer<R> {
+    type Service = OutboundService<S, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        OutboundService { inner, layer: self.clone() }
+    }
+}
+
+/// A client behind an [`OutboundLayer`].
+pub struct OutboundService<S, R> {
+    inner: S,
+    layer: OutboundLayer<R>,
+}
+
+impl<S: Clone, R> Clone for OutboundService<S, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<S: fmt::Debug, R> fmt::Debug for OutboundService<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundService").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl<S, R> Service<R> for OutboundService<S, R>
+where
+    S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>> + Clone,
+{
+    type Response = S::Response;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = OutboundFuture<S, R>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let Ok(admission) = request_log::without(|| self.layer.limits.start(&request));
+        let stage = match admission {
+            Admission::Admitted(_) => OutboundStage::Sent { response: self.inner.call(request) },
+            Admission::Rejected(rejection) => {
+                // Frees what the inner service reserved when it became ready, such as a permit.
+                self.inner = self.inner.clone();
+                OutboundStage::Rejected { rejection: Some(rejection) }
+            }
+            Admission::Pending(check) => {
+                // The service that is ready sends the request. Its clone must become ready first.
+                let clone = self.inner.clone();
+                let service = mem::replace(&mut self.inner, clone);
+                let pending = WaitingRequest { check, service: Some((service, request)) };
+                OutboundStage::Pending { pending: Box::new(pending) }
+            }
+        };
+        OutboundFuture { stage }
+    }
+}
+
+pin_project! {
+    /// The response future of [`OutboundService`]. A request that is dropped while it waits takes nothing.
+    pub struct OutboundFuture<S, R>
+    where
+        S: Service<R>,
+    {
+        #[pin]
+        stage: OutboundStage<S, R, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = OutboundStageProjection]
+    enum OutboundStage<S, R, F> {
+        Pending { pending: Box<WaitingRequest<S, R>> },
+        Sent { #[pin] response: F },
+        Rejected { rejection: Option<Rejection> },
+    }
+}
+
+/// A request that waits for its check.
+struct WaitingRequest<S, R> {
+    check: Check,
+    service: Option<(S, R)>,
+}
+
+impl<S, R> Future for OutboundFuture<S, R>
+where
+    S: Service<R, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
+    type Output = Result<S::Response, Box<dyn Error + Send + Sync>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut stage = self.project().stage;
+        loop {
+            let next = match stage.as_mut().project() {
+                OutboundStageProjection::Pending { pending } => {
+                    let WaitingRequest { check, service } = &mut **pending;
+                    match ready!(request_log::without(|| Pin::new(check).poll(context))) {
+                        Ok(_) => {
+                            let (mut service, request) = service.take().expect(COMPLETED);
+                            OutboundStage::Sent { response: service.call(request) }
+                        }
+                        Err(rejection) => OutboundStage::Rejected { rejection: Some(rejection) },
+                    }
+                }
+                OutboundStageProjection::Sent { response } => {
+                    return response.poll(context).map_err(Into::into);
+                }
+                OutboundStageProjection::Rejected { rejection } => {
+                    return Poll::Ready(Err(rejection.take().expect(COMPLETED).into()));
+                }
+            };
+            stage.set(next);
+        }
+    }
+}
+
+impl<S: Service<R>, R> fmt::Debug for OutboundFuture<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutboundFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! Streams whose items wait for a limit.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use ratelimit_runtime::stream::RateLimitStreamExt;
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, VirtualClock};
+use support::ALGORITHMS;
+use support::server::Server;
+
+use crate::{TestLimiter, on_both_stores, settle_lines};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Takes the next item, and moves the clock in steps of `step` until it is there.
+async fn next<S: Stream + Unpin>(
+    items: &mut S,
+    test: &TestLimiter,
+    step: Duration,
+) -> Option<S::Item> {
+    let mut item = pin!(items.next());
+    loop {
+        tokio::select! {
+            biased;
+            item = &mut item => return item,
+            () = settle_lines(&test.limiter) => test.clock.advance(step),
+        }
+    }
+}
+
+on_both_stores! {
+    async fn items_come_at_the_rate_of_the_limit(test: TestLimiter) {
+        for algorithm in ALGORITHMS {
+            let limit = Limit::new("paced", algorithm, 5, SECOND).expect("valid");
+            let start = test.clock.now();
+            let items = stream::iter(0..21).rate_limited(&limit, "key");
+            let mut items = items.limiter(test.limiter.clone());
+            let mut expected = 0;
+            while let Some(item) = next(&mut items, &test, Duration::from_millis(20)).await {
+                assert_eq!(item.expect("it waits as long as it takes"), expected, "{algorithm}");
+                expected += 1;
+            }
+            assert_eq!(expected, 21);
+            let took = test.clock.now().abs_diff(start);
+            // The first five at once, except for the leaky bucket; the others at five a second.
+            assert!(took >= Duration::from_millis(2_400) && took <= SECOND * 7, "{algorithm}: {took:?}");
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+        }
+    }
+
+    async fn an_item_that_is_rejected_is_kept(test: TestLimiter) {
+        let limit = Limit::fixed("kept", 1, SECOND * 60).wait(SECOND);
+        let mut items = stream::iter(["a", "b"]).rate_limited(&limit, "key").limiter(test.limiter.clone());
+        assert_eq!(items.next().await.expect("an item").expect("a unit"), "a");
+        for _ in 0..3 {
+            assert_eq!(items.size_hint(), (1, None));
+            let rejection = items.next().await.expect("a rejection").expect_err("the wait is too short");
+            assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
+        }
+        test.clock.advance(SECOND * 60);
+        assert_eq!(items.next().await.expect("an item").expect("a unit"), "b");
+        assert!(items.next().await.is_none());
+    }
+
+    async fn a_stream_that_is_dropped_takes_nothing(test: TestLimiter) {
+        let limit = Limit::leaky_bucket("dropped", 1, SECOND);
+        let mut items = stream::iter(0..9).rate_limited(&limit, "key").limiter(test.limiter.clone());
+        assert_eq!(items.next().await.expect("an item").expect("a unit"), 0);
+        tokio::select! {
+            biased;
+            _ = items.next() => panic!("the second item has to wait"),
+            () = settle_lines(&test.limiter) => {}
+        }
+        drop(items);
+        settle_lines(&test.limiter).await;
+        test.clock.advance(SECOND);
+        settle_lines(&test.limiter).await;
+        assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
+    }
+}
+
+/// A stream that has no item yet, and counts its polls.
+struct Empty(Arc<AtomicU32>);
+
+impl Stream for Empty {
+    type Item = ();
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<()>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn no_unit_is_taken_while_there_is_no_item() {
+    let (limiter, polls) = (RateLimiter::embedded(), Arc::default());
+    let limit = Limit::fixed("empty", 1, SECOND * 60);
+    let mut items = Empty(Arc::clone(&polls)).rate_limited(&limit, "key").limiter(limiter.clone());
+    assert!(futures::poll!(items.next()).is_pending());
+    assert!(futures::poll!(items.next()).is_pending());
+    assert_eq!(polls.load(Ordering::Relaxed), 2);
+    assert!(limiter.check(&limit, "key", 1).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_stream_uses_the_limiter_of_its_scope() {
+    let clock = VirtualClock::new();
+    let builder = RateLimiter::builder().clock(ratelimit_runtime::Clock::Virtual(clock));
+    let limiter = builder.build().expect("valid");
+    let limit = Limit::fixed("scoped", 1, SECOND * 60).wait(Duration::ZERO);
+    let mut items = stream::iter(0..2).rate_limited(&limit, "key");
+    let results = limiter.scope(async { (items.next().await, items.next().await) }).await;
+    assert!(matches!(results, (Some(Ok(0)), Some(Err(_)))), "{results:?}");
+    assert!(limiter.check(&limit.clone(), "key", 1).await.is_err());
+}
+
+#[tokio::test]
+async fn a_dead_server_loses_no_item() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(SECOND).build().expect("valid");
+    let port = server.port();
+    let limit = Limit::leaky_bucket("down", 1_000, SECOND).on_error(OnError::Deny);
+    let mut items = stream::iter(0..2).rate_limited(&limit, "key").limiter(limiter);
+    assert_eq!(items.next().await.expect("an item").expect("a unit"), 0);
+    drop(server);
+    for _ in 0..2 {
+        let rejection = items.next().await.expect("a rejection").expect_err("no server");
+        assert!(matches!(rejection, Rejection::Unavailable { .. }), "{rejection:?}");
+    }
+    let _restarted = Server::start_on(port);
+    let second = loop {
+        if let Ok(item) = items.next().await.expect("an item, or a rejection") {
+            break item;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(second, 1);
+    assert!(items.next().await.is_none());
+}

@@ -1,0 +1,193 @@
+//! The layer in front of clients, with a client of hyper-util and a server on a socket.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use axum::routing::get as route_get;
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use ratelimit_runtime::__private::lines_are_settled;
+use ratelimit_runtime::web::{OutboundLayer, OutboundService, RateLimitLayer, RequestLimits};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock};
+use support::http::get;
+use support::server::Server;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tower::{Service, ServiceExt, service_fn};
+use tower_layer::Layer;
+
+use crate::{MINUTE, reported, serve, timed};
+
+type HyperClient = Client<HttpConnector, Empty<Bytes>>;
+
+fn client() -> HyperClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+fn request(address: SocketAddr, path: &str) -> Request<Empty<Bytes>> {
+    Request::get(format!("http://{address}{path}")).body(Empty::new()).expect("a request")
+}
+
+/// Serves requests in a task, and counts them.
+async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
+    async fn count(State(requests): State<Arc<AtomicU32>>) -> String {
+        requests.fetch_add(1, Ordering::SeqCst).to_string()
+    }
+    let requests: Arc<AtomicU32> = Arc::default();
+    let router = Router::new().fallback(count).with_state(Arc::clone(&requests));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (address, requests)
+}
+
+fn rejection(error: Box<dyn Error + Send + Sync>) -> Rejection {
+    *error.downcast().expect("a rejection")
+}
+
+/// A limiter on the embedded store, and one on Redis, both on virtual time.
+fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
+    let clock = VirtualClock::new();
+    let builder = server.builder().clock(ratelimit_runtime::Clock::Virtual(clock.clone()));
+    [timed(), (builder.build().expect("valid settings"), clock)]
+}
+
+#[tokio::test]
+async fn requests_wait_for_their_units() {
+    let redis = Server::start();
+    for (limiter, clock) in limiters(&redis) {
+        let (server, requests) = counting().await;
+        let limit = Limit::leaky_bucket("api", 10, Duration::from_secs(1)).wait(MINUTE);
+        let layer = RateLimitLayer::outbound().limit(limit, |_| ()).limiter(limiter.clone());
+        let service = layer.layer(client());
+        let mut calls = JoinSet::new();
+        for _ in 0..6 {
+            calls.spawn(service.clone().oneshot(request(server, "/")));
+        }
+        for arrived in 1..=6 {
+            let response = calls.join_next().await.expect("a call").expect("no panic");
+            assert_eq!(response.expect("a response").status(), 200);
+            while !lines_are_settled(&limiter) {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(requests.load(Ordering::SeqCst), arrived);
+            clock.advance(Duration::from_millis(100));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_rejected_request_is_not_sent() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let (server, requests) = counting().await;
+        let by_path = |request: &Request<_>| request.uri().path().to_owned();
+        let layer = RateLimitLayer::outbound().limit(Limit::fixed("path", 1, MINUTE), by_path);
+        let mut service = layer.limiter(limiter).layer(client());
+        for path in ["/a", "/b"] {
+            service.call(request(server, path)).await.expect("a response");
+            let error = service.call(request(server, path)).await.expect_err("rejected");
+            assert_eq!(rejection(error).name(), "path");
+        }
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[tokio::test]
+async fn the_errors_of_the_client_pass() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::outbound().limit(Limit::fixed("down", 9, MINUTE), |_| ());
+    let service = layer.limiter(limiter).layer(client());
+    // No server listens on port 1.
+    let nowhere = request(([127, 0, 0, 1], 1).into(), "/");
+    let error = service.oneshot(nowhere).await.expect_err("no connection");
+    assert!(error.is::<hyper_util::client::legacy::Error>(), "{error:?}");
+}
+
+#[tokio::test]
+async fn limits_are_chosen_for_each_request() {
+    const SEARCHES: Limit = Limit::fixed("searches", 1, MINUTE);
+    let (server, _) = counting().await;
+    let choose = |request: &Request<_>, limits: &mut RequestLimits| {
+        if request.uri().path() == "/search" {
+            limits.add(&SEARCHES, (), 1);
+        }
+    };
+    let layer = RateLimitLayer::outbound().limits(choose).limiter(RateLimiter::embedded());
+    let mut service = layer.layer(client());
+    for (path, is_sent) in
+        [("/", true), ("/search", true), ("/", true), ("/search", false), ("/", true)]
+    {
+        let result = service.call(request(server, path)).await;
+        assert_eq!(result.is_ok(), is_sent, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_while_it_waits_takes_nothing() {
+    let redis = Server::start();
+    for (limiter, clock) in limiters(&redis) {
+        let (server, requests) = counting().await;
+        let limit = Limit::leaky_bucket("dropped", 1, Duration::from_secs(1)).wait(MINUTE);
+        let layer = RateLimitLayer::outbound().limit(limit.clone(), |_| ());
+        let mut service = layer.limiter(limiter.clone()).layer(client());
+        service.call(request(server, "/")).await.expect("a response");
+        let mut waiting = Box::pin(service.call(request(server, "/")));
+        while !lines_are_settled(&limiter) || futures::poll!(&mut waiting).is_ready() {
+            tokio::task::yield_now().await;
+        }
+        drop(waiting);
+        while !lines_are_settled(&limiter) {
+            tokio::task::yield_now().await;
+        }
+        clock.advance(Duration::from_secs(1));
+        service.call(request(server, "/")).await.expect("the unit is there");
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+    }
+}
+
+/// The request of a handler does not appear in the headers of the response.
+#[test]
+fn a_server_does_not_report_its_own_requests() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let upstream = serve(Router::new().fallback(async || "hi"), &RateLimiter::embedded());
+        let layer = RateLimitLayer::outbound().limit(Limit::fixed("upstream", 9, MINUTE), |_| ());
+        let service: OutboundService<HyperClient, _> = layer.layer(client());
+        let handler = async move || {
+            let response = service.oneshot(request(upstream.address, "/")).await;
+            response.expect("a response").status().to_string()
+        };
+        let ours = RateLimitLayer::new().limit(Limit::fixed("ours", 9, MINUTE), |_| ());
+        let server = serve(Router::new().route("/", route_get(handler)).layer(ours), &limiter);
+        let answer = get(server.address, "/", &[]);
+        assert_eq!((answer.status, &*answer.body), (200, "200 OK"));
+        let (policy, state) = reported(&answer);
+        assert!(policy.starts_with("\"ours\"") && !policy.contains("upstream"), "{policy}");
+        assert!(!state.contains("upstream"), "{state}");
+    }
+}
+
+/// A rejected request frees the permit that the client took when it became ready.
+#[tokio::test]
+async fn frees_the_client_after_a_rejection() {
+    let inner = service_fn(async |(): ()| Ok::<_, std::io::Error>(Response::new(())));
+    let permits = Arc::new(Semaphore::new(1));
+    let inner = tower::limit::ConcurrencyLimit::with_semaphore(inner, Arc::clone(&permits));
+    let layer: OutboundLayer<()> = RateLimitLayer::outbound();
+    let layer = layer.limit(Limit::fixed("one", 1, MINUTE), |()| ());
+    let mut service = layer.limiter(RateLimiter::embedded()).layer(inner);
+    service.ready().await.expect("ready").call(()).await.expect("a response");
+    let error = service.ready().await.expect("ready").call(()).await.expect_err("rejected");
+    assert_eq!(rejection(error).name(), "one");
+    assert_eq!(permits.available_permits(), 1);
+}
