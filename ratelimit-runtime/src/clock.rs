@@ -80,6 +80,15 @@ impl Clock {
 
 /// A clock that moves only when the program moves it. Clones share one time.
 ///
+/// It is the time of decisions, of [waits](crate::Limit::wait), of the terms of [leases](crate::Limit::lease), and of
+/// cached rejections. It is not the time of
+///
+/// - deadlines, the circuit breaker, and durations in metrics: a Redis that is slow takes real time;
+/// - TTLs in Redis: the server deletes a key when its real time has come, not when this clock is moved, so `TTL` and
+///   `EXISTS` do not follow this clock;
+/// - timers of the runtime: `tokio::time::sleep` and `tokio::time::timeout` do not notice that this clock moves;
+/// - other limiters and other processes.
+///
 /// ```
 /// use std::time::Duration;
 /// use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};

@@ -28,12 +28,13 @@
     feature = "redis",
     doc = "- The [guides](guide) cover [choosing an algorithm](guide::algorithms), limits\n  \
            [per plan and tenant](guide::plans), [testing](guide::testing), and\n  \
-           [production](guide::production)."
+           [production](guide::production), and what [Redis](guide::redis) holds."
 )]
 #![cfg_attr(
     all(feature = "redis", feature = "axum", feature = "actix"),
     doc = "  [Migrating](guide::migrating) maps the terms of other limiters to this one, and\n  \
-           [web](guide::web) is about clients behind proxies and limits for each request."
+           [web](guide::web) is about clients behind proxies and limits for each request, and\n  \
+           [recipes](guide::recipes) are about common tasks."
 )]
 //!
 //! # Features
@@ -119,8 +120,25 @@ pub mod guide {
     #[doc = include_str!("../docs/plans.md")]
     pub mod plans {}
 
+    #[doc = "[recipes]: crate::guide::recipes"]
+    #[doc = "[redis]: crate::guide::redis"]
+    #[doc = ""]
     #[doc = include_str!("../docs/production.md")]
     pub mod production {}
+
+    #[cfg(feature = "axum")]
+    #[doc = "[plans]: crate::guide::plans"]
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = "[redis]: crate::guide::redis"]
+    #[doc = "[web]: crate::guide::web"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/recipes.md")]
+    pub mod recipes {}
+
+    #[doc = "[production]: crate::guide::production"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/redis.md")]
+    pub mod redis {}
 
     #[doc = "[production]: crate::guide::production"]
     #[doc = ""]

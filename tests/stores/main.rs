@@ -16,6 +16,7 @@ mod long_logs;
 mod parity;
 mod policies;
 mod prefixes;
+mod redis_keys;
 mod rejection_cache;
 mod reservations;
 mod semantics;

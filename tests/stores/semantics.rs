@@ -102,6 +102,22 @@ crate::on_both_stores! {
         assert!(!test.allows(&limit, 1).await);
     }
 
+    async fn a_client_that_always_retries_gets_all_but_one_unit_of_a_sliding_counter(test: TestLimiter) {
+        for (threshold, percent) in [(1, 50), (2, 50), (10, 90), (20, 95), (100, 99)] {
+            let limit = limit(Algorithm::SlidingCounter, threshold, HOUR);
+            let (start, mut admitted) = (test.clock.now(), 0);
+            while test.clock.now() < start + Duration::from_micros(20 * HOUR) {
+                let decision = test.decide(&limit, 1).await;
+                admitted += u32::from(decision.allowed);
+                test.clock.advance(decision.retry_after);
+            }
+            // The first window admits all units.
+            let got = f64::from(admitted - threshold) / f64::from(19 * threshold) * 100.0;
+            assert!((got - f64::from(percent)).abs() < 3.0, "{got} % of {threshold}");
+            test.limiter.reset(&limit, "key").await.expect("a reply");
+        }
+    }
+
     async fn a_leaky_bucket_spaces_calls_evenly(test: TestLimiter) {
         let limit = limit(Algorithm::LeakyBucket, 10, SECOND);
         for _ in 0..20 {

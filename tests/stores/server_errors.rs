@@ -32,14 +32,14 @@ async fn the_error_of_a_user_without_rights_says_what_to_allow() {
     }
 }
 
-/// A limiter works with the rights in "Running it in production", and with none of them missing.
+/// A limiter works with the rights in "What Redis holds", and with none of them missing.
 #[tokio::test]
 async fn the_documented_rights_are_sufficient_and_necessary() {
     let server = Server::start();
     let mut connection = server.connection();
     let least = "~ratelimit:* +eval +evalsha +time +get +set +getrange +setrange +pexpire +del \
                  +unlink";
-    let page = include_str!("../../ratelimit-runtime/docs/production.md");
+    let page = include_str!("../../ratelimit-runtime/docs/redis.md");
     assert!(page.contains(least), "the page lists other rights");
     let rights: Vec<_> = least.split_whitespace().collect();
     let url = server.url.replace("redis://", "redis://least:any@");
@@ -67,7 +67,7 @@ async fn the_documented_rights_are_sufficient_and_necessary() {
 async fn a_database_and_another_clock_need_one_more_right_each() {
     let server = Server::start();
     let mut connection = server.connection();
-    let page = include_str!("../../ratelimit-runtime/docs/production.md");
+    let page = include_str!("../../ratelimit-runtime/docs/redis.md");
     let least = "~ratelimit:* +eval +evalsha +get +set +getrange +setrange +pexpire +del +unlink";
     let url = server.url.replace("redis://", "redis://least:any@");
     let with_database = format!("{url}/3");

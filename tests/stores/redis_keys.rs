@@ -1,0 +1,92 @@
+//! The keys in Redis have the names and the values that the guide "What Redis holds" shows.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Align, Key, Limit, RateLimiter, key};
+use support::server::Server;
+
+const GUIDE: &str = include_str!("../../ratelimit-runtime/docs/redis.md");
+const QUARTER: Duration = Duration::from_secs(900);
+
+/// The cells of the table row that begins with `first`.
+fn row(first: &str) -> Vec<&'static str> {
+    let line = GUIDE.lines().find(|line| line.starts_with(&format!("| {first} |")));
+    line.expect("a row").trim_matches('|').split(" | ").map(str::trim).collect()
+}
+
+/// Checks a call, and returns the name of its key.
+async fn key_of(limiter: &RateLimiter, server: &Server, limit: &Limit, key: impl Key) -> String {
+    limiter.check(limit, &key, 1).await.expect("admitted");
+    let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
+    limiter.reset(limit, key).await.expect("a reply");
+    name.clone()
+}
+
+#[tokio::test]
+async fn keys_have_the_names_of_the_guide() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let login = Limit::sliding("login", 5, QUARTER);
+    let (tenant, user) = ("acme", "ann");
+    let address = "2001:db8::1".parse::<std::net::IpAddr>().expect("an address");
+    let function = Limit::token_bucket("shop::say_hi", 5, QUARTER);
+    let daily = Limit::fixed("login", 5, Duration::from_secs(86_400));
+    let daily = daily.align(Align::offset_minutes(480));
+    let names = [
+        key_of(&limiter, &server, &login, user).await,
+        key_of(&limiter, &server, &login, (tenant, user)).await,
+        key_of(&limiter, &server, &login, key!("{tenant}/{user}")).await,
+        key_of(&limiter, &server, &login, ()).await,
+        key_of(&limiter, &server, &login, address).await,
+        key_of(&limiter, &server, &function, user).await,
+        key_of(&limiter, &server, &daily, user).await,
+    ];
+    let rows = GUIDE.lines().filter(|line| line.ends_with("` |") && line.contains("`ratelimit:"));
+    let documented = rows.map(|line| {
+        let (_, name) = line.trim_end_matches("` |").rsplit_once('`').expect("a name");
+        name.to_owned()
+    });
+    assert_eq!(documented.collect::<Vec<_>>(), names);
+    let other = limiter.check(&Limit::fixed("90", 1, Duration::from_secs(90)), "", 1).await;
+    assert!(other.is_ok());
+    assert_eq!(server.ttls()[0].0, "ratelimit:fixed:90s:90{(}");
+}
+
+#[tokio::test]
+async fn the_lines_of_the_guide_read_the_state() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    for (algorithm, first, used) in [
+        (Algorithm::Fixed, "fixed", 3),
+        (Algorithm::SlidingCounter, "sliding counter", 4),
+        (Algorithm::TokenBucket, "token and leaky bucket", 3),
+        (Algorithm::Sliding, "sliding", 5),
+    ] {
+        let limit = Limit::new("read", algorithm, 1_000, QUARTER).expect("valid");
+        limiter.check(&limit, "ann", 700).await.expect("admitted");
+        let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
+        let arguments = row(first)[1].trim_matches('`');
+        let script = format!("return {{struct.unpack({arguments})}}");
+        let mut eval = redis::cmd("EVAL");
+        let numbers: Vec<i64> =
+            eval.arg(&script).arg(1).arg(name).query(&mut connection).expect("numbers");
+        // One number more: the position after the last byte.
+        let meanings = row(first)[2].replace("three numbers of the log", "head, length, slots");
+        let meanings =
+            meanings.replace("times of the newest and of the oldest call", "newest, oldest");
+        assert_eq!(numbers.len(), meanings.split(',').count() + 1, "{script}: {numbers:?}");
+        let units = if used == 3 && first.contains("bucket") {
+            numbers[3] / numbers[4]
+        } else {
+            numbers[used]
+        };
+        assert_eq!(units, 700, "{script}: {numbers:?}");
+        let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
+    }
+    let line = GUIDE.lines().find(|line| line.starts_with("redis-cli EVAL")).expect("a line");
+    assert!(
+        line.contains(&format!("struct.unpack({})", row("fixed")[1].trim_matches('`'))),
+        "{line}"
+    );
+}
