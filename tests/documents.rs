@@ -85,6 +85,39 @@ fn the_commands_of_use_it_add_the_dependencies() {
     }
 }
 
+/// The alerts and the dashboard name metrics that the library records, with values that their labels have.
+#[test]
+fn the_monitoring_files_name_metrics_that_exist() {
+    let known = read(root().join("ratelimit-runtime/src/report/metrics.rs")).1
+        + &read(root().join("ratelimit-runtime/src/report/mod.rs")).1;
+    let folder = root().join("ratelimit-runtime/docs/monitoring");
+    let (alerts, dashboard) =
+        (read(folder.join("alerts.yml")).1, read(folder.join("dashboard.json")).1);
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let queries = targets.map(|target| target["expr"].as_str().expect("a query").to_owned());
+    let text = queries.chain([alerts]).collect::<Vec<_>>().join("\n");
+
+    let mut checked = BTreeSet::new();
+    let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+    for word in text.split(|letter| !is_name(letter)).filter(|word| word.starts_with("ratelimit_"))
+    {
+        let name = word.trim_end_matches("_bucket").trim_end_matches("_count");
+        assert!(known.contains(&format!("\"{name}\"")), "no metric {name}");
+        checked.insert(name);
+    }
+    assert_eq!(checked.len(), 6, "{checked:?}");
+    for label in ["outcome=\"", "source=\"", "outcome=~\""] {
+        for (at, _) in text.match_indices(label) {
+            let values = text[at + label.len()..].split('"').next().expect("a value");
+            for value in values.split('|') {
+                assert!(known.contains(&format!("\"{value}\"")), "no value {label}{value}");
+            }
+        }
+    }
+}
+
 #[test]
 fn mistakes_are_found() {
     let packages = packages();

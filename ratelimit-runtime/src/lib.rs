@@ -120,6 +120,8 @@ pub mod guide {
     #[doc = include_str!("../docs/plans.md")]
     pub mod plans {}
 
+    #[doc = "[alerts]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/alerts.yml"]
+    #[doc = "[dashboard]: https://docs.rs/crate/ratelimit-runtime/latest/source/docs/monitoring/dashboard.json"]
     #[doc = "[recipes]: crate::guide::recipes"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]
