@@ -6,10 +6,11 @@ use axum::http::header::{
 };
 use axum::routing::get;
 
-const FILES: [(&str, &str, &str); 5] = [
+const FILES: [(&str, &str, &str); 6] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("/app.js", "text/javascript; charset=utf-8", include_str!("page/app.js")),
+    ("/stories.js", "text/javascript; charset=utf-8", include_str!("page/stories.js")),
     ("/timeline.js", "text/javascript; charset=utf-8", include_str!("page/timeline.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];

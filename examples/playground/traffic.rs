@@ -18,10 +18,18 @@ pub(crate) enum Traffic {
     Bursts,
     /// Far more often than the limit admits, without a pause.
     Hammering,
+    /// The threshold late in a fixed window, and again early in the next window.
+    Edge,
+    /// Three times the threshold whenever a fixed window begins.
+    Retries,
+    /// Half as many calls again as the limit admits.
+    Leak,
 }
 
 /// The shortest and the longest gap between calls, for any limit.
 const GAPS: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(5));
+/// The gap between two calls of a burst.
+const CLOSE: Duration = Duration::from_millis(60);
 const LONGEST_BURST: u32 = 20;
 
 /// The time of the next automatic call.
@@ -29,13 +37,16 @@ pub(crate) struct Schedule {
     traffic: Traffic,
     limit: Limit,
     due: Instant,
-    /// Calls of this burst so far.
+    /// The time of the first call of the cycle. A fixed window begins with it.
+    began: Instant,
+    /// Calls of this cycle so far.
     calls: u32,
 }
 
 impl Schedule {
     pub(crate) fn new(traffic: Traffic, limit: &Limit) -> Self {
-        Self { traffic, limit: limit.clone(), due: Instant::now(), calls: 0 }
+        let now = Instant::now();
+        Self { traffic, limit: limit.clone(), due: now, began: now, calls: 0 }
     }
 
     /// Completes when a call is due. A future that is dropped before changes nothing.
@@ -44,22 +55,49 @@ impl Schedule {
             return std::future::pending().await;
         }
         tokio::time::sleep_until(self.due).await;
+        if self.calls == 0 {
+            self.began = Instant::now();
+        }
+        self.calls += 1;
         // Skips calls that a slow store has delayed.
-        self.due = self.due.max(Instant::now()) + self.gap();
+        self.due = self.following().max(Instant::now() + GAPS.0);
     }
 
-    fn gap(&mut self) -> Duration {
-        let even = self.limit.period() / self.limit.threshold();
+    /// Returns the time of the call after this one, and ends the cycle if this one is its last.
+    fn following(&mut self) -> Instant {
+        let (period, threshold) = (self.limit.period(), self.limit.threshold());
+        let even = period / threshold;
         let within = |gap: Duration| gap.clamp(GAPS.0, GAPS.1);
+        let burst = |times: u32| threshold.saturating_mul(times).min(LONGEST_BURST);
         match self.traffic {
-            Traffic::Clicks | Traffic::Steady => within(even * 4 / 5),
-            Traffic::Hammering => within((even / 8).min(Duration::from_millis(150))),
-            Traffic::Bursts => {
-                let burst = self.limit.threshold().saturating_mul(2).min(LONGEST_BURST);
-                self.calls = (self.calls + 1) % burst;
-                let pause = self.limit.period().saturating_mul(6) / 5;
-                if self.calls == 0 { within(pause) } else { GAPS.0 * 3 }
+            Traffic::Clicks | Traffic::Steady => self.due + within(even * 4 / 5),
+            Traffic::Leak => self.due + within(even * 2 / 3),
+            Traffic::Hammering => self.due + within((even / 8).min(Duration::from_millis(150))),
+            Traffic::Bursts => self.cycle(burst(2), self.due + CLOSE * 2, within(period * 6 / 5)),
+            Traffic::Retries => {
+                // A window begins with the first call of a burst, so the next burst follows its end.
+                let pause = (self.began + period + CLOSE).duration_since(self.due);
+                self.cycle(burst(3), self.due + CLOSE / 2, pause)
+            }
+            Traffic::Edge => {
+                let half = burst(1);
+                let next = match self.calls {
+                    // The first call only begins the window.
+                    1 => self.began + (period * 19 / 20).saturating_sub(CLOSE * half),
+                    calls if calls == half => self.began + period + CLOSE,
+                    _ => self.due + CLOSE,
+                };
+                self.cycle(half * 2, next, within(period * 11 / 10))
             }
         }
+    }
+
+    /// Returns `next`; after the last of `calls` calls, the end of the pause.
+    fn cycle(&mut self, calls: u32, next: Instant, pause: Duration) -> Instant {
+        if self.calls < calls {
+            return next;
+        }
+        self.calls = 0;
+        self.due + pause
     }
 }

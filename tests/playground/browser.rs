@@ -71,6 +71,10 @@ impl Page {
     }
 
     pub(crate) async fn open_of(playground: Command) -> Self {
+        Self::open_at(playground, "/?traffic=clicks&period=5s").await
+    }
+
+    pub(crate) async fn open_at(playground: Command, path: &str) -> Self {
         let playground = Program::start(playground, "playing on ", "");
         let mut chromedriver = Command::new("chromedriver");
         chromedriver.arg("--port=0");
@@ -86,9 +90,15 @@ impl Page {
         let driver = WebDriver::new(address, wanted).await.expect("Chromium starts");
         let page = Self { driver, _chromedriver: chromedriver, playground };
         page.size(1280, 960).await;
-        page.driver.goto(&page.playground.address).await.expect("the page loads");
-        page.is_live().await;
+        page.goto(path).await;
         page
+    }
+
+    /// Opens the page at this path, and waits until it is live.
+    pub(crate) async fn goto(&self, path: &str) {
+        let address = format!("{}{path}", self.playground.address);
+        self.driver.goto(address).await.expect("the page loads");
+        self.is_live().await;
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -97,7 +107,11 @@ impl Page {
 
     /// Waits until the page has received an event of the server.
     pub(crate) async fn is_live(&self) {
-        self.until("document.querySelectorAll('.lane .next:not(:empty)').length", &5).await;
+        self.until(
+            "document.querySelectorAll('.lane .next span:last-child:not(:empty)').length",
+            &5,
+        )
+        .await;
     }
 
     pub(crate) async fn size(&self, width: u32, height: u32) {

@@ -1,8 +1,7 @@
 //! The playground shows the decisions of the library: in a real browser, with a mouse, with a keyboard alone, and
 //! on a phone.
 //!
-//! With `PICTURE=examples/playground/screenshot.png`, `draws_hammering_live` saves the picture that the README
-//! shows.
+//! With `PICTURES=examples/playground`, `opens_with_a_story` saves the pictures that the README shows.
 
 mod browser;
 
@@ -80,8 +79,8 @@ async fn separates_visitors() {
         page.driver.new_tab().await.expect("a window"),
     );
     page.driver.switch_to_window(bob).await.expect("a window");
-    page.driver.goto(page.address()).await.expect("the page loads");
-    page.is_live().await;
+    page.size(1280, 960).await;
+    page.goto("/?traffic=clicks").await;
     set_long_limits(&page).await;
     page.click("#call").await;
     page.tallies([[1, 0]; 5]).await;
@@ -197,15 +196,102 @@ async fn draws_hammering_live() {
         `[data-algorithm=${name}] .tally .admitted b`).textContent))";
     let [fixed, sliding, leaky]: [u32; 3] = page.value(admitted).await;
     assert!(fixed >= 10 && sliding >= 10 && leaky >= 8, "{fixed} {sliding} {leaky}");
+    assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+#[tokio::test]
+async fn opens_with_a_story() {
+    let page = Page::open_at(playground(), "/").await;
+    page.until(&format!("{}.startsWith('The burst around')", text_of("#story")), &true).await;
+    // The fixed window admits four calls before its edge and five after it, the sliding window does not.
+    page.until(&format!("Number({}) >= 10", text_of("[data-algorithm=fixed] .admitted b")), &true)
+        .await;
+    let refused = format!("Number({})", text_of("[data-algorithm=fixed] .refused b"));
+    assert_eq!(page.value::<u32>(&refused).await, 0);
+    page.until(&format!("Number({}) >= 4", text_of("[data-algorithm=sliding] .refused b")), &true)
+        .await;
 
     page.driver.action_chain().move_to(0, 0).perform().await.expect("the mouse is elsewhere");
-    let picture = page.driver.screenshot_as_png().await.expect("a picture");
-    if let Some(path) = std::env::var_os("PICTURE") {
-        // The path is relative to the root of the workspace.
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        std::fs::write(path, &picture).expect("a file");
+    for scheme in ["light", "dark"] {
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        page.cdp("Emulation.setEmulatedMedia", features).await;
+        page.until("document.querySelectorAll('.lane').length", &5).await;
+        if let Some(folder) = std::env::var_os("PICTURES") {
+            // A frame in the new colours. The path is relative to the root of the workspace.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
+            let picture = page.driver.screenshot_as_png().await.expect("a picture");
+            std::fs::write(folder.join(format!("{scheme}.png")), &picture).expect("a file");
+        }
     }
     assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+#[tokio::test]
+async fn a_link_reproduces_the_settings() {
+    let page = Page::open().await;
+    page.choose("leak").await;
+    page.fill("threshold", "7").await;
+    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
+    let rights = json!({ "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": page.address() });
+    page.cdp("Browser.grantPermissions", rights).await;
+    page.click("#link").await;
+    let link = format!("{}/?traffic=leak&threshold=7&period=5s&burst=10", page.address());
+    page.until("navigator.clipboard.readText()", &link).await;
+    page.until("location.href", &link).await;
+
+    page.goto("/?traffic=leak&threshold=7&period=5s&burst=10").await;
+    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
+    page.until("document.querySelector('#burst').value", &"10".to_owned()).await;
+    page.until("document.querySelector('[value=leak]').checked", &true).await;
+    // What an address names wrongly is reported as if it had been typed.
+    page.goto("/?traffic=nosuch&threshold=%3Cb%3E").await;
+    let message = "Threshold must be a whole number from 1 to 4294967295".to_owned();
+    page.until(&text_of("#threshold-error"), &message).await;
+    page.close().await;
+}
+
+/// No frame shows that no unit is left, and that a call passes now.
+#[tokio::test]
+async fn units_and_waits_agree_in_each_frame() {
+    let page = Page::open().await;
+    let watch = "(() => { window.frames_seen = 0; window.wrong = [];
+        const look = () => {
+            window.frames_seen += 1;
+            for (const lane of document.querySelectorAll('.lane')) {
+                const [left, next] = ['.remaining', '.next'].map(part => lane.querySelector(part).textContent);
+                if (left.startsWith('0 ') === next.endsWith('now')) window.wrong.push(`${left}, ${next}`);
+            }
+            requestAnimationFrame(look);
+        };
+        requestAnimationFrame(look); })()";
+    let _: Value = page.value(watch).await;
+    page.choose("hammering").await;
+    page.until("window.frames_seen > 200", &true).await;
+    assert_eq!(page.value::<Vec<String>>("window.wrong").await, [""; 0]);
+    page.close().await;
+}
+
+/// With reduced motion, the page draws twice a second.
+#[tokio::test]
+async fn reduced_motion_draws_seldom() {
+    let page = Page::open().await;
+    let features = json!({ "features": [{ "name": "prefers-reduced-motion", "value": "reduce" }] });
+    page.cdp("Emulation.setEmulatedMedia", features).await;
+    page.until("matchMedia('(prefers-reduced-motion: reduce)').matches", &true).await;
+    page.choose("steady").await;
+    let watch = "(() => { window.frames_seen = 0; window.drawn = 0;
+        const pen = document.querySelector('.ruler canvas').getContext('2d');
+        const clear = pen.clearRect.bind(pen);
+        pen.clearRect = (...all) => { window.drawn += 1; clear(...all); };
+        const look = () => { window.frames_seen += 1; requestAnimationFrame(look); };
+        requestAnimationFrame(look); })()";
+    let _: Value = page.value(watch).await;
+    page.until("window.drawn >= 3", &true).await;
+    let (drawn, frames): (u32, u32) = page.value("[window.drawn, window.frames_seen]").await;
+    assert!(drawn * 8 < frames, "{drawn} of {frames} frames");
     page.close().await;
 }
 
@@ -247,7 +333,7 @@ async fn falls_back_and_returns_to_redis() {
 #[tokio::test]
 async fn explains_how_to_add_redis() {
     let page = Page::open().await;
-    page.until("document.querySelector('[value=redis]').disabled", &true).await;
+    page.until("document.querySelector('#store').hidden", &true).await;
     page.until(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note")), &true).await;
     page.close().await;
 }
@@ -261,9 +347,16 @@ async fn fits_a_phone() {
         page.until("innerWidth", &width).await;
         page.until("document.documentElement.scrollWidth", &width).await;
     }
+    // The lanes and their axis are the first thing on a phone; the settings are folded.
+    page.size(390, 844).await;
+    let lowest = "document.querySelector('.lanes').getBoundingClientRect().bottom \
+        <= document.querySelector('.act').getBoundingClientRect().top";
+    page.until(lowest, &true).await;
+    page.until("document.querySelector('#controls').open", &false).await;
     page.size(360, 780).await;
+    page.click("summary").await;
     let small = "[...document.querySelectorAll('button, select, input:not([type=radio]), .segments label')]\
-        .filter(control => control.getBoundingClientRect().height < 44 \
+        .filter(control => control.checkVisibility()).filter(control => control.getBoundingClientRect().height < 44 \
             || control.getBoundingClientRect().width < 44).map(control => control.outerHTML)";
     page.until(small, &Vec::<String>::new()).await;
     // The longest line wraps as well.
@@ -292,11 +385,11 @@ async fn is_usable_by_keyboard_alone() {
         reached.push(at);
     }
     let order = [
+        "traffic",
         "threshold",
         "period",
         "burst",
-        "traffic",
-        "store",
+        "link",
         "forget",
         "call",
         "algorithm",
@@ -305,7 +398,7 @@ async fn is_usable_by_keyboard_alone() {
     ];
     assert_eq!(reached, order);
     // Arrow keys select a choice in a group.
-    page.value::<Value>("document.querySelector('[name=traffic]').focus()").await;
+    page.value::<Value>("document.querySelector('[name=traffic]:checked').focus()").await;
     page.press(Key::Right.value()).await;
     page.until("document.querySelector('[value=steady]').checked", &true).await;
     let admitted = text_of("[data-algorithm=fixed] .tally .admitted b");
@@ -336,8 +429,13 @@ async fn announces_results_to_screen_readers() {
     assert_eq!(page.value::<u32>("document.querySelectorAll('h1').length").await, 1);
     assert_eq!(named("heading"), ["Rate limit playground", "Decisions", "Use it in your code"]);
     assert_eq!(named("textbox"), ["Threshold", "Period", "Burst of buckets"]);
-    assert_eq!(named("button"), ["Start over", "Call", "Copy"]);
-    assert_eq!(named("radio"), ["By hand", "Steady", "Bursts", "Hammering", "Process", "Redis"]);
+    assert_eq!(named("button"), ["Copy link", "Start over", "Call", "Copy"]);
+    let stories = ["Window’s edge", "Thundering retry", "Slow leak"];
+    assert_eq!(
+        named("radio"),
+        [&stories[..], &["By hand", "Steady", "Bursts", "Hammering"]].concat()
+    );
+    assert_eq!(named("listitem").len(), 8);
     assert_eq!(named("combobox"), ["Algorithm"]);
     assert_eq!(named("row").len(), 6);
     assert_eq!(named("columnheader").len(), 4);

@@ -1,6 +1,7 @@
 // Draws the decisions that the server sends. The page makes no decisions and counts no units. Between two messages
 // it only advances the time: waits get shorter and buckets refill.
 
+import { addressOf, fromAddress, TRAFFIC } from "/stories.js";
 import { draw, shown } from "/timeline.js";
 
 const NAMES = {
@@ -35,7 +36,7 @@ function connect() {
     session = id;
     offset = -Infinity;
     lanes.forEach((lane) => lane.clear());
-    form.elements.store[1].disabled = !has_redis;
+    $("#store").hidden = !has_redis;
     $("#store-note").textContent = has_redis ? ""
       : "To try Redis as well, set RATELIMIT_REDIS_URL=redis://127.0.0.1:6379 and restart the playground.";
     trouble("");
@@ -81,6 +82,12 @@ const request = (method, what, body) => session && fetch(`/sessions/${session}/$
 }).catch(() => null);
 
 const filled = () => Object.fromEntries(new FormData(form));
+
+function fill(settings) {
+  for (const name in settings) form.elements[name].value = settings[name];
+}
+
+fill(fromAddress());
 let accepted = filled();
 
 async function put(settings) {
@@ -90,6 +97,10 @@ async function put(settings) {
 
 async function send() {
   const wanted = filled();
+  history.replaceState(null, "", addressOf(wanted));
+  text($("#story"), TRAFFIC[wanted.traffic].sentence);
+  const traffic = $(`[value=${wanted.traffic}] + span`, form).textContent;
+  text($("#summary"), `${wanted.threshold} in ${wanted.period} · ${traffic}`);
   const complaints = await put(wanted);
   if (complaints.length) {
     // The new traffic and the new store still apply, with the last valid limit.
@@ -108,6 +119,8 @@ async function send() {
 let typing;
 form.addEventListener("input", (event) => {
   clearTimeout(typing);
+  // A story sets the limit that shows it.
+  if (event.target.name === "traffic") fill(TRAFFIC[event.target.value].limit ?? {});
   typing = setTimeout(send, event.target.type === "radio" ? 0 : 250);
 });
 form.addEventListener("submit", (event) => event.preventDefault());
@@ -123,17 +136,32 @@ select.addEventListener("change", showAttribute);
 
 function showAttribute() {
   const limit = settings?.lanes.find((limit) => limit.algorithm === select.value);
-  $("#attribute").textContent = limit?.attribute ?? "";
+  // Breaks lines only between arguments: `threshold = 5` stays together.
+  const parts = (limit?.attribute ?? "").split(/(?<=, )/).map((part) => {
+    const argument = document.createElement("span");
+    argument.textContent = part;
+    return argument;
+  });
+  $("#attribute").replaceChildren(...parts);
 }
 
-$("#copy").addEventListener("click", async ({ target }) => {
-  // Without TLS, browsers allow only local pages to copy. On other pages, selects the text, so that the visitor can
-  // copy it.
-  const copied = await navigator.clipboard?.writeText($("#attribute").textContent).then(() => true, () => false);
-  if (!copied) getSelection().selectAllChildren($("#attribute"));
-  target.textContent = copied ? "Copied" : "Selected";
-  setTimeout(() => (target.textContent = "Copy"), 2000);
-});
+/** Copies a text. Without TLS, browsers allow only local pages to copy. On other pages, selects `place`. */
+async function copy(button, wanted, place) {
+  const name = button.textContent;
+  const copied = await navigator.clipboard?.writeText(wanted).then(() => true, () => false);
+  if (!copied && place) getSelection().selectAllChildren(place);
+  button.textContent = copied ? "Copied" : place ? "Selected" : "See the address";
+  setTimeout(() => (button.textContent = name), 2000);
+}
+
+$("#copy").addEventListener("click", ({ target }) => copy(target, $("#attribute").textContent, $("#attribute")));
+$("#link").addEventListener("click", ({ target }) => copy(target, addressOf(filled())));
+
+// The settings are open where they do not push the lanes out of sight.
+const wide = matchMedia("(min-width: 861px)");
+const unfold = () => ($("#controls").open = wide.matches);
+wide.addEventListener("change", unfold);
+unfold();
 
 // --- A lane
 
@@ -147,13 +175,13 @@ class Lane {
     this.marks = [];
     this.windows = [];
     this.levels = [];
-    $(".ruler").before(this.row);
+    $(".lanes").append(this.row);
   }
 
   take(limit, { period, period_ms, threshold }) {
     this.limit = limit;
     this.period = period_ms;
-    const every = span(period_ms / threshold).replace(".0 ", " ");
+    const every = span(period_ms / threshold).replace(".0 ", " ").replace(/^1 s$/, "second").replace(" ", "\u00a0");
     $(".promise", this.row).textContent = NAMES[this.algorithm][1](limit.capacity, readable(period), every);
     // A cell for each unit, or a plain bar if there are too many units to tell apart.
     const cells = limit.capacity <= 24 ? limit.capacity : 1;
@@ -197,20 +225,22 @@ class Lane {
     $(".meter i", this.row).style.setProperty("--left", Math.min(1, remaining / capacity));
     text($(".tally .admitted b", this.row), admitted);
     text($(".tally .refused b", this.row), refused);
-    text($(".strip .unseen", this.row), `${this.marks.length} calls shown`);
+    text($(".strip .unseen", this.row), `${this.marks.length} ${this.marks.length === 1 ? "call" : "calls"} shown`);
+    this.tick();
   }
 
   /** Returns the wait in words: "now", or "in 3 s". */
   wait() {
-    const left = this.passes - now();
-    return left > 0 ? `in ${span(Math.max(left, 100))}` : "now";
+    // The units decide, and not the clock of the page: the next message brings the units.
+    return this.seen.remaining ? "now" : `in ${span(Math.max(this.passes - now(), 100))}`;
   }
 
   tick() {
     if (!this.seen) return;
     const wait = this.wait();
-    text($(".next", this.row), `next call passes ${wait}`);
-    this.row.classList.toggle("closed", wait !== "now");
+    text($(".next span:last-child", this.row), `passes ${wait}`);
+    this.open = wait === "now";
+    this.row.classList.toggle("closed", !this.open);
   }
 
   inWords() {
@@ -251,8 +281,8 @@ function frame(time) {
   // Draws about thirty frames per second, which is smooth here; with reduced motion, two.
   if (time - frame.last >= (still.matches ? 500 : 30)) {
     frame.last = time;
-    if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());
     lanes.forEach((lane) => lane.tick());
+    if (settings) draw(lanes, $(".ruler canvas"), settings.period_ms, now());
   }
   requestAnimationFrame(frame);
 }

@@ -11,7 +11,7 @@ const colors = {};
 const schemes = matchMedia("(prefers-color-scheme: dark)");
 function readColors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["ink", "muted", "line", "admitted", "refused", "tint", "tint-edge"]) {
+  for (const name of ["ink", "muted", "line", "sheet", "admitted", "refused", "tint", "tint-edge"]) {
     colors[name] = style.getPropertyValue(`--${name}`);
   }
   colors.font = `11px ${style.getPropertyValue("--mono")}`;
@@ -52,10 +52,10 @@ function drawLane(lane, view) {
   if (lane.algorithm.endsWith("bucket")) drawLevel(pen, lane, view, base);
   else drawWindows(pen, lane, view, base);
   line(pen, colors.muted, 1, [[0, base], [view.width, base]]);
-  for (const mark of lane.marks) drawMark(pen, mark, view.x(mark.at), base, height);
+  drawMarks(pen, lane.marks, view, base, height);
   const here = Math.round(view.x(view.now)) + 0.5;
   line(pen, colors.ink, 1, [[here, 0], [here, height]]);
-  if (lane.seen) drawFlag(pen, view.x(Math.max(lane.passes, view.now)), lane.passes <= view.now, view, base);
+  if (lane.seen) drawFlag(pen, view.x(Math.max(lane.passes, view.now)), lane.open, view, base);
 }
 
 function grid(pen, { x, now, first, last, step }, height) {
@@ -110,19 +110,57 @@ function drawLevel(pen, lane, { x, now, last }, base) {
   pen.setLineDash([]);
 }
 
-/** Draws a pin above the line for an admitted call, and a cross below the line for a rejected call. */
-function drawMark(pen, { allowed }, x, base, height) {
-  if (allowed) {
-    line(pen, colors.admitted, 2, [[x, base], [x, 26]]);
-    pen.fillStyle = colors.admitted;
-    pen.beginPath();
-    pen.arc(x, 26, 3.5, 0, 7);
-    pen.fill();
-  } else {
-    const y = (base + height) / 2;
-    line(pen, colors.refused, 1.5, [[x - 2.5, y - 2.5], [x + 2.5, y + 2.5]]);
-    line(pen, colors.refused, 1.5, [[x - 2.5, y + 2.5], [x + 2.5, y - 2.5]]);
+/** The distance at which two rejected calls share a mark, in pixels. */
+const TOUCH = 12;
+
+/** Draws a pin above the line for an admitted call. Rejected calls are crosses below the line; several that are
+ * close are a band with their number. */
+function drawMarks(pen, marks, { x }, base, height) {
+  const groups = [];
+  for (const { at, allowed } of marks) {
+    const place = x(at);
+    if (allowed) {
+      drawPin(pen, place, base);
+      continue;
+    }
+    const last = groups.at(-1);
+    if (last && place - last.end < TOUCH) [last.end, last.count] = [place, last.count + 1];
+    else groups.push({ start: place, end: place, count: 1 });
   }
+  const y = (base + height) / 2;
+  for (const group of groups) {
+    if (group.count === 1) drawCross(pen, group.start, y);
+    else drawBand(pen, group, y);
+  }
+}
+
+function drawPin(pen, x, base) {
+  const top = Math.min(26, base - 18);
+  line(pen, colors.admitted, 2, [[x, base], [x, top]]);
+  pen.fillStyle = colors.admitted;
+  pen.beginPath();
+  pen.arc(x, top, 3.5, 0, 7);
+  pen.fill();
+}
+
+function drawCross(pen, x, y) {
+  line(pen, colors.refused, 1.5, [[x - 2.5, y - 2.5], [x + 2.5, y + 2.5]]);
+  line(pen, colors.refused, 1.5, [[x - 2.5, y + 2.5], [x + 2.5, y - 2.5]]);
+}
+
+function drawBand(pen, { start, end, count }, y) {
+  pen.font = colors.font;
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  const least = pen.measureText(count).width + 8;
+  const middle = (start + end) / 2;
+  const width = Math.max(least, end - start + 6);
+  pen.fillStyle = colors.refused;
+  pen.beginPath();
+  pen.roundRect(middle - width / 2, y - 7, width, 14, 4);
+  pen.fill();
+  pen.fillStyle = colors.sheet;
+  pen.fillText(count, middle, y + 0.5);
 }
 
 /** Draws a flag at the time at which the next call passes; filled if that is the present. */
