@@ -7,10 +7,11 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
+use syn::token::Paren;
 use syn::{Expr, Ident, Lit, Token};
 
 use crate::argument::{ArgumentName, Place};
-use crate::diagnostics::{Errors, ReportedError, closest, quoted};
+use crate::diagnostics::{Errors, ReportedError, closest, quoted, written};
 use crate::values::as_literal;
 use crate::words::Word;
 
@@ -127,7 +128,7 @@ impl<'e> Args<'e> {
         if ident == ArgumentName::Limit.as_str() && !input.peek(Token![=]) {
             return self.parse_group(&ident, input);
         }
-        let accepted = self.accept(&ident);
+        let accepted = self.accept(&ident, input.peek(Token![=]));
         let value = parse_value(&ident, accepted.ok(), input);
         if value.is_err() {
             skip_to_comma(input);
@@ -137,11 +138,17 @@ impl<'e> Args<'e> {
             let value = self.errors.record(value);
             self.given.push(Argument { name, ident, value });
         }
+        self.end_argument(input);
+    }
+
+    /// Reads the comma after an argument.
+    fn end_argument(&self, input: ParseStream<'_>) {
         if !input.is_empty() && !input.peek(Token![,]) {
             self.errors.report(input.error("expected `,` between two arguments"));
             // The next argument probably follows at once, or after another separator.
             let _ = input.parse::<Option<Token![;]>>();
-            if input.peek(Ident::peek_any) && input.peek2(Token![=]) {
+            let is_group = input.peek2(Paren);
+            if input.peek(Ident::peek_any) && (input.peek2(Token![=]) || is_group) {
                 return;
             }
         }
@@ -159,6 +166,7 @@ impl<'e> Args<'e> {
         {
             let (span, tokens) = (ident.span(), group.stream());
             self.groups.push(Args::parse_level(Level::Group, span, tokens, self.errors));
+            return self.end_argument(input);
         } else {
             let message = "`limit` takes arguments in parentheses, or a constant: write \
                            `limit(period = 1, threshold = 10)`, or `limit = LOGIN`";
@@ -181,7 +189,7 @@ impl<'e> Args<'e> {
     }
 
     /// The argument of that name, if it exists, is allowed here, and is given for the first time.
-    fn accept(&mut self, ident: &Ident) -> Result<ArgumentName, ReportedError> {
+    fn accept(&mut self, ident: &Ident, has_value: bool) -> Result<ArgumentName, ReportedError> {
         let word = ident.to_string();
         let report = |message| self.errors.report(syn::Error::new(ident.span(), message));
         if let Some(name) = ArgumentName::find(&word) {
@@ -200,6 +208,19 @@ impl<'e> Args<'e> {
         let names = || self.allowed().map(Word::as_str);
         let similar = || ArgumentName::find(closest(&word, names())?);
         let Some(meant) = ArgumentName::find_synonym(&word).or_else(similar) else {
+            if !has_value && is_constant(&word) {
+                let reported =
+                    report(format!("to name the constant of a limit, write `limit = {word}`"));
+                self.anything_is_misspelled(reported);
+                return Err(reported);
+            }
+            if !has_value && let Some(key) = self.get(ArgumentName::Key) {
+                let key = key.value.as_ref().map_or_else(|_| "..".into(), written);
+                return Err(report(format!(
+                    "`{word}` is no argument of `rate_limit`: to count several values together, write \
+                     `key = ({key}, {word})`"
+                )));
+            }
             let names = quoted(names());
             return Err(report(format!("unknown argument `{word}`: the arguments are {names}")));
         };
@@ -216,6 +237,11 @@ impl ToTokens for Argument {
             value.to_tokens(tokens);
         }
     }
+}
+
+/// Whether a word is written like the name of a constant.
+fn is_constant(word: &str) -> bool {
+    word.contains(char::is_uppercase) && !word.contains(char::is_lowercase)
 }
 
 /// Reads `= value`. `name` is `None` after an unknown argument, whose errors are not reported.

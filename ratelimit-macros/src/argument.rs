@@ -8,21 +8,22 @@ use crate::words::{Word, word_enum};
 word_enum! {
     /// The name of an argument.
     ArgumentName {
-        Period = "period" | "window" | "interval" | "per" | "seconds" | "duration",
-        Threshold = "threshold" | "max" | "rate" | "requests" | "count" | "calls" | "permits" | "quota",
-        Algo = "algo" | "algorithm",
+        Period = "period" | "window" | "interval" | "per" | "seconds" | "duration" | "limit_refresh_period",
+        Threshold = "threshold" | "max" | "rate" | "requests" | "count" | "calls" | "quota"
+            | "limit_for_period",
+        Algo = "algo" | "algorithm" | "strategy",
         Burst = "burst" | "capacity" | "burst_size",
         Align = "align" | "timezone",
-        Key = "key" | "by",
-        Cost = "cost" | "weight" | "units",
+        Key = "key" | "by" | "cache_key",
+        Cost = "cost" | "weight" | "units" | "permits",
         Name = "name",
         Limit = "limit",
-        Scope = "scope",
-        OnError = "on_error" | "fallback",
+        Scope = "scope" | "rate_type",
+        OnError = "on_error",
         Shadow = "shadow" | "dry_run",
-        Wait = "wait" | "timeout",
+        Wait = "wait" | "timeout" | "timeout_duration" | "max_wait",
         Lease = "lease" | "prefetch",
-        OnLimited = "on_limited",
+        OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected",
         Crate = "crate",
     }
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use proc_macro2::TokenStream;
+use quote::ToTokens;
 
 /// The mistakes found so far.
 #[derive(Default)]
@@ -56,6 +57,23 @@ pub(crate) fn closest<'a>(
         .filter(|&(distance, candidate)| distance <= edits && distance < candidate.chars().count())
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// Tokens as a person would write them.
+pub(crate) fn written(tokens: &impl ToTokens) -> String {
+    let mut text = tokens.to_token_stream().to_string();
+    for (spaced, close) in [
+        (" (", "("),
+        ("( ", "("),
+        (" )", ")"),
+        (" ,", ","),
+        (" . ", "."),
+        (" :: ", "::"),
+        ("& ", "&"),
+    ] {
+        text = text.replace(spaced, close);
+    }
+    text
 }
 
 /// Lists the names as `` `a`, `b`, `c` ``, each once, in the order given.

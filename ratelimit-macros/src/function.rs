@@ -42,6 +42,10 @@ impl Function {
         is_local: bool,
         errors: &Errors,
     ) -> Result<Self, ReportedError> {
+        if let Some(constness) = &self.sig.constness {
+            let message = "the calls of a `const fn` can be made by the compiler, which counts nothing: remove `const`";
+            return Err(errors.report(syn::Error::new_spanned(constness, message)));
+        }
         if !self.is_synchronous() || is_local && !self.blocks_on_a_future() {
             return Ok(self);
         }
@@ -54,7 +58,7 @@ impl Function {
             format!(
                 "`#[rate_limit]` awaits the decision, so it needs an `async fn`: write `async fn \
                  {name}`, or put the attribute on the async function that calls `{name}`; with \
-                 `scope = \"process\"`, nothing is awaited"
+                 `scope = \"process\"` in the attribute, nothing is awaited"
             )
         };
         Err(errors.report(syn::Error::new(self.sig.fn_token.span, message)))

@@ -1,11 +1,11 @@
 //! The check that the attribute puts in front of a body: which charges it makes, and what it does
 //! with a rejection.
 
-use syn::{Expr, LitStr, Path};
+use syn::{Expr, Lit, LitStr, Path, parse_quote};
 
 use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
-use crate::diagnostics::ReportedError;
+use crate::diagnostics::{ReportedError, written};
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
@@ -176,10 +176,27 @@ fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
             return Ok(expr.clone());
         }
         Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
-        _ => format!(
-            "`on_limited` must be a function or a closure that takes the rejection, such as `{}`",
-            ArgumentName::OnLimited.example()
-        ),
+        other => {
+            let advice = match (as_literal(other), other) {
+                (Some((_, Lit::Str(name))), _) => format!("`{}`, without quotes", name.value()),
+                (_, Expr::Call(_) | Expr::MethodCall(_)) => {
+                    let mut call = other.clone();
+                    let arguments = match &mut call {
+                        Expr::Call(call) => Some(&mut call.args),
+                        Expr::MethodCall(call) => Some(&mut call.args),
+                        _ => None,
+                    };
+                    if let Some(arguments) = arguments {
+                        arguments.insert(0, parse_quote!(rejection));
+                    }
+                    format!("`|rejection| {}`", written(&call))
+                }
+                _ => format!("`{}`", ArgumentName::OnLimited.example()),
+            };
+            format!(
+                "`on_limited` must be a function or a closure that takes the rejection, such as {advice}"
+            )
+        }
     };
     Err(syn::Error::new_spanned(expr, message))
 }

@@ -17,7 +17,11 @@ struct KeyInput {
 pub(crate) fn expand_key(tokens: TokenStream) -> TokenStream {
     let key = syn::parse2::<KeyInput>(tokens).and_then(|KeyInput { runtime, format }| {
         let key = format_key(&quote!(#runtime), &read_scope_format(&format)?);
-        Ok(quote!(#runtime::__private::owned_key(&#key)))
+        // The block drops the arguments of the format string, which are not `Send`, before an `await` around it.
+        Ok(quote!({
+            let key = #runtime::__private::owned_key(&#key);
+            key
+        }))
     });
     key.unwrap_or_else(syn::Error::into_compile_error)
 }

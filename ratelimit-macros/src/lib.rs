@@ -206,7 +206,8 @@ mod words;
 /// is evaluated after the key. A call of cost 0 is admitted and takes no units. A call whose cost
 /// is above the capacity is rejected with `Rejection::CostExceedsCapacity`: waiting does not help.
 /// The capacity is the `burst` of a bucket, or the `threshold` of any other limit. A literal cost
-/// of 0 is a compile error, and so is a literal cost above a literal capacity.
+/// of 0 is a compile error, and so is a literal cost above a literal capacity. Of a length, write
+/// `cost = u32::try_from(body.len()).unwrap_or(u32::MAX)`.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -383,7 +384,8 @@ mod words;
 /// - **In time.** It is admitted within `wait`, or rejected. It is rejected at once if the calls before
 ///   it already take too long. If Redis is slow, the result comes one deadline later at most.
 /// - **In order.** In a process, calls with the same limits and keys are admitted first come, first
-///   served. A call with a high cost is not overtaken by calls with lower costs.
+///   served: in the order in which their futures are polled for the first time. A call with a high cost
+///   is not overtaken by calls with lower costs that wait as well.
 /// - **Independent.** Other calls that are dropped, that are not polled, or whose runtime stands still
 ///   do not hold it up.
 /// - **Nothing is lost.** A call that is dropped while it waits takes no units: its turn passes to the
@@ -392,8 +394,16 @@ mod words;
 /// The processes of a fleet ask Redis separately, each for all its waiting calls together: one request
 /// at a time, and while calls wait, at most one every 5 ms. With a single limit that is a bucket, a
 /// process reserves moments for its calls, up to a second ahead. So the order also holds across
-/// processes, to within about a second. With the other algorithms, and with several limits, the
-/// processes compete for units that become free.
+/// processes as long as no call has to wait longer than a second; with longer lines, the processes
+/// share the rate. With the other algorithms, and with several limits, the processes compete for units
+/// that become free.
+///
+/// `retry_after` of a rejected call is the time until the call is admitted *without* waiting: a call with
+/// `wait` can try again earlier by its wait. A `wait` just as long as the calls before it need leaves no
+/// time for a wakeup that comes late: choose it a little longer.
+///
+/// If Redis fails while calls wait, those with a reserved moment still run; `on_error` decides the others
+/// at the next request of their line.
 ///
 /// What it cannot rely on:
 ///
@@ -470,6 +480,7 @@ mod words;
 /// | `Option<_>` | `None` |
 /// | a type of yours that implements `FromRejection` | as implemented |
 /// | `impl Trait` | `Err`, with the rejection; see below |
+/// | `Response`, `StatusCode`, `(StatusCode, String)`, `HttpResponse`, with the feature of a framework | the response of the rejection |
 /// | any other type | compile error: set [`on_limited`](#on_limited) |
 ///
 /// ```

@@ -282,5 +282,13 @@ pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {
             "`name` cannot be empty: write a name, or remove it to use the path of the function";
         return Err(syn::Error::new(text.span(), message));
     }
+    if let Some((_, rest)) = text.value().split_once('{')
+        && let Some((value, _)) = rest.split_once('}')
+    {
+        let message = format!(
+            "`name` is the same in every call: to count each `{value}` separately, write `key = \"{{{value}}}\"`"
+        );
+        return Err(syn::Error::new(text.span(), message));
+    }
     Ok(text.clone())
 }

@@ -70,7 +70,10 @@ fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
             format!(": for a number of calls, write `threshold = {number}`")
         }
         (None, Some((_, Lit::Str(name)))) => {
-            format!(": to name a limit, write `name = {}`", name.to_token_stream())
+            format!(
+                ": to name a limit, write `name = {}`; a constant is written without quotes",
+                name.to_token_stream()
+            )
         }
         (None, _) => String::new(),
     };

@@ -2,7 +2,7 @@
 //! processes share the count, what happens when Redis cannot decide, whether calls are rejected at
 //! all, and whether they wait.
 
-use syn::Expr;
+use syn::{Expr, Lit};
 
 use crate::args::Args;
 use crate::argument::ArgumentName;
@@ -41,8 +41,7 @@ impl Policy {
         let on_error = args.optional(ArgumentName::OnError, read_on_error);
         let shadow =
             args.optional(ArgumentName::Shadow, |expr| values::flag(ArgumentName::Shadow, expr));
-        let wait =
-            args.optional(ArgumentName::Wait, |expr| Constant::duration(ArgumentName::Wait, expr));
+        let wait = args.optional(ArgumentName::Wait, read_wait);
 
         // Reported at the argument that has no effect.
         if let Some(Ok(Scope::Process)) = scope {
@@ -71,6 +70,16 @@ impl Policy {
             wait: wait.transpose()?,
         })
     }
+}
+
+fn read_wait(expr: &Expr) -> syn::Result<Constant<u64>> {
+    if let Some((_, Lit::Int(number))) = values::as_literal(expr)
+        && number.base10_digits() == "0"
+    {
+        let message = "`wait = 0` lets no call wait: remove `wait`";
+        return Err(syn::Error::new_spanned(expr, message));
+    }
+    Constant::duration(ArgumentName::Wait, expr)
 }
 
 fn read_scope(expr: &Expr) -> syn::Result<Scope> {

@@ -12,7 +12,7 @@ use crate::check::Check;
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
-use crate::reply::{Rejection, StoreError};
+use crate::reply::{BuildError, Rejection, StoreError};
 
 /// Adds [`rate_limited`](Self::rate_limited) to each stream.
 pub trait RateLimitStreamExt: Stream + Sized {
@@ -43,7 +43,7 @@ pub trait RateLimitStreamExt: Stream + Sized {
             limit = limit.wait(Duration::MAX);
         }
         let key = KeyWriter::owned(&key);
-        RateLimited { stream: self, limit, key, limiter: None, item: None, check: None }
+        RateLimited { stream: self, limit, key, limiter: None, item: None, stage: Stage::Ask }
     }
 }
 
@@ -54,8 +54,14 @@ pin_project! {
     /// [current](crate::current) limiter unless [another is set](Self::limiter).
     ///
     /// An item is an `Err` if its unit could not be taken: it would have waited for longer than the `wait` of the limit,
-    /// or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps it, and the
-    /// next poll asks again.
+    /// or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps it, and
+    /// yields it later. It asks again after the time that the rejection reports; without such a time, after 100 ms.
+    ///
+    /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the work in flight. To go on after
+    /// errors, report them and continue: `.filter_map(async |item| item.inspect_err(log).ok())`.
+    ///
+    /// After [`shutdown`](RateLimiter::shutdown), items no longer wait for their turn in line: a rejected item is an
+    /// `Err`, and the stream asks again after its time.
     ///
     /// The stream takes an item first, and then its unit. So it takes no unit while there is no item, and holds at most
     /// one item. Items are decided one after the other: on Redis, each takes a round trip.
@@ -69,9 +75,20 @@ pin_project! {
         limiter: Option<RateLimiter>,
         // The item that waits.
         item: Option<S::Item>,
-        check: Option<Check>,
+        stage: Stage,
     }
 }
+
+/// What the stream does about its item.
+enum Stage {
+    Ask,
+    Check(Check),
+    /// Pauses after a rejection.
+    Pause(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+/// The pause after a rejection without a time, for instance while Redis is down.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl<S: Stream> RateLimited<S> {
     /// Uses `limiter`, instead of the [current](crate::current) one.
@@ -89,27 +106,44 @@ impl<S: Stream> Stream for RateLimited<S> {
             *this.item = ready!(this.stream.poll_next(context));
         }
         let Some(item) = this.item.take() else { return Poll::Ready(None) };
-        let (limit, key) = (&*this.limit, &*this.key);
-        let check = this.check.get_or_insert_with(|| match this.limiter {
-            Some(limiter) => limiter.check(limit, key, 1),
-            None => limiter::with_current(
-                |limiter| limiter.check(limit, key, 1),
-                |error| Check::undecided(limit, StoreError::Configuration(error)),
-            ),
-        });
-        let result = Pin::new(check).poll(context);
-        if result.is_ready() {
-            *this.check = None;
-        }
+        let result = loop {
+            let stage = match this.stage {
+                Stage::Ask => Stage::Check(with_limiter(this.limiter.as_ref(), |limiter| {
+                    let (limit, key) = (&*this.limit, &*this.key);
+                    match limiter {
+                        Ok(limiter) => limiter.check(limit, key, 1),
+                        Err(error) => Check::undecided(limit, StoreError::Configuration(error)),
+                    }
+                })),
+                Stage::Check(check) => match Pin::new(check).poll(context) {
+                    Poll::Ready(result) => break result,
+                    Poll::Pending => {
+                        *this.item = Some(item);
+                        return Poll::Pending;
+                    }
+                },
+                Stage::Pause(pause) => {
+                    if pause.as_mut().poll(context).is_pending() {
+                        *this.item = Some(item);
+                        return Poll::Pending;
+                    }
+                    Stage::Ask
+                }
+            };
+            *this.stage = stage;
+        };
+        *this.stage = Stage::Ask;
         match result {
-            Poll::Ready(Ok(_)) => Poll::Ready(Some(Ok(item))),
-            Poll::Ready(Err(rejection)) => {
+            Ok(_) => Poll::Ready(Some(Ok(item))),
+            Err(rejection) => {
                 *this.item = Some(item);
+                let wait = rejection.retry_after();
+                *this.stage =
+                    with_limiter(this.limiter.as_ref(), |limiter| match (limiter, wait) {
+                        (Ok(limiter), Some(wait)) => Stage::Pause(Box::pin(limiter.pause(wait))),
+                        _ => Stage::Pause(Box::pin(tokio::time::sleep(PAUSE))),
+                    });
                 Poll::Ready(Some(Err(rejection)))
-            }
-            Poll::Pending => {
-                *this.item = Some(item);
-                Poll::Pending
             }
         }
     }
@@ -118,6 +152,17 @@ impl<S: Stream> Stream for RateLimited<S> {
         let (lower, _) = self.stream.size_hint();
         // Any number of errors can come in between.
         (lower.saturating_add(usize::from(self.item.is_some())), None)
+    }
+}
+
+/// Calls `work` with this limiter, or with the current one.
+fn with_limiter<T>(
+    limiter: Option<&RateLimiter>,
+    work: impl Fn(Result<&RateLimiter, BuildError>) -> T,
+) -> T {
+    match limiter {
+        Some(limiter) => work(Ok(limiter)),
+        None => limiter::with_current(|limiter| work(Ok(limiter)), |error| work(Err(error))),
     }
 }
 

@@ -151,7 +151,7 @@ async fn undecided_calls_are_reported_without_their_key() {
         "DEBUG rejected limit=\"events\" key=# retry_after=3600s source=\"fallback\""
     );
     assert!(
-        events[3].contains("the limits of one `check_all` must have the same `scope`"),
+        events[3].contains("the limits of one decision must have the same `scope`"),
         "{events:#?}"
     );
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");

@@ -73,7 +73,7 @@ async fn shadowed() -> Option<()> {
     Some(())
 }
 
-#[rate_limit(limit = SHADOWED, shadow = false, scope = "process", cost = cost)]
+#[rate_limit(limit = SHADOWED, shadow = false, on_error = "deny", cost = cost)]
 async fn enforced(cost: u32) -> Option<()> {
     Some(())
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, key, rate_limit};
 
 fn assert_send<F: Future + Send>(future: F) -> F {
     future
@@ -57,4 +57,14 @@ async fn run() {
 #[tokio::test]
 async fn keeps_futures_send() {
     RateLimiter::embedded().scope(run()).await;
+}
+
+/// A key in an argument, across an `await`.
+#[tokio::test]
+async fn a_key_by_hand_is_send() {
+    const LIMIT: Limit = Limit::fixed("by hand", 1, std::time::Duration::from_secs(60));
+    let limiter = RateLimiter::embedded();
+    let (tenant, user) = (7, "ann");
+    let reset = async { limiter.reset(&LIMIT, key!("{tenant}:{user}")).await };
+    assert_eq!(assert_send(reset).await, Ok(false));
 }

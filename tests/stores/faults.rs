@@ -390,6 +390,12 @@ fn errors_of_invalid_settings_name_the_setting_and_no_password() {
         "redis+sentinel://localhost:port/service?sentinel_password=hunter2",
         "redis+cluster://user:hunter2@",
         "redis+cluster://user:hunter2@localhost,host:99999",
+        "redis://user:ss#hunter2@localhost",
+        "redis://user:ss?hunter2@localhost",
+        "redis://user:hunter2@localhost?db=3",
+        "redis+sentinel://localhost/service?password=hunter2",
+        "redis+cluster://localhost?hunter2=1",
+        "unix:///run/redis.sock?database=3",
     ] {
         let Some(error @ BuildError::InvalidUrl { .. }) = build(url) else {
             panic!("{url}: {:?}", build(url))

@@ -24,6 +24,19 @@ async fn limiter_without_its_redis() -> RateLimiter {
     limiter
 }
 
+/// Without Redis, as with Redis.
+#[test]
+fn a_scope_has_a_count_of_its_own() {
+    const LIMIT: Limit = Limit::fixed("scopes", 1, Duration::from_secs(60));
+    let limiter = RateLimiter::embedded();
+    for limit in [LIMIT, LIMIT.scope(Scope::Process)] {
+        assert!(limiter.check_now(&limit, "key", 1).is_ok());
+        assert!(limiter.check_now(&limit, "key", 1).is_err());
+    }
+    let global = LIMIT.scope(Scope::Process).scope(Scope::Global);
+    assert!(limiter.check_now(&global, "key", 1).is_err());
+}
+
 #[tokio::test]
 async fn local_falls_back_to_a_count_in_the_process() {
     let limiter = limiter_without_its_redis().await;

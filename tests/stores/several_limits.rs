@@ -221,6 +221,9 @@ async fn the_policies_of_the_limits_apply_to_the_call() {
     let allowed = both(|limit| limit.on_error(OnError::Allow), 10).await.expect("allowed");
     assert_eq!((allowed.allowed, allowed.retry_after), (true, Duration::ZERO));
     assert!(both(|limit| limit.shadow(true), 10).await.is_ok_and(|decision| !decision.allowed));
+    // A count of its own, which the fallback does not share.
+    let process = both(|limit| limit.scope(Scope::Process), 10).await.expect("admitted");
+    assert_eq!(process.source, Source::Embedded);
     let process = both(|limit| limit.scope(Scope::Process), 1).await;
     assert_eq!(process.expect_err("counted").name(), "burst");
     let denied = both(|limit| limit.on_error(OnError::Deny), 10).await;

@@ -9,8 +9,8 @@ use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::decision;
 use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use crate::{TestLimiter, decision, settle_lines};
 
 #[tokio::test]
 async fn a_rejection_says_when_a_call_can_be_admitted() {
@@ -117,4 +117,52 @@ fn a_call_that_waits_needs_a_runtime() {
         panic!("{result:?}")
     };
     assert_eq!(error, StoreError::NoRuntime);
+}
+
+/// A window opens with its first call, so the queue of a fixed limit tells how many windows a call has to wait for.
+#[tokio::test]
+async fn calls_behind_too_many_windows_are_rejected_at_once() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let limit = Limit::fixed("windows", 5, Duration::from_secs(1));
+        let limit = limit.wait(Duration::from_millis(3_100));
+        let _ = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 1..=25 {
+            let check = test.limiter.check(&limit, "key", 1);
+            calls.spawn(async move { (number, check.await.is_ok()) });
+        }
+        settle_lines(&test.limiter).await;
+        let mut ended: Vec<_> = std::iter::from_fn(|| calls.try_join_next()).collect();
+        assert_eq!(
+            ended.len(),
+            10,
+            "five are admitted now, and five cannot be within four windows"
+        );
+        for _ in 0..3 {
+            test.clock.advance(Duration::from_secs(1));
+            settle_lines(&test.limiter).await;
+        }
+        ended.extend(std::iter::from_fn(|| calls.try_join_next()));
+        let admitted = ended.into_iter().map(|call| call.expect("no panic")).filter(|call| call.1);
+        let mut admitted: Vec<_> = admitted.map(|call| call.0).collect();
+        admitted.sort_unstable();
+        assert_eq!(admitted, (1..=20).collect::<Vec<_>>());
+    }
+}
+
+/// `shutdown` acts when its future is polled.
+#[tokio::test]
+async fn a_shutdown_that_is_not_awaited_changes_nothing() {
+    let test = TestLimiter::embedded();
+    let limit = Limit::leaky_bucket("lazy", 1, Duration::from_secs(1)).wait(Duration::from_secs(9));
+    test.limiter.check(&limit, "key", 1).await.expect("the first");
+    let shutdown = test.limiter.shutdown();
+    let mut waiting = std::pin::pin!(test.limiter.check(&limit, "key", 1));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    shutdown.await.expect("nothing to give back");
+    let rejection = waiting.await.expect_err("it is shut down");
+    let Rejection::Unavailable { error: StoreError::ShuttingDown, .. } = rejection else {
+        panic!("{rejection:?}")
+    };
 }

@@ -143,3 +143,46 @@ fn lets_the_body_see_the_request_and_set_the_status() {
         assert!(rejected.header("retry-after").is_some());
     }
 }
+
+/// The application sets headers, sees the query, and cannot break the response.
+#[test]
+fn responses_have_headers_of_the_application() {
+    let (limiter, _) = timed();
+    let once = Limit::fixed("once", 1, MINUTE);
+    let body = |request: &RejectedRequest<'_>| {
+        let german = request.query().is_some_and(|query| query.contains("lang=de"));
+        let (kind, language) =
+            if german { ("text/html", "de") } else { ("text/html\r\nx: y", "en") };
+        TextResponse::new(kind, request.query().unwrap_or("none").to_owned())
+            .header("content-language", language)
+            .header("not a name", "x")
+            .header("x-value", "not\na value")
+    };
+    let layer = RateLimitLayer::new().limit(once.clone(), |_| ()).rejection_body(body);
+    let server = serve(app().layer(layer.limiter(limiter.clone())), &limiter);
+    assert_eq!(get(server.address, "/plain", &[]).status, 200);
+    for (path, kind, language, text) in [
+        ("/plain?lang=de", "text/html", "de", "lang=de"),
+        ("/plain", "text/plain; charset=utf-8", "en", "none"),
+    ] {
+        let answer = get(server.address, path, &[]);
+        assert_eq!((answer.status, &*answer.body), (429, text));
+        assert_eq!(answer.header("content-type"), Some(kind));
+        assert_eq!(answer.header("content-language"), Some(language));
+        assert_eq!((answer.header("x-value"), answer.header("retry-after")), (None, Some("60")));
+    }
+}
+
+/// A handler that goes on after a rejection: its response reports the limits that admitted the request, too.
+#[test]
+fn a_rejection_that_a_handler_survives_hides_no_limit() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let survive = async || if handled().await.is_err() { "cached" } else { "fresh" };
+    let server = serve(Router::new().route("/", route_get(survive)).layer(layer), &limiter);
+    assert_eq!(get(server.address, "/", &[]).body, "fresh");
+    let answer = get(server.address, "/", &[]);
+    assert_eq!((answer.status, &*answer.body), (200, "cached"));
+    let (_, state) = reported(&answer);
+    assert_eq!(state, r#""all";r=2;t=60, "web::choices::handled";r=0;t=3600"#);
+}

@@ -1,14 +1,15 @@
 //! The identity of a limit: what makes two calls share a count.
 
-use super::{Algorithm, Name, Period};
+use super::{Algorithm, Name, Period, Scope};
 
-/// Name, algorithm, period and align. Calls that agree on these and on the key share a count.
+/// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(super) name: Name,
     pub(super) algorithm: Algorithm,
     pub(super) period: Period,
     pub(super) align: Option<Align>,
+    scope: Scope,
     /// A hash of all of these.
     hash: u128,
 }
@@ -19,20 +20,28 @@ impl Identity {
         algorithm: Algorithm,
         period: Period,
         align: Option<Align>,
+        scope: Scope,
     ) -> Self {
-        let hash = hash(algorithm, period, align, name.as_str());
-        Self { name, algorithm, period, align, hash }
+        let mut identity = Self { name, algorithm, period, align, scope, hash: 0 };
+        identity.hash = hash(&identity);
+        identity
     }
 
     /// Changes the align.
     pub(super) const fn set_align(&mut self, align: Align) {
         self.align = Some(align);
-        self.hash = hash(self.algorithm, self.period, self.align, self.name.as_str());
+        self.hash = hash(self);
+    }
+
+    /// Changes the scope: a count of the process and a count of the fleet are different counts.
+    pub(super) const fn set_scope(&mut self, scope: Scope) {
+        self.scope = scope;
+        self.hash = hash(self);
     }
 
     /// Returns this identity with another period.
     pub(super) fn with_period(&self, period: Period) -> Self {
-        Self::new(self.name.clone(), self.algorithm, period, self.align)
+        Self::new(self.name.clone(), self.algorithm, period, self.align, self.scope)
     }
 
     /// Returns the hash of the identity. [`KeyId`](crate::key::KeyId) combines it with a key.
@@ -71,15 +80,19 @@ impl Align {
 
 /// Hashes an identity by 128-bit FNV-1a. The hash needs no secret, because clients do not choose identities.
 /// Bit 63 is 0, so that no count has the id [`KeyId::NONE`](crate::key::KeyId::NONE).
-const fn hash(algorithm: Algorithm, period: Period, align: Option<Align>, name: &str) -> u128 {
+const fn hash(identity: &Identity) -> u128 {
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013B;
-    let (mut hash, name) = (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, name.as_bytes());
-    let align = match align {
+    let (mut hash, name) =
+        (0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, identity.name.as_str().as_bytes());
+    let align = match identity.align {
         None => 0,
         // Offsets are at least -14:00.
         Some(Align { offset_minutes }) => (offset_minutes + 14 * 60 + 1) as u128,
     };
-    let head = align << 72 | (period.micros() as u128) << 8 | algorithm as u128;
+    let head = (identity.scope as u128) << 96
+        | align << 72
+        | (identity.period.micros() as u128) << 8
+        | identity.algorithm as u128;
     let (mut byte, mut index) = (0, 0);
     while byte < 16 {
         hash = (hash ^ (head >> (8 * byte) & 0xff)).wrapping_mul(PRIME);

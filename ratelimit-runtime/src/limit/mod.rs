@@ -165,7 +165,8 @@ impl Limit {
         };
         match Amounts::new(threshold, capacity, period) {
             Ok(amounts) => {
-                let identity = Identity::new(Name::new(name), algorithm, period, None);
+                let identity =
+                    Identity::new(Name::new(name), algorithm, period, None, Scope::Global);
                 Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
             }
             Err(invalid) => Err(invalid),
@@ -251,6 +252,7 @@ impl Limit {
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.policy.scope = scope;
+        self.terms.identity.set_scope(scope);
         self
     }
 
@@ -275,11 +277,12 @@ impl Limit {
     ///
     /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
     /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
-    /// processes, to within about a second. A call that cannot be admitted in time is rejected as soon as that is
+    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon as that is
     /// known. A call that is dropped while it waits takes nothing. The documentation of
     /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
     ///
-    /// Waiting needs a tokio runtime with time enabled.
+    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without `wait`
+    /// waits as long as it takes.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);

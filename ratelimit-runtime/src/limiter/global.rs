@@ -64,6 +64,9 @@ pub(crate) fn with_current<R>(
 ) -> R {
     let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
     if scoped.is_none() && SCOPED_ONCE.is_set() && SCOPE_REQUIRED.is_set() {
+        tracing::error!(
+            "a limited call outside of every scope is rejected: in a task, carry the scope with `in_scope`"
+        );
         return failed(BuildError::NoScope);
     }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
@@ -141,7 +144,7 @@ impl RateLimiter {
     }
 
     /// From now on, rejects the calls of annotated functions outside of a [scope](Self::scope), with
-    /// [`BuildError::NoScope`]. Call it in each test that uses a scope: a task that leaves its scope by mistake then fails
+    /// [`BuildError::NoScope`] and an `ERROR` event. Call it in each test that uses a scope: a task that leaves its scope by mistake then fails
     /// the test, and does not count in the limiter of the process. It cannot be undone.
     ///
     /// ```

@@ -6,6 +6,8 @@ mod shutdown;
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "stream")]
+use std::time::Duration;
 
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
@@ -294,11 +296,21 @@ impl RateLimiter {
     /// used.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting } = self.checker.clone();
-        waiting.close();
-        if !backend.has_shared() {
-            return Answer::ready(Ok(()));
-        }
-        Answer::pending(shutdown::give_back_all(backend.deadline(), leases, waiting))
+        Answer::pending(async move {
+            waiting.close();
+            if !backend.has_shared() {
+                return Ok(());
+            }
+            shutdown::give_back_all(backend.deadline(), leases, waiting).await
+        })
+    }
+
+    /// Completes after `wait`, by the clock of this limiter.
+    #[cfg(feature = "stream")]
+    pub(crate) fn pause(&self, wait: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let clock = self.checker.backend.clock().clone();
+        let until = clock.steady().saturating_add(wait.as_micros() as u64);
+        async move { clock.sleep_until_steady(until).await }
     }
 
     pub(crate) fn checker(&self) -> &Checker {

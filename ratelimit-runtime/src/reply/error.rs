@@ -118,8 +118,8 @@ impl fmt::Display for StoreError {
                  count: rename one of them"
             ),
             Self::MixedLimits => f.write_str(
-                "the limits of one `check_all` must have the same `scope`, `on_error`, `shadow` and `wait`: \
-                 change them, or check the limits one after the other",
+                "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
+                 them, or check the limits one after the other (in separate layers)",
             ),
             Self::Configuration(error) => error.fmt(f),
         }
@@ -131,7 +131,7 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
     Some(match code {
         "NOPERM" => {
             "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
-             \"Running it in production\"; if the server rejects TIME, set `clock(Clock::Client)`"
+             \"What Redis holds\"; if the server rejects TIME, set `clock(Clock::Client)`"
         }
         "NOAUTH" | "WRONGPASS" => {
             "check the user and password of the Redis URL; a password alone is \

@@ -39,7 +39,8 @@
 //!
 //! Add the layer with `Router::layer` or `Router::route_layer`, not around the router: the route is known
 //! only inside the router. To send another response, return an error type of your own that implements
-//! `From<Rejection>` and `IntoResponse`; the layer adds the headers to it.
+//! `From<Rejection>` and `IntoResponse`. The layer adds the headers that report limits, but not `Retry-After` and
+//! `Cache-Control`: keep those by changing the response of `rejection.into_response()`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};

@@ -107,8 +107,8 @@ pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>)
     lines.join(&b", "[..])
 }
 
-/// The value of `RateLimit`: the limits that have decided or, after a rejection, those that rejected. A
-/// limit with a later `t` than the `Retry-After` of the response, if there is one, is left out.
+/// The value of `RateLimit`: the limits that have decided. If the response has `Retry-After`, only those that rejected,
+/// and none with a later `t`.
 fn state<H: ResponseHeaders>(log: &RequestLog, retry_after: Option<u32>) -> Option<H::Value> {
     let is_rejected =
         log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
@@ -116,7 +116,7 @@ fn state<H: ResponseHeaders>(log: &RequestLog, retry_after: Option<u32>) -> Opti
         let Some(LoggedDecision { remaining, seconds, is_rejection }) = limit.decision else {
             return false;
         };
-        if is_rejection != is_rejected || retry_after.is_some_and(|wait| seconds > wait) {
+        if retry_after.is_some_and(|wait| is_rejection != is_rejected || seconds > wait) {
             return false;
         }
         push_parameter(text, ";r=", remaining);

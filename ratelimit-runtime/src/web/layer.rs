@@ -62,7 +62,7 @@ use crate::reply::Rejection;
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow limit](Limit::shadow) is not reported.
-/// - If the response has `Retry-After`, `RateLimit` leaves out limits with a later `t`.
+/// - If the response has `Retry-After`, `RateLimit` has the limits that rejected, and none with a later `t`.
 ///
 /// # Rejected requests
 ///
@@ -176,7 +176,8 @@ impl<F> RateLimitLayer<F> {
     /// let layer: RateLimitLayer = RateLimitLayer::new().limits(by_plan);
     /// ```
     ///
-    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together: such a request gets a 503.
+    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different limits
+    /// that share a count: such a request gets a 503.
     #[must_use]
     pub fn limits(
         self,

@@ -4,7 +4,7 @@
 //! | framework | feature | return type of annotated handlers | middleware |
 //! | --- | --- | --- | --- |
 //! | axum 0.8 | `axum` | `Result<_, Rejection>`, `impl IntoResponse`: [`axum`] | [`RateLimitLayer`] |
-//! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`: [`actix`] | [`actix::RateLimits`] |
+//! | actix-web 4 | `actix` | `Result<_, Rejection>`, `actix_web::Result`, `HttpResponse`: [`actix`] | [`actix::RateLimits`] |
 //! | tonic 0.14 | `tonic` | `Result<_, Status>`: [`tonic`] | [`RateLimitLayer::grpc`] |
 //! | hyper, other tower services | `tower` | `Result<_, http::Response<_>>` | [`RateLimitLayer`] |
 //! | clients: reqwest, hyper-util | `tower` | | [`RateLimitLayer::outbound`] |
@@ -19,7 +19,8 @@
 //!   requests. Expose the headers `RateLimit`, `RateLimit-Policy` and `Retry-After` to these scripts.
 //! - A compression layer can be inside or outside: the headers that report limits are the same.
 //!
-//! With `Router::layer`, the last layer is the outermost; with `ServiceBuilder`, the first layer is the outermost.
+//! With `Router::layer` of axum and `App::wrap` of actix-web, the last layer is the outermost; with `ServiceBuilder` and
+//! tonic's `Server::layer`, the first is.
 
 mod accept;
 mod address;

@@ -44,6 +44,8 @@ const COMPLETED: &str = "`OutboundFuture` polled after completion";
 /// # let _ = layer;
 /// ```
 ///
+/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`.
+///
 /// The example `outbound_layer` in the repository puts the layer in front of reqwest and of hyper-util.
 ///
 /// # Errors of the service
@@ -63,6 +65,8 @@ const COMPLETED: &str = "`OutboundFuture` polled after completion";
 /// # Between other layers
 ///
 /// - A retry layer outside of this one sends each attempt through the limits.
+/// - In front of a tonic `Channel`, the error of a rejected request becomes a status `UNKNOWN` whose source is the
+///   [`Rejection`].
 /// - A timeout outside of it includes the time that a request waits; a timeout inside does not.
 /// - A request that waits holds what the layers inside of it reserved, such as the permit of a concurrency limit. Put
 ///   a concurrency limit outside, if requests may wait.

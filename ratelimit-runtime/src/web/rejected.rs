@@ -38,6 +38,7 @@ pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send
 pub(crate) trait RequestHead: Send + Sync {
     fn method(&self) -> &str;
     fn path(&self) -> &str;
+    fn query(&self) -> Option<&str>;
     fn header(&self, name: &str) -> Option<&str>;
 }
 
@@ -46,6 +47,7 @@ pub(crate) struct RejectionResponse {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
     pub(crate) retry_after: Option<u32>,
+    pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: String,
 }
 
@@ -81,6 +83,12 @@ impl<'a> RejectedRequest<'a> {
     #[must_use]
     pub fn path(&self) -> &'a str {
         self.facts.head.as_ref().map_or("", |head| head.path())
+    }
+
+    /// Returns the query of the request, without the `?`; `None` if it has none.
+    #[must_use]
+    pub fn query(&self) -> Option<&'a str> {
+        self.facts.head.as_ref()?.query()
     }
 
     /// Returns the first value of a header of the request; `None` if the request does not have it, or if its value is
@@ -141,7 +149,7 @@ impl<'a> RejectedRequest<'a> {
 
     /// Returns the response over HTTP.
     pub(crate) fn response(&self) -> RejectionResponse {
-        let TextResponse { status, content_type, body } = match &self.facts.body {
+        let TextResponse { status, content_type, headers, body } = match &self.facts.body {
             Some(body) => body(self),
             None if self.prefers_json() => {
                 TextResponse::new("application/problem+json", self.problem_json())
@@ -149,14 +157,14 @@ impl<'a> RejectedRequest<'a> {
             None => TextResponse::new(PLAIN_TEXT, self.rejection.to_string()),
         };
         let status = status.unwrap_or(self.status());
-        RejectionResponse { status, content_type, retry_after: self.retry_after(), body }
+        RejectionResponse { status, content_type, retry_after: self.retry_after(), headers, body }
     }
 }
 
 /// The response to a request without a key.
 impl From<TextResponse> for RejectionResponse {
-    fn from(TextResponse { status, content_type, body }: TextResponse) -> Self {
-        Self { status: status.unwrap_or(400), content_type, retry_after: None, body }
+    fn from(TextResponse { status, content_type, headers, body }: TextResponse) -> Self {
+        Self { status: status.unwrap_or(400), content_type, retry_after: None, headers, body }
     }
 }
 

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri
 use super::headers::{HeaderField, ResponseHeaders, joined};
 use super::middleware::{self, MiddlewareRequest};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
-use super::text_response::TextResponse;
+use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::{FromRejection, Rejection};
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
@@ -69,8 +69,15 @@ fn over_http<B: From<String>>(plain: RejectionResponse) -> Response<B> {
     *response.status_mut() =
         StatusCode::from_u16(plain.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     let headers = response.headers_mut();
-    if let Ok(content_type) = HeaderValue::from_str(plain.content_type) {
-        headers.insert(CONTENT_TYPE, content_type);
+    let content_type = HeaderValue::from_str(plain.content_type);
+    let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
+    headers.insert(CONTENT_TYPE, content_type);
+    for (name, value) in plain.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
+        {
+            headers.append(name, value);
+        }
     }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_VALUE));
     if let Some(seconds) = plain.retry_after {
@@ -113,6 +120,10 @@ impl RequestHead for HttpHead {
 
     fn path(&self) -> &str {
         self.uri.path()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.uri.query()
     }
 
     fn header(&self, name: &str) -> Option<&str> {

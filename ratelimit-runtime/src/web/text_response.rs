@@ -17,6 +17,7 @@
 pub struct TextResponse {
     pub(crate) status: Option<u16>,
     pub(crate) content_type: &'static str,
+    pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: String,
 }
 
@@ -24,16 +25,32 @@ pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl TextResponse {
     /// Returns a response with this content type and text. The body of a rejected request keeps the status of the
-    /// rejection; any other response has status 400.
+    /// rejection; any other response has status 400. A content type that is not a valid value is replaced by plain text.
     #[must_use]
     pub fn new(content_type: &'static str, body: impl Into<String>) -> Self {
-        Self { status: None, content_type, body: body.into() }
+        Self { status: None, content_type, headers: Vec::new(), body: body.into() }
     }
 
     /// Sets the status code. A number that is not one is replaced by 503.
     #[must_use]
     pub fn status(mut self, status: u16) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    /// Adds a header, such as `Content-Language`. A name or a value that is not valid is left out.
+    ///
+    /// ```
+    /// use ratelimit_runtime::web::TextResponse;
+    ///
+    /// let german = TextResponse::new("text/plain; charset=utf-8", "Zu viele Anfragen")
+    ///     .header("content-language", "de")
+    ///     .header("vary", "accept-language");
+    /// # let _ = german;
+    /// ```
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
         self
     }
 }

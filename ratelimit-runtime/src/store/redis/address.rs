@@ -43,6 +43,7 @@ impl Address {
         if scheme == "rediss" && !cfg!(feature = "tls") {
             return Err(BuildError::TlsDisabled);
         }
+        check_rest(url, scheme, topology)?;
         match (scheme, topology) {
             (_, "sentinel") => Self::sentinel(scheme, &MultiHostUrl::parse(url)?, certificates),
             (_, "cluster") => {
@@ -80,6 +81,32 @@ impl Address {
             primary: primary.into_iter().next().ok_or_else(|| invalid("no host"))?,
         })
     }
+}
+
+/// Rejects what a URL does not have: otherwise, a `#` in a password would cut off the host, and a `?db=3` would be ignored.
+fn check_rest(url: &str, scheme: &str, topology: &str) -> Result<(), BuildError> {
+    let (url, fragment) = url.split_once('#').unwrap_or((url, "insecure"));
+    if fragment != "insecure" {
+        return Err(invalid("a `#` in it ends the URL: in a user or a password, write `%23`"));
+    }
+    let names: &[&str] = match (scheme, topology) {
+        (_, "sentinel") => &["sentinel_user", "sentinel_password"],
+        (_, "cluster") => &[],
+        ("unix" | "redis+unix", _) => &["db", "user", "pass", "protocol"],
+        _ => &["protocol"],
+    };
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let unknown = pairs.find(|pair| !names.contains(&pair.split('=').next().unwrap_or_default()));
+    if unknown.is_none() {
+        return Ok(());
+    }
+    Err(invalid(if names.contains(&"db") {
+        "after `?`, it can have `db`, `user`, `pass` and `protocol`"
+    } else {
+        "after `?`, it has a name that is not known: a database is a path, such as `redis://host:6379/3`; in a password, \
+         write `%3F` for `?`"
+    }))
 }
 
 /// The parts of a URL with several hosts.

@@ -79,6 +79,8 @@ fn least_time(terms: &Terms, first: u64, units: u64, is_one_of_several: bool) ->
             u64::try_from(refill).unwrap_or(u64::MAX)
         }
         Algorithm::Sliding => windows(1),
+        // The first call opens a window. With several limits, it may wait for another limit, late in a window.
+        Algorithm::Fixed if !is_one_of_several => windows(1),
         Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
     }
 }

@@ -29,6 +29,10 @@ impl RequestHead for ActixHead {
         self.uri.path()
     }
 
+    fn query(&self) -> Option<&str> {
+        self.uri.query()
+    }
+
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }

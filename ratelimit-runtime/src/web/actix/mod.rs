@@ -49,7 +49,7 @@ use std::task::{Context, Poll};
 use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
 use super::address::{Client, Clients};
@@ -57,7 +57,7 @@ use super::limit_sources::Admission;
 use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
 use super::request_limits::RequestLimits;
-use super::text_response::TextResponse;
+use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -119,7 +119,8 @@ impl RateLimits {
     /// let limits = RateLimits::new().limits(by_key);
     /// ```
     ///
-    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together: such a request gets a 503.
+    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different limits
+    /// that share a count: such a request gets a 503.
     #[must_use]
     pub fn limits(
         self,
@@ -306,7 +307,16 @@ fn response(rejected: &RejectedRequest<'_>) -> HttpResponse {
 
 fn build(plain: RejectionResponse) -> HttpResponse {
     let mut response = HttpResponse::build(status_code(plain.status));
-    response.insert_header((CONTENT_TYPE, plain.content_type));
+    let content_type = HeaderValue::from_str(plain.content_type);
+    let content_type = content_type.unwrap_or(HeaderValue::from_static(PLAIN_TEXT));
+    response.insert_header((CONTENT_TYPE, content_type));
+    for (name, value) in plain.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::try_from(value))
+        {
+            response.append_header((name, value));
+        }
+    }
     response.insert_header((CACHE_CONTROL, CACHE_CONTROL_VALUE));
     if let Some(seconds) = plain.retry_after {
         response.insert_header((RETRY_AFTER, seconds));
