@@ -53,22 +53,51 @@ pub(crate) trait ResponseHeaders {
     fn prepend(&mut self, field: HeaderField, value: Self::Value);
 }
 
-/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones. `policy`
-/// is the value of `RateLimit-Policy` for `log`.
+/// The parts of the headers that depend on the limits only, and not on their decisions.
+#[derive(Clone)]
+pub(crate) struct LimitTexts<V> {
+    /// The value of `RateLimit-Policy`; `None` if there are no limits.
+    policy: Option<V>,
+    /// The name of each limit as a string of RFC 9651.
+    names: Vec<String>,
+}
+
+impl<V> Default for LimitTexts<V> {
+    fn default() -> Self {
+        Self { policy: None, names: Vec::new() }
+    }
+}
+
+impl<V> LimitTexts<V> {
+    /// Returns the texts of the limits in `log`.
+    pub(crate) fn of<H: ResponseHeaders<Value = V>>(log: &RequestLog) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        for (index, limit) in log.limits().enumerate() {
+            let namesakes = log.limits().take(index).filter(|other| other.name == limit.name);
+            let mut name = String::new();
+            push_name(&mut name, limit.name.as_str(), namesakes.count());
+            names.push(name);
+        }
+        Self { policy: policy::<H>(log, &names), names }
+    }
+}
+
+/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones. `texts`
+/// are those of `log`.
 pub(crate) fn write<H: ResponseHeaders>(
     headers: &mut H,
     log: &RequestLog,
-    policy: Option<H::Value>,
+    texts: &LimitTexts<H::Value>,
     has_legacy_headers: bool,
 ) {
     if log.is_empty() {
         return;
     }
     let retry_after = headers.number(HeaderField::RetryAfter);
-    if let Some(policy) = policy {
-        headers.prepend(HeaderField::Policy, policy);
+    if let Some(policy) = &texts.policy {
+        headers.prepend(HeaderField::Policy, policy.clone());
     }
-    if let Some(state) = state::<H>(log, retry_after) {
+    if let Some(state) = state::<H>(log, &texts.names, retry_after) {
         headers.prepend(HeaderField::State, state);
     }
     if has_legacy_headers {
@@ -82,8 +111,8 @@ pub(crate) fn write<H: ResponseHeaders>(
 }
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
-pub(crate) fn policy<H: ResponseHeaders>(log: &RequestLog) -> Option<H::Value> {
-    list::<H>(log, |text, limit| {
+fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::Value> {
+    list::<H>(log, names, |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         let window = if units == threshold {
@@ -109,10 +138,14 @@ pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>)
 
 /// The value of `RateLimit`: the limits that have decided. If the response has `Retry-After`, only those that rejected,
 /// and none with a later `t`.
-fn state<H: ResponseHeaders>(log: &RequestLog, retry_after: Option<u32>) -> Option<H::Value> {
+fn state<H: ResponseHeaders>(
+    log: &RequestLog,
+    names: &[String],
+    retry_after: Option<u32>,
+) -> Option<H::Value> {
     let is_rejected =
         log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
-    list::<H>(log, |text, limit| {
+    list::<H>(log, names, |text, limit| {
         let Some(LoggedDecision { remaining, seconds, is_rejection }) = limit.decision else {
             return false;
         };
@@ -140,6 +173,7 @@ fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) ->
 /// true. `None` if there are none.
 fn list<H: ResponseHeaders>(
     log: &RequestLog,
+    names: &[String],
     push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
 ) -> Option<H::Value> {
     thread_local! {
@@ -148,7 +182,7 @@ fn list<H: ResponseHeaders>(
     }
     TEXT.with_borrow_mut(|text| {
         text.clear();
-        push_list(text, log, push_parameters);
+        push_list(text, log, names, push_parameters);
         if text.is_empty() { None } else { H::value(text) }
     })
 }
@@ -156,15 +190,15 @@ fn list<H: ResponseHeaders>(
 fn push_list(
     text: &mut String,
     log: &RequestLog,
+    names: &[String],
     push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
 ) {
-    for (index, limit) in log.limits().enumerate() {
+    for (limit, name) in log.limits().zip(names) {
         let before = text.len();
         if before > 0 {
             text.push_str(", ");
         }
-        let namesakes = log.limits().take(index).filter(|other| other.name == limit.name);
-        push_name(text, limit.name.as_str(), namesakes.count());
+        text.push_str(name);
         if !push_parameters(text, limit) {
             text.truncate(before);
         }

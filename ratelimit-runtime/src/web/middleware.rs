@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::accept::prefers_json;
 use super::address::Clients;
-use super::headers::{self, ResponseHeaders};
+use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_limits::RequestLimits;
@@ -50,8 +50,8 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     has_legacy_headers: bool,
     /// A log with `limits`: the start of each request that is not exempt.
     log: RequestLog,
-    /// `RateLimit-Policy` for `log`.
-    policy: Option<<R::Headers as ResponseHeaders>::Value>,
+    /// The texts of the limits in `log`.
+    texts: LimitTexts<<R::Headers as ResponseHeaders>::Value>,
 }
 
 /// Returns whether a request passes without a check.
@@ -71,7 +71,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) {
         self.log.expect(&limit);
-        self.policy = headers::policy::<R::Headers>(&self.log);
+        self.texts = LimitTexts::of::<R::Headers>(&self.log);
         self.limits.add(limit, key);
     }
 
@@ -163,12 +163,12 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     /// Adds the headers that report the limits in `log`.
     pub(crate) fn write_headers(&self, headers: &mut R::Headers, log: &RequestLog) {
         let expected = self.log.limits().map(LoggedLimit::identity);
-        let policy = if log.limits().map(LoggedLimit::identity).eq(expected) {
-            self.policy.clone()
+        if log.limits().map(LoggedLimit::identity).eq(expected) {
+            headers::write(headers, log, &self.texts, self.has_legacy_headers);
         } else {
-            headers::policy::<R::Headers>(log)
-        };
-        headers::write(headers, log, policy, self.has_legacy_headers);
+            let texts = LimitTexts::of::<R::Headers>(log);
+            headers::write(headers, log, &texts, self.has_legacy_headers);
+        }
     }
 }
 
@@ -182,7 +182,7 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
             body: self.body.clone(),
             has_legacy_headers: self.has_legacy_headers,
             log: self.log.clone(),
-            policy: self.policy.clone(),
+            texts: self.texts.clone(),
         }
     }
 }
@@ -196,7 +196,7 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
             body: None,
             has_legacy_headers: false,
             log: RequestLog::default(),
-            policy: None,
+            texts: LimitTexts::default(),
         }
     }
 }
@@ -217,6 +217,10 @@ impl RequestScope {
         handler: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
+        // Without facts of an outer layer, the default needs no scope (`benches/all -- layer`).
+        if self.facts.is_default() && FACTS.try_with(|_| ()).is_err() {
+            return self.log.sync_scope(|| handler.poll(context));
+        }
         let facts = self.facts.clone();
         FACTS.sync_scope(facts, || self.log.sync_scope(|| handler.poll(context)))
     }
@@ -255,8 +259,8 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
     let mut scope = RequestScope::default();
     record_rejection(&mut scope.log, rejection);
     let mut response = build(&scope.rejected(rejection));
-    let policy = headers::policy::<H>(&scope.log);
-    headers::write(headers(&mut response), &scope.log, policy, false);
+    let texts = LimitTexts::of::<H>(&scope.log);
+    headers::write(headers(&mut response), &scope.log, &texts, false);
     response
 }
 

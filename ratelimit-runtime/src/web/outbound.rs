@@ -56,10 +56,17 @@ const COMPLETED: &str = "`OutboundFuture` polled after completion";
 /// ```
 /// use ratelimit_runtime::Rejection;
 ///
-/// fn can_be_sent_later(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
-///     error.downcast_ref::<Rejection>().is_some_and(|rejection| rejection.retry_after().is_some())
+/// fn describe(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+///     match error.downcast_ref::<Rejection>() {
+///         Some(Rejection::Limited { name, decision, .. }) => {
+///             format!("`{name}` admits it in {:?}", decision.retry_after)
+///         }
+///         Some(Rejection::Unavailable { name, error, .. }) => format!("`{name}`: {error}"),
+///         Some(other) => other.to_string(),
+///         None => format!("it was sent, and failed: {error}"),
+///     }
 /// }
-/// # assert!(!can_be_sent_later(&std::fmt::Error));
+/// # assert_eq!(describe(&std::fmt::Error), format!("it was sent, and failed: {}", std::fmt::Error));
 /// ```
 ///
 /// # Between other layers

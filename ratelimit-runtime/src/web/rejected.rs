@@ -31,6 +31,17 @@ pub(crate) struct RequestFacts {
     pub(crate) head: Option<Arc<dyn RequestHead>>,
 }
 
+impl RequestFacts {
+    /// Returns whether a response is the same without these facts.
+    pub(crate) fn is_default(&self) -> bool {
+        #[cfg(feature = "tower")]
+        if self.is_grpc {
+            return false;
+        }
+        !self.prefers_json && self.body.is_none() && self.head.is_none()
+    }
+}
+
 /// Returns the body of a rejection.
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
