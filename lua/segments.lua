@@ -16,7 +16,7 @@
 --              now, base, left, version, lives, start, head, length, slots, used, last, oldest, number, count,
 --              offset, front, filed and first
 --
--- Returns functions on the log: expire, blocker, grow, cut and advance.
+-- Returns functions on the log: expire, blocker, grow, cut and lower.
 local function long_log(call, pack, unpack, SHORT, LONG, log)
   local BLOCK, PAGE, HUGE = 64, 4096, math.huge
 
@@ -142,6 +142,18 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     end
   end
 
+  -- Removes the records without units at the beginning of the log.
+  local function skip()
+    local index, _, _, place, at = find(1)
+    drop(index)
+    if at then
+      forget(place, 0)
+      log.oldest = at
+    else
+      log.oldest, log.offset = successor(0), PAGE
+    end
+  end
+
   -- Removes the records at `moment` and before.
   local function expire(moment)
     if log.count > 0 then
@@ -172,6 +184,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
       forget(gone, units)
       log.used, log.oldest = log.used - units, at or log.last
     end
+    if log.used > 0 then skip() end
   end
 
   -- Returns the time of the last record that must leave the window for the oldest `units` units to leave it.
@@ -296,25 +309,56 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
     end
   end
 
-  -- Removes the oldest `gone` units. The log has at least as many.
-  local function advance(gone)
-    log.used = log.used - gone
-    if log.used == 0 then return leave(0, log.count - 1) end
-    local index, units, before, place, at, cost = find(gone + 1)
-    drop(index)
-    if at then
-      local kept = cost - (units - 1 - before)
-      forget(place, units - 1)
-      log.oldest = at
-      if kept < cost then
-        local page = log.count > 0 and segment(0) or ring()
-        call('SETRANGE', page.key, page.at + page.head * 11 + 7, pack('>I4', kept))
-      end
-    else
-      forget(0, units - 1)
-      log.oldest, log.offset = successor(0), PAGE
+  -- Changes the cost of a record, and the sum of its block. The sum of a block that is not full is written again later.
+  local function change(page, index, cost)
+    local slot = (page.head + index) % page.slots
+    call('SETRANGE', page.key, page.at + slot * 11 + 7, pack('>I4', cost))
+    local block = slot - slot % BLOCK
+    if block + BLOCK <= page.slots then
+      local begin = page.at + block * 11
+      local records = call('GETRANGE', page.key, begin, begin + BLOCK * 11 - 1)
+      call('SETRANGE', page.key, page.at + page.slots * 11 + block / 16, sums(records))
     end
   end
 
-  return expire, blocker, grow, cut, advance
+  -- Removes up to `units` of the records of a page at the time `at`, from the newest of them on. Returns how many.
+  local function lower_page(page, at, units)
+    local from, upto, gone = seek(page, at - 1), seek(page, at), 0
+    if not from or not upto then return 0 end
+    for index = upto - 1, from, -1 do
+      local _, cost = unpack('>I7I4', read(page, index, 1))
+      local part = math.min(cost, units - gone)
+      if part > 0 then change(page, index, cost - part) end
+      gone = gone + part
+      if gone == units then break end
+    end
+    return gone
+  end
+
+  -- Removes up to `units` of the records at the time `at`. Records of one time can be in several pages.
+  local function lower(at, units)
+    local rest = units
+    if log.length > 0 then rest = rest - lower_page(ring(), at, rest) end
+    local index = log.count > 0 and seek(directory(0), at) - 1 or -1
+    while index >= 0 and rest > 0 do
+      local gone, page = lower_page(segment(index), at, rest), directory(index)
+      if gone > 0 then
+        if index == 0 then log.front = log.front - gone end
+        -- Those of the first segment that still count are in `front`.
+        local _, counted = unpack('>I7I4', read(page, 0, 1))
+        change(page, 0, counted - gone)
+        log.filed, rest = log.filed - gone, rest - gone
+      end
+      if time(page, 0) < at then break end
+      index = index - 1
+    end
+    log.used = log.used - (units - rest)
+    if log.used == 0 then return leave(0, log.count - 1) end
+    if rest < units then
+      skip()
+      cut(0)
+    end
+  end
+
+  return expire, blocker, grow, cut, lower
 end

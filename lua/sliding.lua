@@ -67,8 +67,9 @@ local function sliding(
       if behind > 1 then
         local two = call('GETRANGE', count > 0 and base .. number or key, from, from + 21)
         if #two == 22 then
-          local _, units, at = unpack('>I7I4I7', two)
-          if at + period > now and (count == 0 or units <= front) then
+          local _, units, at, behind_units = unpack('>I7I4I7I4', two)
+          -- The first record always has units: `oldest` is then the time at which one unit leaves the window.
+          if at + period > now and behind_units > 0 and (count == 0 or units <= front) then
             used, oldest, expired = used - units, at, false
             if count > 0 then
               offset, front, filed = offset + 1, front - units, filed - units
@@ -92,8 +93,8 @@ local function sliding(
       slots = slots, used = used, last = last, oldest = oldest, number = number, count = count,
       offset = offset, front = front, filed = filed, first = first,
     }
-    local expire, grow, cut, advance
-    expire, blocker, grow, cut, advance = long_log(call, pack, unpack, SHORT, LONG, log)
+    local expire, grow, cut, lower
+    expire, blocker, grow, cut, lower = long_log(call, pack, unpack, SHORT, LONG, log)
     if expired then
       expire(now - period)
       excess = log.used + cost - threshold
@@ -102,9 +103,9 @@ local function sliding(
       if op == 'refund' then
         -- Removes the newest units. The last record that stays may lose a part of its units.
         cut(math.min(cost, log.used))
-      elseif op == 'return' and moment + period > now then
-        -- Removes the oldest units: the units that stay leave the window no earlier than the units that were used.
-        advance(math.min(cost, log.used))
+      elseif op == 'return' then
+        -- Removes units that were charged at that time.
+        if log.used > 0 then lower(moment, cost) end
       elseif op == 'decide' and excess <= 0 and log.length == slots and slots >= 64 then
         grow()
       end

@@ -30,7 +30,8 @@ enum Request {
     Check(u32),
     Peek(u32),
     Refund(u32),
-    Return(u32, Duration),
+    /// Units, and the time of their charge in microseconds.
+    Return(u32, u64),
 }
 
 impl StorePair {
@@ -50,8 +51,7 @@ impl StorePair {
                 Request::Check(cost) => decision(limiter.check(limit, "key", cost).await),
                 Request::Peek(cost) => decision(limiter.peek(limit, "key", cost).await),
                 Request::Refund(cost) => limiter.refund(limit, "key", cost).await.expect("a reply"),
-                Request::Return(cost, ago) => {
-                    let at = (self.clock.now() - ago).as_micros() as u64;
+                Request::Return(cost, at) => {
                     return_units(limiter, limit, "key", cost, at).await.expect("a reply")
                 }
             });
@@ -135,14 +135,16 @@ async fn stores_agree_on_long_logs() {
     assert_keys_are_bounded(&mut connection);
     assert_eq!(keys(&mut connection).len(), 3, "segments that have left the window are deleted");
 
-    // Refunds take the newest units, returns the oldest.
+    // Refunds take the newest units, returns those of a time.
     for cost in [1, 2, 65, 3_000] {
         stores.compare(&wide, Request::Refund(cost)).await;
-        stores.compare(&wide, Request::Return(cost, second)).await;
+        let ago = |ago: Duration| (stores.clock.now() - ago).as_micros() as u64;
+        stores.compare(&wide, Request::Return(cost, ago(second))).await;
+        stores.compare(&wide, Request::Return(cost, ago(Duration::ZERO))).await;
         stores.compare(&wide, Request::Check(20_000)).await;
         stores.fill(&wide, 70, second / 100).await;
     }
-    stores.compare(&wide, Request::Return(1, HOUR)).await;
+    stores.compare(&wide, Request::Return(1, 7)).await;
     assert_keys_are_bounded(&mut connection);
 
     // All entries leave at once, and a new log begins.
@@ -195,15 +197,16 @@ async fn stores_agree_with_the_model_on_long_logs() {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (random >> 8) % below
     };
-    for step in 0..60 {
+    for step in 0..120 {
         let limit = &limits[next(5) as usize];
         let cost = [1, 2, 64, 500, 4_000][next(5) as usize].min(limit.threshold());
-        let ago = HOUR / 8 * next(10);
+        let charged = model.charged_at();
+        let at = charged.get(next(10_000) as usize % charged.len().max(1)).copied().unwrap_or(7);
         let request = match next(8) {
             0..=3 => Request::Check(cost),
             4..=5 => Request::Peek(cost),
             6 => Request::Refund(cost / 2),
-            _ => Request::Return(cost / 2, ago),
+            _ => Request::Return(cost / 2, at),
         };
         let got = stores.compare(limit, request).await;
         let clock = stores.clock.now().as_micros() as u64;
@@ -211,12 +214,65 @@ async fn stores_agree_with_the_model_on_long_logs() {
             Request::Check(cost) => model.check(limit, clock, cost),
             Request::Peek(cost) => model.peek(limit, clock, cost),
             Request::Refund(cost) => model.refund(limit, clock, cost),
-            Request::Return(cost, ago) => {
-                model.return_units(limit, clock, cost, clock - ago.as_micros() as u64)
-            }
+            Request::Return(cost, at) => model.return_units(limit, clock, cost, at),
         };
         assert_eq!(got, expected, "step {step}: {request:?} under {limit:?}");
         stores.clock.advance(HOUR / 10_000 * [0, 1, 2, 70, 500][next(5) as usize]);
+    }
+    assert_keys_are_bounded(&mut connection);
+}
+
+/// Calls that give back all of their units, at both ends of the log and at the ends of segments, one after the other.
+#[tokio::test]
+async fn entries_without_units_do_not_count() {
+    let server = Server::start();
+    let stores = StorePair::on(&server);
+    let mut connection = server.connection();
+    let (wide, apart) = (limit(20_000), HOUR / 20_000);
+    let mut model = Model::new(&wide, None);
+    let now = || stores.clock.now().as_micros() as u64;
+    let mut charged = Vec::new();
+    for _ in 0..3 * SEGMENT + 500 {
+        charged.push(now());
+        model.charge(&wide, now(), 1);
+        assert!(stores.compare(&wide, Request::Check(1)).await.allowed);
+        stores.clock.advance(apart);
+    }
+    let segment = SEGMENT as usize;
+    let end = charged.len();
+    let runs = [
+        // In the middle of a segment, over the end of one, a whole one, the newest, the oldest.
+        segment + 100..segment + 300,
+        2 * segment - 70..2 * segment + 70,
+        2 * segment + 70..3 * segment,
+        end - 510..end,
+        0..200,
+        200..segment + 20,
+    ];
+    for run in runs {
+        for (index, at) in charged[run.clone()].iter().enumerate() {
+            let store = stores.compare(&wide, Request::Return(2, *at)).await;
+            model.lower(&wide, now(), 2, *at);
+            if index % 997 == 0 || index + 1 == run.len() {
+                let left = model.peek(&wide, now(), 0);
+                assert_eq!(store, left, "{run:?} {index}");
+            }
+        }
+        // The first unit that leaves is the oldest that is left.
+        let left = 20_000 - stores.compare(&wide, Request::Peek(0)).await.remaining;
+        for excess in [1, 2, 64, left] {
+            let limit = limit(left - left.min(excess) + 1);
+            let store = stores.compare(&limit, Request::Peek(1)).await;
+            assert_eq!(store, model.peek(&limit, now(), 1), "{run:?} {excess}");
+        }
+        stores.clock.advance(apart * 3);
+        model.charge(&wide, now(), 1);
+        assert!(stores.compare(&wide, Request::Check(1)).await.allowed);
+    }
+    for _ in 0..10 {
+        stores.clock.advance(HOUR / 12);
+        let expected = model.peek(&wide, now(), 20_000);
+        assert_eq!(stores.compare(&wide, Request::Peek(20_000)).await, expected);
     }
     assert_keys_are_bounded(&mut connection);
 }

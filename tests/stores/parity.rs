@@ -304,6 +304,11 @@ impl Parity {
                     let name = &self.names[key].clone();
                     let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
                     let at = clock.saturating_sub(ago);
+                    // Half of the returns name a moment at which something was charged.
+                    let charged = self.model(key, align).charged_at();
+                    let chosen =
+                        charged.get((cost as usize + micros as usize) % charged.len().max(1));
+                    let at = chosen.copied().filter(|_| eighths % 2 == 0).unwrap_or(at);
                     let model = self.model(key, align).return_units(&limit, clock, cost, at);
                     let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
                     let redis = return_units(&self.redis, &limit, name, cost, at).await;

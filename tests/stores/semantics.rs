@@ -243,6 +243,25 @@ crate::on_both_stores! {
         }
     }
 
+    async fn a_call_that_gave_its_units_back_frees_none_when_it_leaves(test: TestLimiter) {
+        let limit = limit(Algorithm::Sliding, 3, 8 * SECOND);
+        for _ in 0..3 {
+            assert!(test.allows(&limit, 1).await);
+            test.advance(2 * SECOND);
+        }
+        // Of the calls at 0, 2 and 4 seconds, the second gives its unit back. At 8 seconds, the first leaves.
+        test.return_units(&limit, 1, test.micros() - 4 * SECOND).await;
+        test.advance(2 * SECOND);
+        assert!(test.allows(&limit, 1).await);
+        assert!(test.allows(&limit, 1).await);
+        // The next unit is that of the third call, at 12 seconds, and not that of the second, at 10.
+        let rejected = test.decide(&limit, 1).await;
+        assert_eq!((rejected.allowed, rejected.retry_after), (false, Duration::from_secs(4)));
+        // A time at which nothing was charged gives nothing back.
+        test.return_units(&limit, 1, test.micros() - SECOND).await;
+        assert_eq!(test.peek(&limit).await.remaining, 0);
+    }
+
     async fn a_refund_never_exceeds_the_capacity(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);

@@ -227,6 +227,15 @@ impl Model {
         ExpectedDecision { retry_after, reset_after, ..decision }
     }
 
+    /// Returns the moments whose charges a sliding log still has.
+    #[must_use]
+    pub fn charged_at(&self) -> Vec<u64> {
+        match &self.state {
+            State::Sliding { log } => log.iter().map(|(at, _)| *at).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Gives units back, the newest first. They need not belong to one charge.
     pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
         self.limit = limit.clone();
@@ -267,6 +276,12 @@ impl Model {
         cost: u32,
         charged_at: u64,
     ) -> ExpectedDecision {
+        self.lower(limit, clock, cost, charged_at);
+        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
+    }
+
+    /// Gives back units without computing the decision, which is slow for a long log.
+    pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u32, charged_at: u64) {
         self.limit = limit.clone();
         if cost > 0 {
             let now = self.now(clock);
@@ -279,9 +294,8 @@ impl Model {
             let window = period as u64;
             let mut cost = u64::from(cost);
             match &mut self.state {
-                // The oldest entries first: they leave the window before the returned units would have left.
-                State::Sliding { log } if charged_at + window > now => {
-                    for (_, units) in log.iter_mut() {
+                State::Sliding { log } => {
+                    for (_, units) in log.iter_mut().filter(|(at, _)| *at == charged_at) {
                         let given = cost.min(*units);
                         *units -= given;
                         cost -= given;
@@ -315,7 +329,6 @@ impl Model {
             }
             self.drop_unused(clock);
         }
-        ExpectedDecision { allowed: true, ..self.peek(limit, clock, 0) }
     }
 
     /// Drops the count.

@@ -27,9 +27,9 @@ pub(crate) enum Op {
     Peek,
     /// Gives units back, the newest first, never more than are charged.
     Refund,
-    /// Gives back units that were charged at the time `at` and never used. At any later time, the count then
-    /// admits no more than if the units had not been charged. Has no effect on a bucket whose level is above
-    /// its capacity.
+    /// Gives back units that were charged at the time `at` and never used, to the charges of that time. At any later
+    /// time, the count then admits no more than if the units had not been charged. Has no effect on a bucket whose
+    /// level is above its capacity.
     Return { at: u64 },
 }
 

@@ -111,13 +111,12 @@ impl State for Log {
                 }
                 Op::Return { at } => {
                     page.forget(first, base);
-                    if at + period > now {
-                        used = used.saturating_sub(units);
-                    }
+                    used -= page.lower(at, units);
                     if used == 0 {
                         *self = Self::default();
                     } else {
-                        page.advance(used);
+                        newest = page.entries.back().map_or(newest, |last| last.at);
+                        short.expires = newest + period;
                     }
                 }
             }
@@ -187,12 +186,26 @@ impl Page {
         }
     }
 
-    /// Removes the oldest units until `used` are left. The units that stay leave the window no earlier than the
-    /// units that were used.
-    fn advance(&mut self, used: u64) {
-        let total = self.entries.back().map_or(self.base, |last| last.total);
-        let base = total - used;
-        self.forget(self.reached(base + 1), base);
+    /// Removes up to `units` of the entries at the time `at`, from the newest of them on. Returns how many.
+    fn lower(&mut self, at: u64, units: u64) -> u64 {
+        let first = self.entries.partition_point(|entry| entry.at < at);
+        let end = self.entries.partition_point(|entry| entry.at <= at);
+        let Some(last) = end.checked_sub(1).filter(|last| *last >= first) else { return 0 };
+        let removed = units.min(self.entries[last].total - self.base_of(first));
+        let floor = self.entries[last].total - removed;
+        for entry in self.entries.range_mut(first..end) {
+            entry.total = entry.total.min(floor);
+        }
+        for entry in self.entries.range_mut(end..) {
+            entry.total -= removed;
+        }
+        // The last entry tells when the log is empty. An entry without units before it changes nothing.
+        while let Some(last) = self.entries.len().checked_sub(1)
+            && self.entries[last].total == self.base_of(last)
+        {
+            self.entries.pop_back();
+        }
+        removed
     }
 
     /// Removes the newest units until `used` are left. Returns the time of the last entry that stays.

@@ -59,11 +59,11 @@ impl LongLog {
             match op {
                 Op::Decide => self.push(now, cost),
                 Op::Refund => self.cut(used.saturating_sub(cost)),
-                Op::Return { at } if at + period > now => self.advance(cost.min(used)),
-                Op::Peek | Op::Return { .. } => {}
+                Op::Return { at } => self.lower(at, cost),
+                Op::Peek => {}
             }
             used = self.used;
-            self.expires = if used == 0 { 0 } else { self.newest() + period };
+            self.changed(period);
         }
 
         Outcome {
@@ -73,6 +73,33 @@ impl LongLog {
             retry_us: retry,
             reset_us: if used == 0 { 0 } else { self.newest() + period - clock },
         }
+    }
+
+    /// Updates what follows from the entries.
+    fn changed(&mut self, period: u64) {
+        if self.used == 0 {
+            self.expires = 0;
+        } else {
+            self.expires = self.newest() + period;
+        }
+    }
+
+    /// Removes up to `units` of the entries at the time `at`.
+    fn lower(&mut self, at: u64, units: u64) {
+        // Entries at one time can be in two pages.
+        let first = self
+            .pages
+            .partition_point(|(page, _)| page.entries.back().is_some_and(|last| last.at < at));
+        let mut rest = units;
+        for (page, sum) in self.pages.range_mut(first..) {
+            if page.entries.front().is_none_or(|oldest| oldest.at > at) {
+                break;
+            }
+            let removed = page.lower(at, rest);
+            (*sum, rest) = (*sum - removed, rest - removed);
+        }
+        self.used -= units - rest;
+        self.pages.retain(|(page, _)| !page.entries.is_empty());
     }
 
     pub(super) fn expires(&self) -> u64 {
@@ -154,17 +181,5 @@ impl LongLog {
             page.cut(*units);
         }
         self.used = used;
-    }
-
-    /// Removes `gone` units from the oldest entries.
-    fn advance(&mut self, gone: u64) {
-        let position = self.reached(gone + 1);
-        self.forget(position);
-        if let Some((page, units)) = self.pages.front_mut() {
-            let part = gone - position.before;
-            page.base += part;
-            *units -= part;
-            self.used -= part;
-        }
     }
 }

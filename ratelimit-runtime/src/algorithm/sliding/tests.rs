@@ -32,10 +32,7 @@ impl List {
             });
             retry = blocker.expect("a blocker").0 + PERIOD - clock;
         } else if cost > 0 && op != Op::Peek {
-            let mut rest = match op {
-                Op::Return { at } if at + PERIOD <= now => 0,
-                _ => cost,
-            };
+            let mut rest = cost;
             let mut give = |units: &mut u64| {
                 let given = rest.min(*units);
                 *units -= given;
@@ -44,7 +41,11 @@ impl List {
             match op {
                 Op::Decide => live.push((now, cost)),
                 Op::Refund => live.iter_mut().rev().for_each(|(_, units)| give(units)),
-                _ => live.iter_mut().for_each(|(_, units)| give(units)),
+                Op::Return { at } => {
+                    let charges = live.iter_mut().filter(|(charged, _)| *charged == at);
+                    charges.rev().for_each(|(_, units)| give(units));
+                }
+                Op::Peek => {}
             }
             live.retain(|(_, units)| *units > 0);
             self.0 = live.clone();
@@ -57,8 +58,8 @@ impl List {
 #[derive(Clone, Debug)]
 enum LogStep {
     Apply(Op, u32),
-    /// Gives units back: the microseconds since their charge, and the number of the units.
-    Return(u64, u32),
+    /// Gives units back: how many entries before the last one their charge is, and the number of the units.
+    Return(usize, u32),
     Wait(i64),
     Change(usize),
 }
@@ -69,7 +70,7 @@ fn step() -> impl Strategy<Value = LogStep> {
         60 => cost().prop_map(|cost| LogStep::Apply(Op::Decide, cost)),
         2 => cost().prop_map(|cost| LogStep::Apply(Op::Peek, cost)),
         1 => cost().prop_map(|cost| LogStep::Apply(Op::Refund, cost)),
-        1 => (0..1_100_u64, cost()).prop_map(|(ago, cost)| LogStep::Return(ago, cost)),
+        6 => (prop_oneof![0..4_usize, 0..60_usize], cost()).prop_map(|(back, cost)| LogStep::Return(back, cost)),
         20 => (0_i64..20).prop_map(LogStep::Wait),
         1 => (-300_i64..1_100).prop_map(LogStep::Wait),
         1 => (0_usize..3).prop_map(LogStep::Change),
@@ -101,7 +102,10 @@ proptest! {
                 }
                 LogStep::Apply(op @ (Op::Decide | Op::Peek), cost) => (op, cost.min(limit.threshold())),
                 LogStep::Apply(op, cost) => (op, cost),
-                LogStep::Return(ago, cost) => (Op::Return { at: clock - ago }, cost),
+                LogStep::Return(back, cost) => {
+                    let charge = list.0.len().checked_sub(back + 1).map(|index| list.0[index].0);
+                    (Op::Return { at: charge.unwrap_or(7) }, cost)
+                }
             };
             let expected = list.apply(op, limit.threshold().into(), clock, cost.into());
             let got = log.apply(op, limit.terms(), clock, cost);
