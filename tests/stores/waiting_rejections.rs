@@ -3,7 +3,9 @@
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, Source, StoreError};
+use ratelimit_runtime::{
+    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
@@ -165,4 +167,37 @@ async fn a_shutdown_that_is_not_awaited_changes_nothing() {
     let Rejection::Unavailable { error: StoreError::ShuttingDown, .. } = rejection else {
         panic!("{rejection:?}")
     };
+}
+
+/// Redis dies while calls hold moments of Redis. The calls behind them have moments of this process, which stay apart.
+#[tokio::test]
+async fn moments_of_a_fallback_follow_those_of_redis() {
+    let server = Server::start();
+    let clock = VirtualClock::new();
+    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.on_error(OnError::Local).deadline(SECOND).build().expect("valid");
+    let limit = Limit::leaky_bucket("moments", 10, SECOND).wait(SECOND * 20);
+    let start = clock.now();
+    let mut calls = JoinSet::new();
+    for _ in 0..30 {
+        let check = limiter.check(&limit, "key", 1);
+        calls.spawn(async move { check.await.expect("admitted").source });
+    }
+    settle_lines(&limiter).await;
+    drop(server);
+    let mut ended = Vec::new();
+    while ended.len() < 30 {
+        settle_lines(&limiter).await;
+        while let Some(call) = calls.try_join_next() {
+            ended.push((clock.now() - start, call.expect("no panic")));
+        }
+        assert!(clock.now() < start + SECOND * 10, "{ended:?}");
+        clock.advance(Duration::from_millis(20));
+    }
+    let local: Vec<_> = ended.iter().filter(|(_, source)| *source == Source::Fallback).collect();
+    assert!(local.len() >= 10 && local.len() < 30, "{ended:?}");
+    for pair in local.windows(2) {
+        let apart = pair[1].0 - pair[0].0;
+        assert!(apart >= Duration::from_millis(80), "{apart:?}: {ended:?}");
+    }
 }

@@ -31,7 +31,7 @@ pub(super) use self::requests::Asked;
 use self::requests::PAUSE;
 pub(super) use self::time::{Now, WakeTimes};
 use crate::limit::OnError;
-use crate::reply::StoreError;
+use crate::reply::{Source, StoreError};
 use crate::store::{BucketCharge, Charge, OneOrMany, Reply};
 
 /// The number of calls of a long line, which an event reports.
@@ -49,6 +49,8 @@ pub(super) struct Line {
     queued_units: Vec<u64>,
     /// The moments of the calls with a grant, and the arrivals of these calls.
     granted: BTreeSet<(u64, u64)>,
+    /// How much later the moments of a store are used, because calls with moments of another store are before them.
+    delay: Option<(Source, u64)>,
     arrivals: u64,
     /// Grants that no call uses.
     spares: Vec<Grant>,
@@ -125,6 +127,7 @@ impl Line {
             waiters: HashMap::new(),
             queued: BTreeSet::new(),
             granted: BTreeSet::new(),
+            delay: None,
             arrivals: 0,
             spares: Vec::new(),
             estimate: None,

@@ -73,7 +73,8 @@ impl Line {
                 break;
             }
             granted += 1;
-            let at = self.moment_of(outcomes, now).max(last);
+            let moment = self.moment_of(outcomes, now);
+            let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
             last = if self.bucket.is_some() { at } else { last };
             let due = self.due_of(at, now);
             let grant = Grant::new(costs.clone(), outcomes, source, at, due);
@@ -308,6 +309,32 @@ impl Line {
             from.saturating_add(outcome.retry_us)
         };
         outcomes.iter().map(of).max().unwrap_or(now.local)
+    }
+
+    /// Returns how much later the moments of `source` are used. While Redis is down, the process reserves moments from now
+    /// on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would be used
+    /// at once.
+    fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
+        let last = self.granted.last().filter(|(at, _)| self.bucket.is_some() && *at > now.local);
+        let Some((last, arrival)) = last.copied() else {
+            self.delay = None;
+            return 0;
+        };
+        if let Some((delayed, delay)) = self.delay
+            && delayed == source
+        {
+            return delay;
+        }
+        let is_other = self.waiters.get(&arrival).is_some_and(|waiter| match &waiter.stage {
+            WaiterStage::Granted(grant) => grant.source != source,
+            _ => false,
+        });
+        if !is_other {
+            return 0;
+        }
+        let delay = last.saturating_sub(moment);
+        self.delay = Some((source, delay));
+        delay
     }
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.
