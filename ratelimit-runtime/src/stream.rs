@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use crate::check::Check;
 use crate::key::{Key, KeyWriter, OwnedKey};
 use crate::limit::Limit;
-use crate::limiter::{self, RateLimiter};
+use crate::limiter::{self, Pause, RateLimiter};
 use crate::reply::{BuildError, Rejection, StoreError};
 
 /// Adds [`rate_limited`](Self::rate_limited) to each stream.
@@ -55,7 +55,8 @@ pin_project! {
     ///
     /// An item is an `Err` if its unit could not be taken: it would have waited for longer than the `wait` of the limit,
     /// or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps it, and
-    /// yields it later. It asks again after the time that the rejection reports; without such a time, after 100 ms.
+    /// yields it later. It asks again after the time that the rejection reports; without such a time, after 100 ms; outside
+    /// of a tokio runtime, at the next poll.
     ///
     /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the work in flight. To go on after
     /// errors, report them and continue: `.filter_map(async |item| item.inspect_err(log).ok())`.
@@ -84,7 +85,7 @@ enum Stage {
     Ask,
     Check(Check),
     /// Pauses after a rejection.
-    Pause(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Pause(Pause),
 }
 
 /// The pause after a rejection without a time, for instance while Redis is down.
@@ -105,9 +106,11 @@ impl<S: Stream> Stream for RateLimited<S> {
         if this.item.is_none() {
             *this.item = ready!(this.stream.poll_next(context));
         }
-        let Some(item) = this.item.take() else { return Poll::Ready(None) };
+        if this.item.is_none() {
+            return Poll::Ready(None);
+        }
         let result = loop {
-            let stage = match this.stage {
+            *this.stage = match this.stage {
                 Stage::Ask => Stage::Check(with_limiter(this.limiter.as_ref(), |limiter| {
                     let (limit, key) = (&*this.limit, &*this.key);
                     match limiter {
@@ -115,34 +118,23 @@ impl<S: Stream> Stream for RateLimited<S> {
                         Err(error) => Check::undecided(limit, StoreError::Configuration(error)),
                     }
                 })),
-                Stage::Check(check) => match Pin::new(check).poll(context) {
-                    Poll::Ready(result) => break result,
-                    Poll::Pending => {
-                        *this.item = Some(item);
-                        return Poll::Pending;
-                    }
-                },
+                Stage::Check(check) => break ready!(Pin::new(check).poll(context)),
                 Stage::Pause(pause) => {
-                    if pause.as_mut().poll(context).is_pending() {
-                        *this.item = Some(item);
-                        return Poll::Pending;
-                    }
+                    ready!(pause.as_mut().poll(context));
                     Stage::Ask
                 }
             };
-            *this.stage = stage;
         };
         *this.stage = Stage::Ask;
         match result {
-            Ok(_) => Poll::Ready(Some(Ok(item))),
+            Ok(_) => Poll::Ready(this.item.take().map(Ok)),
             Err(rejection) => {
-                *this.item = Some(item);
-                let wait = rejection.retry_after();
-                *this.stage =
-                    with_limiter(this.limiter.as_ref(), |limiter| match (limiter, wait) {
-                        (Ok(limiter), Some(wait)) => Stage::Pause(Box::pin(limiter.pause(wait))),
-                        _ => Stage::Pause(Box::pin(tokio::time::sleep(PAUSE))),
-                    });
+                let wait = rejection.retry_after().unwrap_or(PAUSE);
+                let pause = with_limiter(this.limiter.as_ref(), |limiter| match limiter {
+                    Ok(limiter) => limiter.pause(wait),
+                    Err(_) => None,
+                });
+                *this.stage = pause.map_or(Stage::Ask, Stage::Pause);
                 Poll::Ready(Some(Err(rejection)))
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use ratelimit_runtime::stream::RateLimitStreamExt;
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError, VirtualClock};
 use support::ALGORITHMS;
 use support::server::Server;
 
@@ -140,4 +140,23 @@ async fn a_dead_server_loses_no_item() {
     };
     assert_eq!(second, 1);
     assert!(items.next().await.is_none());
+}
+
+/// Without a runtime, nothing can wait: each poll is an error, and neither panics nor loses the item.
+#[test]
+fn a_stream_without_a_runtime_keeps_its_item() {
+    let limit = Limit::fixed("none", 1, SECOND * 60);
+    let mut items = stream::iter(0..2).rate_limited(&limit, "key").limiter(RateLimiter::embedded());
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    for _ in 0..2 {
+        let Poll::Ready(Some(Err(rejection))) = Pin::new(&mut items).poll_next(&mut context) else {
+            panic!("nothing can wait")
+        };
+        let is_missing =
+            matches!(&rejection, Rejection::Unavailable { error: StoreError::NoRuntime, .. });
+        assert!(is_missing, "{rejection:?}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let first = runtime.expect("a runtime").block_on(items.next());
+    assert!(matches!(first, Some(Ok(0))), "{first:?}");
 }

@@ -24,6 +24,10 @@ use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
 use crate::waiting::Waiting;
 
+/// A timer.
+#[cfg(feature = "stream")]
+pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Checks calls against limits. A clone is cheap, and shares the store, the leases and the waiting calls.
 ///
 /// The attribute uses the process-wide limiter (see [`set_global`](crate::set_global)). Code can also use a
@@ -305,12 +309,13 @@ impl RateLimiter {
         })
     }
 
-    /// Completes after `wait`, by the clock of this limiter.
+    /// Returns a pause by the clock of this limiter; `None` if there are no timers here.
     #[cfg(feature = "stream")]
-    pub(crate) fn pause(&self, wait: Duration) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn pause(&self, wait: Duration) -> Option<Pause> {
         let clock = self.checker.backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        async move { clock.sleep_until_steady(until).await }
+        let can_sleep = clock.can_sleep();
+        can_sleep.then(|| Box::pin(async move { clock.sleep_until_steady(until).await }) as Pause)
     }
 
     pub(crate) fn checker(&self) -> &Checker {
