@@ -90,3 +90,50 @@ async fn the_lines_of_the_guide_read_the_state() {
         "{line}"
     );
 }
+
+/// The memory of a server with many keys is at most a tenth above the table of the guide.
+#[tokio::test]
+async fn a_key_takes_the_memory_of_the_guide() {
+    const KEYS: u64 = 16_384;
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let mut connection = server.connection();
+    let mut used_memory = || {
+        let info: redis::InfoDict =
+            redis::cmd("INFO").arg("memory").query(&mut connection).expect("INFO");
+        info.get::<f64>("used_memory").expect("a number")
+    };
+    let mut flusher = server.connection();
+    for (algorithm, first) in [
+        (Algorithm::Fixed, "fixed"),
+        (Algorithm::SlidingCounter, "sliding counter"),
+        (Algorithm::TokenBucket, "token and leaky bucket"),
+        (Algorithm::Sliding, "sliding"),
+    ] {
+        let limit = Limit::new("app::login", algorithm, 1_000, Duration::from_secs(86_400));
+        let limit = limit.expect("valid");
+        let _: () = redis::cmd("FLUSHALL").query(&mut flusher).expect("FLUSHALL");
+        // Loads the script.
+        limiter.check(&limit, 1, 1).await.expect("admitted");
+        let before = used_memory();
+        for thousand in 0..KEYS / 1_024 {
+            let calls = (0..1_024).map(|call| 1_000_000_000 + thousand * 1_024 + call);
+            let calls = calls.map(|key| limiter.check(&limit, key, 1));
+            for call in futures::future::join_all(calls).await {
+                call.expect("admitted");
+            }
+        }
+        let bytes = (used_memory() - before) / KEYS as f64;
+        let line = GUIDE.lines().rfind(|line| {
+            line.starts_with(&format!("| {first} | 2"))
+                || line.starts_with(&format!("| {first} | 3"))
+        });
+        let documented = line.expect("a row").split(" | ").nth(1).expect("a cell");
+        let documented = documented.split(|letter: char| !letter.is_ascii_digit()).next();
+        let documented: f64 = documented.expect("a number").parse().expect("a number");
+        assert!(
+            bytes < documented * 1.1 && bytes > documented * 0.5,
+            "{first}: {bytes} of {documented}"
+        );
+    }
+}

@@ -254,7 +254,7 @@ crate::on_both_stores! {
         test.advance(2 * SECOND);
         assert!(test.allows(&limit, 1).await);
         assert!(test.allows(&limit, 1).await);
-        // The next unit is that of the third call, at 12 seconds, and not that of the second, at 10.
+        // The second call leaves the window at 10 seconds and frees no unit. The third leaves at 12 and frees one.
         let rejected = test.decide(&limit, 1).await;
         assert_eq!((rejected.allowed, rejected.retry_after), (false, Duration::from_secs(4)));
         // A time at which nothing was charged gives nothing back.

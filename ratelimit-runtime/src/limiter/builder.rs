@@ -157,7 +157,7 @@ impl Builder {
         self
     }
 
-    /// Calls `observe` with each rejected call, for instance to count who is limited. Calls that a
+    /// Calls `observe` with each rejected call, for instance to count the rejections of each key. Calls that a
     /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `observe` receives the limit
     /// that the rejection names. The caller waits until `observe` returns, so keep it short. It is not called for a check
     /// with invalid limits.

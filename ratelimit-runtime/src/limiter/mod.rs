@@ -203,7 +203,7 @@ impl RateLimiter {
     }
 
     /// Gives back `cost` charged units, the newest first, and never more than are charged. Use it for a call that
-    /// should not count after all. Returns what is left then.
+    /// should not count after all. The decision reports the remaining units after the refund.
     ///
     /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
     /// back after its own charge has left the window reduces the charge of another call, so the window can

@@ -136,8 +136,8 @@ pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>)
     lines.join(&b", "[..])
 }
 
-/// The value of `RateLimit`: the limits that have decided. If the response has `Retry-After`, only those that rejected,
-/// and none with a later `t`.
+/// The value of `RateLimit`: an item for each limit with a decision. If the response has `Retry-After`, leaves out limits
+/// that admitted the request, and limits with a later `t`.
 fn state<H: ResponseHeaders>(
     log: &RequestLog,
     names: &[String],

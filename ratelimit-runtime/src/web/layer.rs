@@ -62,7 +62,8 @@ use crate::reply::Rejection;
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow limit](Limit::shadow) is not reported.
-/// - If the response has `Retry-After`, `RateLimit` has the limits that rejected, and none with a later `t`.
+/// - If the response has `Retry-After`, `RateLimit` leaves out limits that admitted the request, and limits with a
+///   later `t`.
 ///
 /// # Rejected requests
 ///
