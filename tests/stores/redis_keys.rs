@@ -95,15 +95,6 @@ async fn the_lines_of_the_guide_read_the_state() {
 #[tokio::test]
 async fn a_key_takes_the_memory_of_the_guide() {
     const KEYS: u64 = 16_384;
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let mut connection = server.connection();
-    let mut used_memory = || {
-        let info: redis::InfoDict =
-            redis::cmd("INFO").arg("memory").query(&mut connection).expect("INFO");
-        info.get::<f64>("used_memory").expect("a number")
-    };
-    let mut flusher = server.connection();
     for (algorithm, first) in [
         (Algorithm::Fixed, "fixed"),
         (Algorithm::SlidingCounter, "sliding counter"),
@@ -112,7 +103,14 @@ async fn a_key_takes_the_memory_of_the_guide() {
     ] {
         let limit = Limit::new("app::login", algorithm, 1_000, Duration::from_secs(86_400));
         let limit = limit.expect("valid");
-        let _: () = redis::cmd("FLUSHALL").query(&mut flusher).expect("FLUSHALL");
+        let server = Server::start();
+        let limiter = server.builder().build().expect("valid");
+        let mut connection = server.connection();
+        let mut used_memory = || {
+            let info: redis::InfoDict =
+                redis::cmd("INFO").arg("memory").query(&mut connection).expect("INFO");
+            info.get::<f64>("used_memory").expect("a number")
+        };
         // Loads the script.
         limiter.check(&limit, 1, 1).await.expect("admitted");
         let before = used_memory();
