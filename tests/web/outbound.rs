@@ -50,6 +50,13 @@ async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
     (address, requests)
 }
 
+/// Runs all other tasks until the waiting calls wait for the clock.
+async fn settle(limiter: &RateLimiter) {
+    while !lines_are_settled(limiter) {
+        tokio::task::yield_now().await;
+    }
+}
+
 fn rejection(error: Box<dyn Error + Send + Sync>) -> Rejection {
     *error.downcast().expect("a rejection")
 }
@@ -76,9 +83,7 @@ async fn requests_wait_for_their_units() {
         for arrived in 1..=6 {
             let response = calls.join_next().await.expect("a call").expect("no panic");
             assert_eq!(response.expect("a response").status(), 200);
-            while !lines_are_settled(&limiter) {
-                tokio::task::yield_now().await;
-            }
+            settle(&limiter).await;
             assert_eq!(requests.load(Ordering::SeqCst), arrived);
             clock.advance(Duration::from_millis(100));
         }
@@ -146,9 +151,7 @@ async fn a_request_that_is_dropped_while_it_waits_takes_nothing() {
             tokio::task::yield_now().await;
         }
         drop(waiting);
-        while !lines_are_settled(&limiter) {
-            tokio::task::yield_now().await;
-        }
+        settle(&limiter).await;
         clock.advance(Duration::from_secs(1));
         service.call(request(server, "/")).await.expect("the unit is there");
         assert_eq!(requests.load(Ordering::SeqCst), 2);

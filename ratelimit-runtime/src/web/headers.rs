@@ -143,8 +143,8 @@ fn state<H: ResponseHeaders>(
     names: &[String],
     retry_after: Option<u32>,
 ) -> Option<H::Value> {
-    let is_rejected =
-        log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
+    let is_rejected = retry_after.is_some()
+        && log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
     list::<H>(log, names, |text, limit| {
         let Some(LoggedDecision { remaining, seconds, is_rejection }) = limit.decision else {
             return false;

@@ -32,6 +32,8 @@ mod limit_sources;
 mod middleware;
 #[cfg(feature = "tower")]
 mod outbound;
+#[cfg(feature = "tower")]
+mod pending;
 mod rejected;
 mod request_limits;
 #[cfg(feature = "tower")]

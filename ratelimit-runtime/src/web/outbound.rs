@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,16 +13,13 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::limit_sources::{Admission, LimitSources};
+use super::pending::{COMPLETED, PendingRequest};
 use super::request_limits::RequestLimits;
-use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 use crate::report::request_log;
-
-/// The message of a panic.
-const COMPLETED: &str = "`OutboundFuture` polled after completion";
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
 /// each request before the client sends it. If its limits have a [`wait`](Limit::wait), a request waits for its units,
@@ -210,10 +206,7 @@ where
                 OutboundStage::Rejected { rejection: Some(rejection) }
             }
             Admission::Pending(check) => {
-                // The service that is ready sends the request. Its clone must become ready first.
-                let clone = self.inner.clone();
-                let service = mem::replace(&mut self.inner, clone);
-                let pending = WaitingRequest { check, service: Some((service, request)) };
+                let pending = PendingRequest::new(check, &mut self.inner, request);
                 OutboundStage::Pending { pending: Box::new(pending) }
             }
         };
@@ -235,16 +228,10 @@ pin_project! {
 pin_project! {
     #[project = OutboundStageProjection]
     enum OutboundStage<S, R, F> {
-        Pending { pending: Box<WaitingRequest<S, R>> },
+        Pending { pending: Box<PendingRequest<S, R>> },
         Sent { #[pin] response: F },
         Rejected { rejection: Option<Rejection> },
     }
-}
-
-/// A request that waits for its check.
-struct WaitingRequest<S, R> {
-    check: Check,
-    service: Option<(S, R)>,
 }
 
 impl<S, R> Future for OutboundFuture<S, R>
@@ -258,12 +245,9 @@ where
         loop {
             let next = match stage.as_mut().project() {
                 OutboundStageProjection::Pending { pending } => {
-                    let WaitingRequest { check, service } = &mut **pending;
-                    match ready!(request_log::without(|| Pin::new(check).poll(context))) {
-                        Ok(_) => {
-                            let (mut service, request) = service.take().expect(COMPLETED);
-                            OutboundStage::Sent { response: service.call(request) }
-                        }
+                    let check = Pin::new(&mut pending.check);
+                    match ready!(request_log::without(|| check.poll(context))) {
+                        Ok(_) => OutboundStage::Sent { response: pending.call() },
                         Err(rejection) => OutboundStage::Rejected { rejection: Some(rejection) },
                     }
                 }

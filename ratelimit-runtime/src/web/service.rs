@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -13,13 +12,10 @@ use tower_service::Service;
 use super::layer::RateLimitLayer;
 use super::limit_sources::Admission;
 use super::middleware::RequestScope;
+use super::pending::{COMPLETED, PendingRequest};
 use super::response::{Http, ResponseFormat};
 use super::text_response::TextResponse;
-use crate::check::Check;
 use crate::reply::Rejection;
-
-/// The message of a panic.
-const COMPLETED: &str = "`ResponseFuture` polled after completion";
 
 /// A service behind a [`RateLimitLayer`].
 pub struct RateLimitService<S, F = Http> {
@@ -74,10 +70,7 @@ where
                 RequestStage::Refused { response: Some(response) }
             }
             Ok(Admission::Pending(check)) => {
-                // The service that is ready handles the request. Its clone must become ready first.
-                let clone = self.inner.clone();
-                let service = mem::replace(&mut self.inner, clone);
-                let pending = PendingRequest { check, service: Some((service, request)) };
+                let pending = PendingRequest::new(check, &mut self.inner, request);
                 RequestStage::Pending { pending: Box::new(pending) }
             }
         };
@@ -101,17 +94,11 @@ pin_project! {
 pin_project! {
     #[project = RequestStageProjection]
     enum RequestStage<S, H, B> {
-        Pending { pending: Box<PendingRequest<S, B>> },
+        Pending { pending: Box<PendingRequest<S, Request<B>>> },
         Admitted { #[pin] handler: H },
         Rejected { rejection: Option<Rejection> },
         Refused { response: Option<TextResponse> },
     }
-}
-
-/// A request that waits for its check. Boxed: only checks in Redis and limits with `wait` are pending.
-struct PendingRequest<S, B> {
-    check: Check,
-    service: Option<(S, Request<B>)>,
 }
 
 impl<S, F, B, C> Future for ResponseFuture<S, F, B>
@@ -127,12 +114,8 @@ where
         loop {
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Pending { pending } => {
-                    let PendingRequest { check, service } = &mut **pending;
-                    match ready!(scope.poll_check(check, context)) {
-                        Ok(()) => {
-                            let (mut service, request) = service.take().expect(COMPLETED);
-                            RequestStage::Admitted { handler: service.call(request) }
-                        }
+                    match ready!(scope.poll_check(&mut pending.check, context)) {
+                        Ok(()) => RequestStage::Admitted { handler: pending.call() },
                         Err(rejection) => RequestStage::Rejected { rejection: Some(rejection) },
                     }
                 }

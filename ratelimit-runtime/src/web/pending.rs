@@ -1,0 +1,33 @@
+//! A request that waits for its check: in Redis, or because its limit has a `wait`.
+
+use std::mem;
+
+use tower_service::Service;
+
+use crate::check::Check;
+
+/// The message of the panic of a future that is polled too often.
+pub(super) const COMPLETED: &str = "a response future is polled after completion";
+
+/// A request that waits for its check, and the service that is ready for it. Futures box it, because few requests wait.
+pub(super) struct PendingRequest<S, R> {
+    pub(super) check: Check,
+    service: Option<(S, R)>,
+}
+
+impl<S: Service<R> + Clone, R> PendingRequest<S, R> {
+    /// Leaves a clone in place of `service`, which must become ready first.
+    pub(super) fn new(check: Check, service: &mut S, request: R) -> Self {
+        let clone = service.clone();
+        let ready = mem::replace(service, clone);
+        Self { check, service: Some((ready, request)) }
+    }
+}
+
+impl<S: Service<R>, R> PendingRequest<S, R> {
+    /// Calls the service, once.
+    pub(super) fn call(&mut self) -> S::Future {
+        let (mut service, request) = self.service.take().expect(COMPLETED);
+        service.call(request)
+    }
+}
