@@ -1,7 +1,6 @@
 //! Faults of Redis: flushed scripts, deleted keys, foreign keys, timeouts, restarts. Also the limits of
 //! connections and requests, and invalid settings.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -224,22 +223,6 @@ async fn a_connection_attempt_outlasts_the_call_that_started_it() {
     assert_eq!(slow.connections(), 1);
 }
 
-/// A runtime that is no longer polled while it connects.
-#[test]
-fn an_idle_runtime_does_not_keep_others_from_connecting() {
-    let server = Server::start();
-    let limiter = server.builder().deadline(Duration::from_millis(200)).build().expect("valid");
-    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
-    let mut connecting = Box::pin(limiter.check(&DAILY, (), 1));
-    stuck.block_on(async {
-        let poll = connecting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(poll.is_pending());
-    });
-    let running = tokio::runtime::Runtime::new().expect("a runtime");
-    let decided = (0..20).any(|_| running.block_on(limiter.check(&DAILY, (), 1)).is_ok());
-    assert!(decided, "no decision in 20 attempts");
-}
-
 /// After some timeouts, a connection is replaced, also if it has reported no error.
 #[tokio::test]
 async fn a_connection_without_replies_is_replaced() {
@@ -260,50 +243,6 @@ async fn a_connection_without_replies_is_replaced() {
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     first_decision(&limiter).await;
     assert!(proxy.connections() >= 2);
-}
-
-/// Each worker of a web server can have its own runtime.
-#[test]
-fn each_of_many_runtimes_keeps_its_connection() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let runtimes: Vec<_> = (0..40)
-        .map(|_| tokio::runtime::Builder::new_current_thread().enable_all().build())
-        .collect();
-    for _ in 0..3 {
-        for runtime in &runtimes {
-            let runtime = runtime.as_ref().expect("a runtime");
-            runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
-        }
-    }
-    let mut connection = server.connection();
-    let stats: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
-    let made = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    let made: u32 = made.expect("a figure").parse().expect("a number");
-    assert!(made <= 40 + 5, "{made} connections for 40 runtimes");
-}
-
-/// A connection belongs to a runtime, the limiter does not.
-#[test]
-fn a_limiter_outlives_its_runtimes() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    for left in (480..500).rev() {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let decision = runtime.block_on(limiter.check(&DAILY, (), 1)).expect("admitted");
-        assert_eq!(decision.remaining, left);
-    }
-}
-
-#[test]
-fn a_call_without_a_runtime_is_an_error_and_no_panic() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let mut check = pin!(limiter.check(&DAILY, (), 1));
-    let Poll::Ready(result) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("the call is pending")
-    };
-    assert_eq!(store_error(result), StoreError::NoRuntime);
 }
 
 #[tokio::test]

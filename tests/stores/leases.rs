@@ -4,24 +4,23 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+    Clock, Decision, Limit, Part, RateLimiter, Rejection, Source, VirtualClock,
 };
-use support::proxy::{Network, Proxy};
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
 
-const MINUTE: Duration = Duration::from_secs(60);
-const TERM: Duration = Duration::from_millis(600);
-const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
-const LEASED: Limit = SLIDING.lease(50);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const TERM: Duration = Duration::from_millis(600);
+pub(crate) const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
+pub(crate) const LEASED: Limit = SLIDING.lease(50);
 
-fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
+pub(crate) fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
     server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
 }
 
 /// Makes calls one after the other, and returns how many are admitted.
-async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
+pub(crate) async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
     let mut admitted = 0;
     for _ in 0..calls {
         match limiter.check(limit, "key", 1).await {
@@ -34,12 +33,12 @@ async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
 }
 
 /// Returns the units that are left in the store, as a limiter without leases sees them.
-async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
+pub(crate) async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
     decision(limiter(server, clock).peek(limit, "key", 1).await).remaining
 }
 
 /// Waits until a condition holds that background work brings about.
-async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds().await {
         assert!(
@@ -253,61 +252,6 @@ async fn calls_are_charged_once_when_the_scripts_were_flushed() {
     assert_eq!(remaining(&server, &clock, &LEASED).await, 900);
 }
 
-/// While Redis is down, leased units can be spent. After that, `on_error` applies.
-#[tokio::test]
-async fn leased_units_can_be_spent_while_redis_is_down() {
-    for network in [Network::Cut, Network::Blackhole, Network::RepliesLost] {
-        let (server, clock) = (Server::start(), VirtualClock::new());
-        let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let limiter = RateLimiter::builder()
-            .redis(format!("redis://127.0.0.1:{}", proxy.port))
-            .clock(Clock::Virtual(clock.clone()))
-            .deadline(Duration::from_millis(100))
-            .on_error(OnError::Deny)
-            .build()
-            .expect("valid");
-        assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
-        proxy.set(network);
-        // The limiter holds 48 units.
-        assert_eq!(spend(&limiter, &LEASED, 48).await, 48);
-        let calls: Vec<_> = (0..10)
-            .map(|_| {
-                let limiter = limiter.clone();
-                tokio::spawn(async move { limiter.check(&LEASED, "key", 1).await })
-            })
-            .collect();
-        for call in calls {
-            match call.await.expect("no panic") {
-                Err(Rejection::Unavailable { error, .. }) => {
-                    assert!(!matches!(error, StoreError::NoRuntime), "{network:?}: {error:?}");
-                }
-                other => panic!("{network:?}: {other:?}"),
-            }
-        }
-        let local = LEASED.on_error(OnError::Local);
-        let here = limiter.check(&local, "key", 1).await.expect("admitted");
-        assert_eq!(here.source, Source::Fallback);
-        proxy.set(Network::Up);
-        wait_until(async || limiter.check(&LEASED, "key", 1).await.is_ok()).await;
-        // Units whose reply was lost stay charged.
-        assert!(remaining(&server, &clock, &LEASED).await < 1_000 - 113);
-    }
-}
-
-#[test]
-fn a_call_without_a_runtime_is_an_error() {
-    let server = Server::start();
-    let limiter = server.builder().build().expect("valid");
-    let check = std::pin::pin!(limiter.check(&LEASED, "key", 1));
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match check.poll(&mut context) {
-        std::task::Poll::Ready(Err(Rejection::Unavailable { error, .. })) => {
-            assert_eq!(error, StoreError::NoRuntime);
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn a_shadow_leases_and_never_rejects() {
     let (server, clock) = (Server::start(), VirtualClock::new());
@@ -340,27 +284,6 @@ async fn concurrent_rejections_of_many_costs_share_requests() {
     assert!(calls < 450, "{calls} scripts for 900 costs");
 }
 
-/// A runtime that is no longer polled while its request is in flight.
-#[test]
-fn an_idle_runtime_does_not_delay_the_calls_of_another() {
-    let server = Server::start();
-    let limiter = server.builder().on_error(OnError::Deny).build().expect("valid");
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime")
-    };
-    let (idle, busy) = (runtime(), runtime());
-    busy.block_on(limiter.check(&LEASED, "warm", 1)).expect("admitted");
-    idle.block_on(async {
-        let mut check = std::pin::pin!(limiter.check(&LEASED, "key", 1));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(check.as_mut().poll(&mut context).is_pending());
-    });
-    for _ in 0..5 {
-        busy.block_on(limiter.check(&LEASED, "key", 1)).expect("admitted");
-    }
-}
-
 /// A reset drops the leased units, also those of a lease that was in flight.
 #[tokio::test]
 async fn a_reset_drops_leased_units() {
@@ -373,78 +296,4 @@ async fn a_reset_drops_leased_units() {
     let free = limiter.check(&LEASED, "key", 0).await.expect("admitted");
     assert_eq!((free.remaining, free.source), (1_000, Source::Redis));
     assert_eq!(spend(&limiter, &LEASED, 2_000).await, 1_000);
-}
-
-/// A call that waits for the request of another call still ends within its own deadline.
-#[tokio::test]
-async fn calls_with_a_distant_server_end_within_their_deadline() {
-    let server = Server::start();
-    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(800));
-    let deadline = Duration::from_millis(1_500);
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let limiter = RateLimiter::builder().redis(url).deadline(deadline).on_error(OnError::Deny);
-    let limiter = limiter.build().expect("valid");
-    let limit = Limit::sliding("distant", 1_000_000, MINUTE).lease(50);
-    let times = async |calls: usize, pause| {
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..calls {
-            let (limiter, limit) = (limiter.clone(), limit.clone());
-            tasks.spawn(async move {
-                let start = std::time::Instant::now();
-                let result = limiter.check(&limit, "key", 1).await;
-                result.map(|_| start.elapsed())
-            });
-            tokio::time::sleep(pause).await;
-        }
-        tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
-    };
-    // The first calls load the scripts, which takes a second round trip.
-    while times(20, Duration::ZERO).await.is_err() {}
-    let times = times(300, Duration::from_millis(2)).await.expect("all are decided");
-    let longest = times.iter().max().expect("some calls");
-    assert!(*longest <= deadline, "{longest:?}");
-}
-
-/// The return of units does not depend on the runtime of a caller.
-#[test]
-fn idle_units_return_while_no_runtime_is_polled() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().expect("a runtime")
-    };
-    let (caller, other) = (runtime(), runtime());
-    let wait_until_left = |units| {
-        other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == units));
-    };
-    let limiter = limiter(&server, &clock);
-    assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
-    clock.advance(TERM);
-    wait_until_left(1_000 - 65);
-    assert_eq!(caller.block_on(spend(&limiter, &LEASED, 20)), 20);
-    drop(limiter);
-    wait_until_left(1_000 - 85);
-}
-
-/// `max_in_flight` does not reject the return of units.
-#[tokio::test]
-async fn units_return_while_max_in_flight_rejects_calls() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone())).max_in_flight(3);
-    let limiter = builder.build().expect("valid");
-    assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
-    let other = Limit::sliding("other", 1_000, MINUTE);
-    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(limiter.check(&other, (), 1))).collect();
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    for call in &mut calls {
-        assert!(call.as_mut().poll(&mut context).is_pending());
-    }
-    let rejected = limiter.check(&other, (), 1).await;
-    assert!(matches!(
-        rejected,
-        Err(Rejection::Unavailable { error: StoreError::Overloaded { .. }, .. })
-    ));
-    clock.advance(TERM);
-    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
-    drop(calls);
 }
