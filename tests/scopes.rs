@@ -1,5 +1,5 @@
-//! The limiter of a scope: tasks take it along, and a call outside of every scope can be made an error. The only test of
-//! its process, because `require_scope` cannot be undone.
+//! The limiter of a scope: tasks take it along, and a call outside of every scope can be made an error. The only test
+//! of its process, because `require_scope` cannot be undone.
 
 use ratelimit_runtime::{BuildError, RateLimiter, Rejection, StoreError, in_scope, rate_limit};
 

@@ -60,8 +60,8 @@ impl Parse for BoxedBody {
     }
 }
 
-/// Takes the `let`s that destructure a parameter from the start of a body. Returns them and the rest of the body. Each of
-/// them moves one parameter, so they can run first.
+/// Takes the `let`s that destructure a parameter from the start of a body. Returns them and the rest of the body. Each
+/// of them moves one parameter, so they can run first.
 fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<PatternStatement>, TokenStream)> {
     let (mut patterns, mut body) = (Vec::new(), TokenStream::new());
     // `if let Some(__ret) = None::<T> { return __ret; }`, which sets the type of the block.

@@ -47,8 +47,8 @@ impl Clock {
         }
     }
 
-    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the caller
-    /// first checks [`can_sleep`](Self::can_sleep).
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the
+    /// caller first checks [`can_sleep`](Self::can_sleep).
     pub(crate) async fn sleep_until_steady(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {

@@ -1,4 +1,5 @@
-//! Streams whose items wait for a limit: an adaptor for each [`Stream`], such as a queue of jobs or the lines of a file.
+//! Streams whose items wait for a limit: an adaptor for each [`Stream`], such as a queue of jobs or the lines of a
+//! file.
 
 use std::fmt;
 use std::pin::Pin;
@@ -53,10 +54,10 @@ pin_project! {
     /// A stream whose items wait for a limit: see [`rate_limited`](RateLimitStreamExt::rate_limited). It uses the
     /// [current](crate::current) limiter unless [another is set](Self::limiter).
     ///
-    /// An item is an `Err` if its unit could not be taken: it would have waited for longer than the `wait` of the limit,
-    /// or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps it, and
-    /// yields it later. It asks again after the time that the rejection reports; without such a time, after 100 ms; outside
-    /// of a tokio runtime, at the next poll.
+    /// An item is an `Err` if its unit could not be taken: it would have waited for longer than the `wait` of the
+    /// limit, or Redis could not decide and [`OnError`](crate::OnError) is `Deny`. No item is lost: the stream keeps
+    /// it, and yields it later. It asks again after the time that the rejection reports; without such a time, after 100
+    /// ms; outside of a tokio runtime, at the next poll.
     ///
     /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the work in flight. To go on after
     /// errors, report them and continue: `.filter_map(async |item| item.inspect_err(log).ok())`.

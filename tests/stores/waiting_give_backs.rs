@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
 use crate::{decision, settle_lines};
 
-/// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the time
-/// until the call was admitted.
+/// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the
+/// time until the call was admitted.
 async fn admitted_after(
     here: &RateLimiter,
     there: &RateLimiter,

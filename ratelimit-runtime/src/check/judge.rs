@@ -9,8 +9,8 @@ use crate::reply::{Decision, Rejection, StoreError};
 use crate::report::{PartEnd, Report};
 use crate::store::Reply;
 
-/// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are in
-/// the order of the request, and not empty.
+/// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are
+/// in the order of the request, and not empty.
 pub(super) fn judge(
     labels: &[LimitLabel],
     reply: Result<Reply, StoreError>,

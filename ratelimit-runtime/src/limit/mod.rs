@@ -277,12 +277,12 @@ impl Limit {
     ///
     /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
     /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
-    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon as that is
-    /// known. A call that is dropped while it waits takes nothing. The documentation of
+    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
+    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
     /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
     ///
-    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without `wait`
-    /// waits as long as it takes.
+    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
+    /// `wait` waits as long as it takes.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);

@@ -158,9 +158,9 @@ impl Builder {
     }
 
     /// Calls `observe` with each rejected call, for instance to count the rejections of each key. Calls that a
-    /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `observe` receives the limit
-    /// that the rejection names. The caller waits until `observe` returns, so keep it short. It is not called for a check
-    /// with invalid limits.
+    /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `observe` receives the
+    /// limit that the rejection names. The caller waits until `observe` returns, so keep it short. It is not called for
+    /// a check with invalid limits.
     ///
     /// ```
     /// use std::time::Duration;
@@ -186,8 +186,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether `tracing` events of rejections contain the text of the key, and not a hash of it; `false` unless set.
-    /// A key can be personal: an address, a user, an API key.
+    /// Sets whether `tracing` events of rejections contain the text of the key, and not a hash of it; `false` unless
+    /// set. A key can be personal: an address, a user, an API key.
     pub fn log_keys(mut self, enabled: bool) -> Self {
         self.reports.logs_keys = enabled;
         self

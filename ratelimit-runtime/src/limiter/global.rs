@@ -79,8 +79,8 @@ pub(crate) fn with_current<R>(
     act(limiter)
 }
 
-/// Returns `future` in the scope that is current here, for a task: `tokio::spawn` leaves the scope of its caller. Outside
-/// of a scope, as in production, it changes nothing.
+/// Returns `future` in the scope that is current here, for a task: `tokio::spawn` leaves the scope of its caller.
+/// Outside of a scope, as in production, it changes nothing.
 ///
 /// ```
 /// use ratelimit_runtime::{RateLimiter, Rejection, in_scope, rate_limit};
@@ -144,8 +144,8 @@ impl RateLimiter {
     }
 
     /// From now on, rejects the calls of annotated functions outside of a [scope](Self::scope), with
-    /// [`BuildError::NoScope`] and an `ERROR` event. Call it in each test that uses a scope: a task that leaves its scope by mistake then fails
-    /// the test, and does not count in the limiter of the process. It cannot be undone.
+    /// [`BuildError::NoScope`] and an `ERROR` event. Call it in each test that uses a scope: a task that leaves its
+    /// scope by mistake then fails the test, and does not count in the limiter of the process. It cannot be undone.
     ///
     /// ```
     /// use ratelimit_runtime::{RateLimiter, Rejection, rate_limit};

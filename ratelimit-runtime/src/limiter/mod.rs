@@ -216,9 +216,9 @@ impl RateLimiter {
         self.checker.give_back(Op::Refund, limit, &key, cost)
     }
 
-    /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the store
-    /// had a count of the key. `false` means that the key was not used for a while, or that calls use another limit or
-    /// another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
+    /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the
+    /// store had a count of the key. `false` means that the key was not used for a while, or that calls use another
+    /// limit or another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -275,8 +275,8 @@ impl RateLimiter {
     ///
     /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
     /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
-    /// [leased](Limit::lease) units are given back: other processes can use all of them at once. Later calls are decided
-    /// as usual, but do not wait and lease no units.
+    /// [leased](Limit::lease) units are given back: other processes can use all of them at once. Later calls are
+    /// decided as usual, but do not wait and lease no units.
     ///
     /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
     /// no effect. Without this method, a process that ends loses what it holds: the leased units, and the reservations
@@ -296,8 +296,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count as
-    /// used.
+    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count
+    /// as used.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting } = self.checker.clone();
         Answer::pending(async move {

@@ -1,7 +1,7 @@
 //! The reports of a limiter: `tracing` events, metrics with feature `metrics`, and the log from which the response
 //! to a web request reports limits. Keys can be personal and can have any number of values, so no event and no
-//! label contains a key, unless the application asks for it. Events of rejections contain a hash of the key. The part of a Redis key before the hash
-//! tag names the limit and is not personal.
+//! label contains a key, unless the application asks for it. Events of rejections contain a hash of the key. The part
+//! of a Redis key before the hash tag names the limit and is not personal.
 
 #[cfg(feature = "metrics")]
 mod metrics;

@@ -1,5 +1,5 @@
-//! What the builder of a limiter sets about its reports: a function that observes rejections, and whether events contain
-//! keys.
+//! What the builder of a limiter sets about its reports: a function that observes rejections, and whether events
+//! contain keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl<'a> RejectedCall<'a> {
         self.rejection.name()
     }
 
-    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. Bytes that are not UTF-8 are
-    /// replaced. Clients can choose keys: escape the text for its destination.
+    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. Bytes that are not UTF-8
+    /// are replaced. Clients can choose keys: escape the text for its destination.
     #[must_use]
     pub fn key(&self) -> &'a str {
         self.key

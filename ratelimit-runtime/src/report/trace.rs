@@ -1,6 +1,6 @@
-//! The keys in `tracing` events, and for the function that observes rejections. An event contains a hash of the key under
-//! a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test guesses of
-//! the key. The application can choose the secret, or have the keys themselves in the events.
+//! The keys in `tracing` events, and for the function that observes rejections. An event contains a hash of the key
+//! under a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test
+//! guesses of the key. The application can choose the secret, or have the keys themselves in the events.
 
 use std::fmt::{self, Write as _};
 use std::hash::{BuildHasher, RandomState};

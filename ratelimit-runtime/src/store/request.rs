@@ -156,8 +156,8 @@ pub(crate) enum Request {
     /// refund.
     Apply(Op, OneOrMany<Arc<Charge>>),
     /// Decides the calls of a line atomically, in their order, until one is rejected. The reply has the outcome of the
-    /// cancellation, if there is one; then for each admitted call the outcomes of its counts; then those of the rejected
-    /// call, if one was rejected. If the cancellation is rejected, no call is decided.
+    /// cancellation, if there is one; then for each admitted call the outcomes of its counts; then those of the
+    /// rejected call, if one was rejected. If the cancellation is rejected, no call is decided.
     Line(LineRequest),
 }
 

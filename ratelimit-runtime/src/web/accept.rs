@@ -1,4 +1,5 @@
-//! The format that a client prefers, JSON or plain text: content negotiation by the `Accept` header (RFC 9110, section 12.5.1).
+//! The format that a client prefers, JSON or plain text: content negotiation by the `Accept` header (RFC 9110, section
+//! 12.5.1).
 
 use std::iter;
 

@@ -43,8 +43,8 @@ use crate::key::{Key, KeyWriter};
 /// of these cases, and says what to write:
 ///
 /// - The server does not provide the address of the peer.
-/// - The peer has a private address, is not trusted, and sends a header of a proxy. Only the first 1,000 requests of such
-///   peers are looked at.
+/// - The peer has a private address, is not trusted, and sends a header of a proxy. Only the first 1,000 requests of
+///   such peers are looked at.
 /// - A trusted proxy sends a request without the header.
 #[derive(Clone, Debug)]
 pub struct Clients {

@@ -1,10 +1,10 @@
 //! The response headers that report limits: `RateLimit-Policy` and `RateLimit` of
 //! draft-ietf-httpapi-ratelimit-headers-11, and the legacy `X-RateLimit-*`.
 //!
-//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`. A bucket whose burst is larger than its threshold has
-//! `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item of
-//! `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the key is
-//! reset. After a rejected request, `t` is the wait that `Retry-After` reports.
+//! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`. A bucket whose burst is larger than its threshold
+//! has `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item
+//! of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the
+//! key is reset. After a rejected request, `t` is the wait that `Retry-After` reports.
 
 use std::cell::RefCell;
 use std::iter;
@@ -136,8 +136,8 @@ pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>)
     lines.join(&b", "[..])
 }
 
-/// The value of `RateLimit`: an item for each limit with a decision. If the response has `Retry-After`, leaves out limits
-/// that admitted the request, and limits with a later `t`.
+/// The value of `RateLimit`: an item for each limit with a decision. If the response has `Retry-After`, leaves out
+/// limits that admitted the request, and limits with a later `t`.
 fn state<H: ResponseHeaders>(
     log: &RequestLog,
     names: &[String],

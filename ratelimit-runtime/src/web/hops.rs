@@ -5,7 +5,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The header in which trusted proxies write the address of the client: see [`Clients::header`](super::Clients::header).
+/// The header in which trusted proxies write the address of the client: see
+/// [`Clients::header`](super::Clients::header).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyHeader {

@@ -55,8 +55,8 @@ use crate::reply::Rejection;
 /// RateLimit: "burst";r=50;t=30
 /// ```
 ///
-/// - `q` is the threshold, and `w` is the period in whole seconds, rounded up. If the burst of a bucket is larger than its
-///   threshold, `q` is the burst, and `w` is the time in which the burst refills.
+/// - `q` is the threshold, and `w` is the period in whole seconds, rounded up. If the burst of a bucket is larger than
+///   its threshold, `q` is the burst, and `w` is the time in which the burst refills.
 /// - `r` is the number of remaining units.
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
@@ -101,8 +101,8 @@ impl RateLimitLayer {
     }
 
     /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
-    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier or
-    /// a language.
+    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier
+    /// or a language.
     ///
     /// ```
     /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};

@@ -19,8 +19,8 @@
 //!   requests. Expose the headers `RateLimit`, `RateLimit-Policy` and `Retry-After` to these scripts.
 //! - A compression layer can be inside or outside: the headers that report limits are the same.
 //!
-//! With `Router::layer` of axum and `App::wrap` of actix-web, the last layer is the outermost; with `ServiceBuilder` and
-//! tonic's `Server::layer`, the first is.
+//! With `Router::layer` of axum and `App::wrap` of actix-web, the last layer is the outermost; with `ServiceBuilder`
+//! and tonic's `Server::layer`, the first is.
 
 mod accept;
 mod address;

@@ -96,9 +96,9 @@ impl<R> OutboundLayer<R> {
         self.configure(|limits| limits.add(limit, key))
     }
 
-    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. The limits
-    /// of a request are decided together. If they differ in scope, `on_error`, shadow or wait, the request is rejected
-    /// with [`Rejection::Unavailable`].
+    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. The
+    /// limits of a request are decided together. If they differ in scope, `on_error`, shadow or wait, the request is
+    /// rejected with [`Rejection::Unavailable`].
     ///
     /// ```
     /// use std::time::Duration;

@@ -12,7 +12,8 @@
 ///
 /// Over gRPC, a rejection keeps the status of the rejection. Of a request without a key, the text is the message of a
 /// status: 400 is `INVALID_ARGUMENT`, 401 is `UNAUTHENTICATED`, 403 is
-/// `PERMISSION_DENIED`, 404 is `NOT_FOUND`, 429 is `RESOURCE_EXHAUSTED`, 503 is `UNAVAILABLE`, and others are `UNKNOWN`.
+/// `PERMISSION_DENIED`, 404 is `NOT_FOUND`, 429 is `RESOURCE_EXHAUSTED`, 503 is `UNAVAILABLE`, and others are
+/// `UNKNOWN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextResponse {
     pub(crate) status: Option<u16>,
@@ -25,7 +26,8 @@ pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl TextResponse {
     /// Returns a response with this content type and text. The body of a rejected request keeps the status of the
-    /// rejection; any other response has status 400. A content type that is not a valid value is replaced by plain text.
+    /// rejection; any other response has status 400. A content type that is not a valid value is replaced by plain
+    /// text.
     #[must_use]
     pub fn new(content_type: &'static str, body: impl Into<String>) -> Self {
         Self { status: None, content_type, headers: Vec::new(), body: body.into() }

@@ -33,10 +33,10 @@
 //! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
 //! | the store could not decide | `UNAVAILABLE` | |
 //!
-//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. In `QuotaFailure`, the subject and the quota
-//! ID are the name of the limit, and the quota value is its threshold (for a cost that exceeds the capacity, the
-//! capacity). With the layer, the metadata of each
-//! response has `ratelimit-policy` and `ratelimit`, with the same content as over HTTP.
+//! The details are the `google.rpc` messages, in `grpc-status-details-bin`. In `QuotaFailure`, the subject and the
+//! quota ID are the name of the limit, and the quota value is its threshold (for a cost that exceeds the capacity, the
+//! capacity). With the layer, the metadata of each response has `ratelimit-policy` and `ratelimit`, with the same
+//! content as over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -4,8 +4,8 @@
 //! background thread drives a line of Redis (`waiting/driver.rs`). The waiting calls themselves drive a line of the
 //! embedded store (`waiting/call.rs`).
 //!
-//! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies. `turns.rs`
-//! passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time.
+//! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
+//! `turns.rs` passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes

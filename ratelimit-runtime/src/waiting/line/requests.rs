@@ -16,8 +16,8 @@ use crate::store::{
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest time between two requests of a line that waits for Redis, in microseconds. Another process can give units
-/// back.
+/// The longest time between two requests of a line that waits for Redis, in microseconds. Another process can give
+/// units back.
 const LOOK_AGAIN: u64 = 1_000_000;
 
 /// The most runs and the most calls of a request.
@@ -311,9 +311,9 @@ impl Line {
         outcomes.iter().map(of).max().unwrap_or(now.local)
     }
 
-    /// Returns how much later the moments of `source` are used. While Redis is down, the process reserves moments from now
-    /// on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would be used
-    /// at once.
+    /// Returns how much later the moments of `source` are used. While Redis is down, the process reserves moments from
+    /// now on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would
+    /// be used at once.
     fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
         let last = self.granted.last().filter(|(at, _)| self.bucket.is_some() && *at > now.local);
         let Some((last, arrival)) = last.copied() else {

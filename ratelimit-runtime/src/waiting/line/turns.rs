@@ -60,8 +60,8 @@ impl Line {
         self.returning -= 1;
     }
 
-    /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the grant
-    /// was requested, no call may use the grant: the first call must not be overtaken.
+    /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the
+    /// grant was requested, no call may use the grant: the first call must not be overtaken.
     pub(super) fn assign(&mut self, arrival: u64, grant: Grant, now: Now) {
         let Some(first) = self.queued.first().copied() else { return self.spares.push(grant) };
         let costs_agree =
@@ -91,8 +91,9 @@ impl Line {
         waiter.stage = WaiterStage::Granted(grant);
     }
 
-    /// Passes grants that no call uses to the calls behind them. These move up in order, so the last grants are left for
-    /// the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind it.
+    /// Passes grants that no call uses to the calls behind them. These move up in order, so the last grants are left
+    /// for the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind
+    /// it.
     pub(super) fn pass_on(&mut self, now: Now) {
         let (void, mut grants): (Vec<_>, Vec<_>) =
             mem::take(&mut self.spares).into_iter().partition(|grant| grant.is_void);

@@ -142,8 +142,8 @@ impl RateLimits {
         self.configure(|config| config.set_exempt(is_exempt))
     }
 
-    /// Sets how clients are identified: by [`Client::of`] in the key functions of this middleware, and by `Client` in the
-    /// handlers behind it. It is put into the extensions of each request.
+    /// Sets how clients are identified: by [`Client::of`] in the key functions of this middleware, and by `Client` in
+    /// the handlers behind it. It is put into the extensions of each request.
     #[must_use]
     pub fn clients(self, clients: Clients) -> Self {
         self.configure(|config| config.set_clients(clients))
@@ -165,8 +165,8 @@ impl RateLimits {
     }
 
     /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
-    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier or
-    /// a language.
+    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier
+    /// or a language.
     #[must_use]
     pub fn rejection_body<T: Into<TextResponse>>(
         self,
