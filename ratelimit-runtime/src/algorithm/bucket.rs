@@ -8,7 +8,8 @@
 //!
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
-use super::{BucketOp, Op, Outcome, State};
+use super::least_levels::LeastLevels;
+use super::{BucketOp, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
 
 /// The highest level and the latest time.
@@ -17,10 +18,28 @@ const MOST: u64 = (1 << WIDTH) - 1;
 /// The width of the integers that an `f64` holds exactly.
 const WIDTH: u32 = 53;
 
-/// The state of a bucket, packed into three words. The low 53 bits of a word hold one number. The high 11 bits
-/// hold a part of `drain`, which is below 2³².
+/// The highest bit of the third word: set while there is a ledger. `drain` does not need it.
+const HAS_LEDGER: u64 = 1 << 63;
+
+/// The longest time in which a debt drains: 100 years, as the longest period.
+const LONGEST_DEBT: u64 = 36_525 * 86_400_000_000;
+
+/// The state of a bucket.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bucket([u64; 3]);
+pub(crate) struct Bucket {
+    /// The low 53 bits of a word hold one number. The high 11 bits hold a part of `drain`, which is below 2³².
+    words: [u64; 3],
+    /// The charges that can be settled; `None` until a call acquires units.
+    ledger: Option<Box<Ledger>>,
+}
+
+/// What a bucket knows about charges that can be settled.
+#[derive(Clone, Debug)]
+struct Ledger {
+    birth: u64,
+    /// In units of the rate of the last change.
+    levels: LeastLevels,
+}
 
 /// An unpacked [`Bucket`].
 #[derive(Clone, Copy)]
@@ -35,17 +54,17 @@ struct UnpackedBucket {
 
 impl Bucket {
     fn unpack(&self) -> UnpackedBucket {
-        let Self([at, level, token]) = *self;
-        let drain = at >> WIDTH | level >> WIDTH << 11 | token >> WIDTH << 22;
+        let [at, level, token] = self.words;
+        let drain = at >> WIDTH | level >> WIDTH << 11 | (token & !HAS_LEDGER) >> WIDTH << 22;
         UnpackedBucket { at: at & MOST, level: level & MOST, token: token & MOST, drain }
     }
 }
 
-impl From<UnpackedBucket> for Bucket {
+impl From<UnpackedBucket> for [u64; 3] {
     #[inline(always)]
     fn from(UnpackedBucket { at, level, token, drain }: UnpackedBucket) -> Self {
         let high = |bits: u64| bits << WIDTH;
-        Self([at | high(drain), level | high(drain >> 11), token | high(drain >> 22)])
+        [at | high(drain), level | high(drain >> 11), token | high(drain >> 22)]
     }
 }
 
@@ -60,6 +79,47 @@ impl State for Bucket {
         self.apply_any(op, terms, clock, cost)
     }
 
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        self.lower(terms, clock);
+        let outcome = self.apply_any(Op::Decide, terms, clock, cost);
+        if !outcome.allowed || cost == 0 {
+            return (outcome, Receipt::default());
+        }
+        let level = self.unpack().level;
+        let ledger = self
+            .ledger
+            .get_or_insert_with(|| Box::new(Ledger { birth, levels: LeastLevels::default() }));
+        let receipt = Receipt { birth: ledger.birth, place: ledger.levels.charge(level) };
+        self.words[2] |= HAS_LEDGER;
+        (outcome, receipt)
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        self.lower(terms, clock);
+        let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
+        let Rate { token, drain } = terms.rate();
+        let Receipt { birth, place } = settlement.receipt;
+        let mut changed = level;
+        // A ledger holds for the rate of its charges.
+        if let Some(ledger) = &mut self.ledger
+            && ledger.birth == birth
+            && full == u64::MAX
+        {
+            let units = u64::from(settlement.less()).saturating_mul(token);
+            changed -= ledger.levels.give_back(place, units);
+        }
+        let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(changed);
+        let debt = u64::from(settlement.more()).saturating_mul(token);
+        changed = changed.saturating_add(debt).min(most);
+        self.keep(
+            terms,
+            clock,
+            now,
+            Some(changed).filter(|level_now| *level_now != level),
+            (level, full),
+        )
+    }
+
     fn expires(&self) -> u64 {
         self.unpack().full_at()
     }
@@ -72,8 +132,9 @@ impl Bucket {
     fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<Outcome> {
         let Rate { token, drain } = terms.rate();
         let capacity = u64::from(terms.capacity()) * token;
-        let Self(empty) = UnpackedBucket { at: 0, level: 0, token, drain }.into();
-        let [at, level, other] = [0, 1, 2].map(|word| self.0[word] ^ empty[word]);
+        let empty: [u64; 3] = UnpackedBucket { at: 0, level: 0, token, drain }.into();
+        // A ledger makes the third word differ.
+        let [at, level, other] = [0, 1, 2].map(|word| self.words[word] ^ empty[word]);
         if other != 0 || (at | level) > MOST || cost == 0 {
             return None;
         }
@@ -84,7 +145,7 @@ impl Bucket {
             let charge = u64::from(cost) * token;
             return Some(rejected(terms, clock, now - clock, level - charge, charge, u64::MAX));
         }
-        *self = UnpackedBucket { at: now, level, token, drain }.into();
+        self.words = UnpackedBucket { at: now, level, token, drain }.into();
         Some(Outcome {
             clock,
             allowed: true,
@@ -97,6 +158,7 @@ impl Bucket {
     /// Applies any operation to any state.
     #[inline(never)]
     fn apply_any(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        self.lower(terms, clock);
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let allowed = op.gives_back() || cost == 0 || level + charge <= capacity;
@@ -126,6 +188,7 @@ impl Bucket {
         clock: u64,
         cost: u32,
     ) -> Outcome {
+        self.lower(terms, clock);
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let changed = match op {
@@ -150,6 +213,33 @@ impl Bucket {
             }
         };
         self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
+    }
+
+    fn write(&mut self, bucket: UnpackedBucket) {
+        if bucket.level == 0 {
+            *self = Self::default();
+            return;
+        }
+        self.words = bucket.into();
+        if let Some(ledger) = &mut self.ledger {
+            ledger.levels.lower(bucket.level);
+            self.words[2] |= HAS_LEDGER;
+        }
+    }
+
+    /// Brings the ledger to the time `clock`. Drops it if the bucket is full or has another rate: nothing can then be given
+    /// back to the charges before.
+    fn lower(&mut self, terms: &Terms, clock: u64) {
+        if self.ledger.is_none() {
+            return;
+        }
+        let BucketAtCall { level, full, .. } = self.at(terms, clock, 0);
+        if full != u64::MAX || level == 0 {
+            self.ledger = None;
+            self.words[2] &= !HAS_LEDGER;
+        } else if let Some(ledger) = &mut self.ledger {
+            ledger.levels.lower(level);
+        }
     }
 
     fn at(&self, terms: &Terms, clock: u64, cost: u32) -> BucketAtCall {
@@ -181,10 +271,7 @@ impl Bucket {
         let Rate { token, drain } = terms.rate();
         let (level, full) = changed.map_or((level, full), |level| (level, u64::MAX));
         if changed.is_some() {
-            *self = match level {
-                0 => Self::default(),
-                _ => UnpackedBucket { at: now, level, token, drain }.into(),
-            };
+            self.write(UnpackedBucket { at: now, level, token, drain });
         }
         let lag = now - clock;
         Outcome {

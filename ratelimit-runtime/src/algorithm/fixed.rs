@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Op, Outcome, State};
+use super::{Op, Outcome, Receipt, Settlement, State};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -9,26 +9,22 @@ pub(crate) struct Window {
     start: u64,
     end: u64,
     count: u32,
+    /// 0 until a call acquires units.
+    birth: u32,
+}
+
+/// The window at the time of a call.
+struct WindowAtCall {
+    start: u64,
+    end: u64,
+    count: u32,
 }
 
 impl State for Window {
     #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let (threshold, period) = (terms.threshold(), terms.period_us());
-        let now = clock.max(self.start);
-
-        // An aligned window starts at a calendar boundary, any other window with its first admitted call. A
-        // boundary before the epoch counts as the epoch.
-        let (open, start, end) = if let Some(shift) = terms.shift_us() {
-            let elapsed = (now + shift) % period;
-            let boundary = now.saturating_sub(elapsed);
-            (self.start >= boundary, boundary, now + period - elapsed)
-        } else if self.count > 0 && self.start + period > now {
-            (true, self.start, self.start + period)
-        } else {
-            (false, now, now + period)
-        };
-        let mut count = if open { self.count } else { 0 };
+        let threshold = terms.threshold();
+        let WindowAtCall { start, end, mut count } = self.at(terms, clock);
         let left = end - clock;
 
         let allowed = op.gives_back()
@@ -42,7 +38,7 @@ impl State for Window {
                 Op::Return { .. } => count,
                 Op::Decide | Op::Peek => count + cost,
             };
-            *self = if count == 0 { Self::default() } else { Self { start, end, count } };
+            self.keep(WindowAtCall { start, end, count });
         }
 
         Outcome {
@@ -53,7 +49,68 @@ impl State for Window {
             reset_us: if count == 0 { 0 } else { left },
         }
     }
+
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
+        if !outcome.allowed || cost == 0 {
+            return (outcome, Receipt::default());
+        }
+        if self.birth == 0 {
+            // Few bits suffice, because the start of the window has to be the same as well.
+            self.birth = birth as u32 | 1;
+        }
+        (outcome, Receipt { birth: self.birth.into(), place: self.start })
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let Receipt { birth, place } = settlement.receipt;
+        let mut window = self.at(terms, clock);
+        if u64::from(self.birth) == birth && window.start == place {
+            window.count = window.count.saturating_sub(settlement.less());
+        }
+        window.count = window.count.saturating_add(settlement.more());
+        let (left, count) = (window.end - clock, window.count);
+        self.keep(window);
+        Outcome {
+            clock,
+            allowed: true,
+            remaining: terms.threshold().saturating_sub(count),
+            retry_us: 0,
+            reset_us: if count == 0 { 0 } else { left },
+        }
+    }
+
     fn expires(&self) -> u64 {
         self.end
+    }
+}
+
+impl Window {
+    /// Returns the window of a call at the time `clock`.
+    #[inline(always)]
+    fn at(&self, terms: &Terms, clock: u64) -> WindowAtCall {
+        let period = terms.period_us();
+        let now = clock.max(self.start);
+        // An aligned window starts at a calendar boundary, any other window with its first admitted call. A
+        // boundary before the epoch counts as the epoch.
+        let (is_open, start, end) = if let Some(shift) = terms.shift_us() {
+            let elapsed = (now + shift) % period;
+            let boundary = now.saturating_sub(elapsed);
+            (self.start >= boundary, boundary, now + period - elapsed)
+        } else if self.count > 0 && self.start + period > now {
+            (true, self.start, self.start + period)
+        } else {
+            (false, now, now + period)
+        };
+        WindowAtCall { start, end, count: if is_open { self.count } else { 0 } }
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, WindowAtCall { start, end, count }: WindowAtCall) {
+        *self = match count {
+            0 => Self::default(),
+            // A window after this one keeps the birth: its start tells the two apart.
+            _ => Self { start, end, count, birth: self.birth },
+        };
     }
 }

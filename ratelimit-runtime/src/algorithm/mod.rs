@@ -13,6 +13,9 @@
 
 pub(crate) mod bucket;
 pub(crate) mod fixed;
+mod least_levels;
+#[cfg(test)]
+mod settling;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
@@ -76,10 +79,49 @@ impl Outcome {
         Self { clock: 0, allowed: true, remaining: 0, retry_us: 0, reset_us: 0 };
 }
 
+/// What a count needs to find a charge again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    /// The birth of the state that was charged; 0 if nothing was charged.
+    pub(crate) birth: u64,
+    /// The time of the charge in a sliding log, the start of its window in a fixed window or a sliding counter, and the
+    /// number of the charge in a bucket.
+    pub(crate) place: u64,
+}
+
+/// A charge, and what the call has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settlement {
+    pub(crate) receipt: Receipt,
+    pub(crate) charged: u32,
+    pub(crate) used: u32,
+}
+
+impl Settlement {
+    /// Returns the units that were charged and not used.
+    pub(crate) fn less(self) -> u32 {
+        self.charged.saturating_sub(self.used)
+    }
+
+    /// Returns the units that were used and not charged.
+    pub(crate) fn more(self) -> u32 {
+        self.used.saturating_sub(self.charged)
+    }
+}
+
 /// The state of one count. The default is the state of a key that was never used.
 pub(crate) trait State: Default {
     /// Applies `op` at the time `clock`.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
+
+    /// Decides a call whose charge can be settled. A state without a birth gets `birth`, which no other state has: the
+    /// state of a key that was reset is then another one.
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt);
+
+    /// Corrects the charge of a call. Units that were not used are given back to their own charge, if this state still
+    /// counts it: then no more is admitted than if the call had been charged what it used. Units that were used
+    /// and not charged are charged now, also above the capacity.
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
 
     /// Returns the time from which this state equals that of a key that was never used; 0 if it does now.
     fn expires(&self) -> u64;

@@ -5,7 +5,7 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Op, Outcome, State};
+use super::{Op, Outcome, Receipt, Settlement, State};
 use crate::limit::Terms;
 
 /// The counts of the window that started at `start` and of the window before it.
@@ -15,23 +15,28 @@ pub(crate) struct Counters {
     previous: u32,
     current: u32,
     expires: u64,
+    /// 0 until a call acquires units.
+    birth: u32,
+}
+
+/// The largest count times the span of a window: exact in Lua's `f64`.
+const MOST: u64 = (1 << 53) - 1;
+
+/// The counts at the time of a call.
+struct CountersAtCall {
+    lag: u64,
+    elapsed: u64,
+    start: u64,
+    previous: u32,
+    current: u32,
 }
 
 impl State for Counters {
     #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
-        let now = clock.max(self.start);
-        let lag = now - clock;
-        let elapsed = now % period;
-        let start = now - elapsed;
-        let (mut previous, mut current) = if self.start >= start {
-            (self.previous, self.current)
-        } else if self.start + period >= start {
-            (self.current, 0)
-        } else {
-            (0, 0)
-        };
+        let CountersAtCall { lag, elapsed, start, mut previous, mut current } =
+            self.at(terms, clock);
 
         // The estimate is previous × (1 − elapsed / period) + current; all terms times `span` are integers.
         let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
@@ -63,29 +68,97 @@ impl State for Counters {
                 Op::Return { .. } => {}
                 Op::Decide | Op::Peek => current += cost,
             }
-            *self = Self { start, previous, current, expires: start + period };
-            match (previous, current) {
-                (0, 0) => *self = Self::default(),
-                (_, 0) => {}
-                _ => self.expires += period,
-            }
+            self.keep(period, start, previous, current);
         }
 
-        let weight = u128::from(previous) * u128::from(scale.span - elapsed / scale.grain);
-        let free = room(current.min(threshold)).saturating_sub(weight);
-        Outcome {
-            clock,
-            allowed,
-            remaining: (free / u128::from(scale.span)) as u32,
-            retry_us: retry,
-            reset_us: match (previous, current) {
-                (0, 0) => 0,
-                (_, 0) => period - elapsed + lag,
-                _ => 2 * period - elapsed + lag,
-            },
-        }
+        let retried =
+            CountersAtCall { lag, elapsed, start, previous, current }.outcome(terms, clock);
+        Outcome { allowed, retry_us: retry, ..retried }
     }
+
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
+        if !outcome.allowed || cost == 0 {
+            return (outcome, Receipt::default());
+        }
+        if self.birth == 0 {
+            // Few bits suffice, because the window has to be the same as well.
+            self.birth = birth as u32 | 1;
+        }
+        (outcome, Receipt { birth: self.birth.into(), place: self.start })
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let (period, span) = (terms.period_us(), terms.scale().span);
+        let Receipt { birth, place } = settlement.receipt;
+        let mut counters = self.at(terms, clock);
+        if u64::from(self.birth) == birth {
+            // The units leave the window that counted them.
+            if place == counters.start {
+                counters.current = counters.current.saturating_sub(settlement.less());
+            } else if place + period == counters.start {
+                counters.previous = counters.previous.saturating_sub(settlement.less());
+            }
+        }
+        let most = u32::try_from(MOST / span).unwrap_or(u32::MAX).max(counters.current);
+        counters.current = counters.current.saturating_add(settlement.more()).min(most);
+        self.keep(period, counters.start, counters.previous, counters.current);
+        counters.outcome(terms, clock)
+    }
+
     fn expires(&self) -> u64 {
         self.expires
+    }
+}
+
+impl Counters {
+    /// Returns the counts of the windows at the time `clock`.
+    #[inline(always)]
+    fn at(&self, terms: &Terms, clock: u64) -> CountersAtCall {
+        let period = terms.period_us();
+        let now = clock.max(self.start);
+        let elapsed = now % period;
+        let start = now - elapsed;
+        let (previous, current) = if self.start >= start {
+            (self.previous, self.current)
+        } else if self.start + period >= start {
+            (self.current, 0)
+        } else {
+            (0, 0)
+        };
+        CountersAtCall { lag: now - clock, elapsed, start, previous, current }
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, period: u64, start: u64, previous: u32, current: u32) {
+        let birth = self.birth;
+        *self = match (previous, current) {
+            (0, 0) => Self::default(),
+            (_, 0) => Self { start, previous, current, expires: start + period, birth },
+            _ => Self { start, previous, current, expires: start + 2 * period, birth },
+        };
+    }
+}
+
+impl CountersAtCall {
+    /// Returns the outcome of an admitted call.
+    #[inline(always)]
+    fn outcome(&self, terms: &Terms, clock: u64) -> Outcome {
+        let (threshold, period, scale) = (terms.threshold(), terms.period_us(), terms.scale());
+        let weight =
+            u128::from(self.previous) * u128::from(scale.span - self.elapsed / scale.grain);
+        let room = u128::from(threshold - self.current.min(threshold)) * u128::from(scale.span);
+        let free = room.saturating_sub(weight);
+        Outcome {
+            clock,
+            allowed: true,
+            remaining: (free / u128::from(scale.span)) as u32,
+            retry_us: 0,
+            reset_us: match (self.previous, self.current) {
+                (0, 0) => 0,
+                (_, 0) => period - self.elapsed + self.lag,
+                _ => 2 * period - self.elapsed + self.lag,
+            },
+        }
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use self::pages::LongLog;
-use super::{Op, Outcome, State};
+use super::{Op, Outcome, Receipt, Settlement, State};
 use crate::limit::Terms;
 
 /// The number of entries in a full page; small in unit tests, so that short logs have many pages.
@@ -131,6 +131,24 @@ impl State for Log {
         }
     }
 
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        let mut long = self.take_long();
+        let outcome = long.apply(Op::Decide, terms, clock, cost);
+        let mut receipt = Receipt::default();
+        if outcome.allowed && cost > 0 {
+            receipt = Receipt { birth: long.born(birth), place: long.newest() };
+        }
+        self.put_back(long);
+        (outcome, receipt)
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let mut long = self.take_long();
+        let outcome = long.settle(settlement, terms, clock);
+        self.put_back(long);
+        outcome
+    }
+
     fn expires(&self) -> u64 {
         match self {
             Self::Short(short) => short.expires,
@@ -145,16 +163,24 @@ impl Log {
     #[cold]
     #[inline(never)]
     fn apply_to_long(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let mut long = match std::mem::take(self) {
+        let mut long = self.take_long();
+        let outcome = long.apply(op, terms, clock, cost);
+        self.put_back(long);
+        outcome
+    }
+
+    fn take_long(&mut self) -> Box<LongLog> {
+        match std::mem::take(self) {
             Self::Short(short) => Box::new(LongLog::from(short)),
             Self::Long(long) => long,
-        };
-        let outcome = long.apply(op, terms, clock, cost);
+        }
+    }
+
+    fn put_back(&mut self, mut long: Box<LongLog>) {
         *self = match long.shorten() {
             Some(short) => Self::Short(short),
             None => Self::Long(long),
         };
-        outcome
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::{LogEntry, PAGE, Page, ShortLog};
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, Settlement};
 use crate::limit::Terms;
 
 /// The number of pages that one call frees at most, because each takes some microseconds to free.
@@ -22,6 +22,8 @@ pub(crate) struct LongLog {
     expires: u64,
     /// Pages that have left the window and are not yet freed.
     dead: VecDeque<(Page, u64)>,
+    /// 0 until a call acquires units.
+    birth: u64,
 }
 
 /// The position of an entry: the index of its page, its index in the page, and the units of all entries before.
@@ -36,7 +38,7 @@ impl From<ShortLog> for LongLog {
     fn from(short: ShortLog) -> Self {
         let ShortLog { page, expires } = short;
         let used = page.entries.back().map_or(0, |last| last.total - page.base);
-        Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new() }
+        Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new(), birth: 0 }
     }
 }
 
@@ -75,10 +77,40 @@ impl LongLog {
         }
     }
 
+    /// Returns the birth of this log, which is `birth` if it has none.
+    pub(super) fn born(&mut self, birth: u64) -> u64 {
+        if self.birth == 0 {
+            self.birth = birth;
+        }
+        self.birth
+    }
+
+    /// Corrects the charge of a call.
+    pub(super) fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
+        let now = clock.max(self.newest());
+        self.forget(self.expired(now, period));
+        if self.birth == settlement.receipt.birth {
+            self.lower(settlement.receipt.place, settlement.less().into());
+        }
+        let more = u64::from(settlement.more()).min(u64::from(u32::MAX).saturating_sub(self.used));
+        if more > 0 {
+            self.push(now, more);
+        }
+        self.changed(period);
+        Outcome {
+            clock,
+            allowed: true,
+            remaining: threshold.saturating_sub(self.used) as u32,
+            retry_us: 0,
+            reset_us: if self.used == 0 { 0 } else { self.newest() + period - clock },
+        }
+    }
+
     /// Updates what follows from the entries.
     fn changed(&mut self, period: u64) {
         if self.used == 0 {
-            self.expires = 0;
+            (self.expires, self.birth) = (0, 0);
         } else {
             self.expires = self.newest() + period;
         }
@@ -109,14 +141,15 @@ impl LongLog {
     /// Frees up to [`MAX_FREED`] dead pages. Returns this log as a short one if at most one page is left.
     pub(super) fn shorten(&mut self) -> Option<ShortLog> {
         self.dead.truncate(self.dead.len().saturating_sub(MAX_FREED));
-        if self.pages.len() > 1 || !self.dead.is_empty() {
+        // A log with a birth stays long: a short one has no place for it.
+        if self.birth != 0 || self.pages.len() > 1 || !self.dead.is_empty() {
             return None;
         }
         let (page, _) = self.pages.pop_front().unwrap_or_default();
         Some(ShortLog { page, expires: self.expires })
     }
 
-    fn newest(&self) -> u64 {
+    pub(super) fn newest(&self) -> u64 {
         let last = self.pages.back().and_then(|(page, _)| page.entries.back());
         last.map_or(0, |entry| entry.at)
     }

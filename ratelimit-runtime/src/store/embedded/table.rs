@@ -185,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Op, Outcome};
+    use crate::algorithm::{Op, Outcome, Receipt, Settlement};
     use crate::limit::Terms;
 
     /// A state that consists of its expiry.
@@ -194,6 +194,14 @@ mod tests {
 
     impl State for Until {
         fn apply(&mut self, _: Op, _: &Terms, _: u64, _: u32) -> Outcome {
+            unreachable!("the table does not decide")
+        }
+
+        fn acquire(&mut self, _: u64, _: &Terms, _: u64, _: u32) -> (Outcome, Receipt) {
+            unreachable!("the table does not decide")
+        }
+
+        fn settle(&mut self, _: Settlement, _: &Terms, _: u64) -> Outcome {
             unreachable!("the table does not decide")
         }
 

@@ -1,0 +1,185 @@
+//! Compares states whose charges are settled with a plain list of what each call has really used.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::bucket::Bucket;
+use super::fixed::Window;
+use super::sliding::Log;
+use super::sliding_counter::Counters;
+use super::{Op, Receipt, Settlement, State};
+use crate::limit::{Align, Limit};
+
+const PERIOD: u64 = 1_000;
+const THRESHOLD: u32 = 20;
+
+#[derive(Clone, Copy, Debug)]
+enum TraceStep {
+    Wait(u64),
+    Acquire(u32),
+    /// A plain call.
+    Decide(u32),
+    /// The index of an open charge, and the units that its call has used.
+    Settle(usize, u32),
+    /// Removes the state, as a reset does.
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = TraceStep> {
+    prop_oneof![
+        3 => prop_oneof![Just(0), 1_u64..200, Just(PERIOD / 2), Just(PERIOD)].prop_map(TraceStep::Wait),
+        4 => (1_u32..9).prop_map(TraceStep::Acquire),
+        1 => (1_u32..5).prop_map(TraceStep::Decide),
+        4 => (any::<usize>(), 0_u32..14).prop_map(|(which, used)| TraceStep::Settle(which, used)),
+        1 => Just(TraceStep::Reset),
+    ]
+}
+
+/// What counts at a time, by the rule of an algorithm. A charge is its time, the place that its receipt names, and its units.
+type Rule = fn(charges: &[(u64, u64, u64)], now: u64) -> u64;
+
+fn sliding(charges: &[(u64, u64, u64)], now: u64) -> u64 {
+    charges.iter().filter(|(at, ..)| at + PERIOD > now).map(|(_, _, units)| units).sum()
+}
+
+fn fixed(charges: &[(u64, u64, u64)], now: u64) -> u64 {
+    charges.iter().filter(|(_, start, _)| start + PERIOD > now).map(|(_, _, units)| units).sum()
+}
+
+/// The level of a bucket, in units of `1 / PERIOD` of a unit.
+fn bucket(charges: &[(u64, u64, u64)], now: u64) -> u64 {
+    let (mut level, mut since) = (0_u64, 0);
+    for (at, _, units) in charges {
+        level = level.saturating_sub((at - since) * u64::from(THRESHOLD)) + units * PERIOD;
+        since = *at;
+    }
+    level.saturating_sub((now - since) * u64::from(THRESHOLD))
+}
+
+/// Runs a trace. After each step, what is left is not more than the rule admits for the real costs; for windows and for
+/// few charges, it is exactly that.
+fn run<S: State>(
+    limit: &Limit,
+    steps: &[TraceStep],
+    left: impl Fn(&[(u64, u64, u64)], u64) -> u32,
+    is_exact: impl Fn(&[(u64, u64, u64)]) -> bool,
+) -> Result<(), TestCaseError> {
+    let terms = limit.terms();
+    let (mut state, mut now, mut births) = (S::default(), 10 * PERIOD, 0);
+    let mut charges: Vec<(u64, u64, u64)> = Vec::new();
+    let mut open: Vec<(Option<usize>, Settlement)> = Vec::new();
+    for step in steps {
+        births += 1;
+        let before = state.apply(Op::Peek, terms, now, 0).remaining;
+        match *step {
+            TraceStep::Wait(time) => now += time,
+            TraceStep::Acquire(cost) => {
+                let (outcome, receipt) = state.acquire(births, terms, now, cost);
+                prop_assert_eq!(outcome.allowed, cost <= before);
+                prop_assert_eq!(receipt.birth != 0, outcome.allowed);
+                if outcome.allowed {
+                    // The place of a charge in a window is the start of the window.
+                    charges.push((now, receipt.place, cost.into()));
+                    let settlement = Settlement { receipt, charged: cost, used: cost };
+                    open.push((Some(charges.len() - 1), settlement));
+                }
+            }
+            TraceStep::Decide(cost) => {
+                if state.apply(Op::Decide, terms, now, cost).allowed {
+                    charges.push((now, u64::MAX, cost.into()));
+                }
+            }
+            TraceStep::Settle(which, used) if !open.is_empty() => {
+                let (index, settlement) = open.swap_remove(which % open.len());
+                let settlement = Settlement { used, ..settlement };
+                state.settle(settlement, terms, now);
+                if let Some(index) = index {
+                    charges[index].2 -= u64::from(settlement.less());
+                }
+                if settlement.more() > 0 {
+                    charges.push((now, u64::MAX, settlement.more().into()));
+                }
+            }
+            TraceStep::Settle(..) => {}
+            TraceStep::Reset => {
+                state = S::default();
+                charges.clear();
+                // Charges of a state that is gone give nothing back.
+                open.iter_mut().for_each(|(index, _)| *index = None);
+            }
+        }
+        let (seen, admitted) =
+            (state.apply(Op::Peek, terms, now, 0).remaining, left(&charges, now));
+        prop_assert!(seen <= admitted, "{step:?}: {seen} of {admitted}: {charges:?} at {now}");
+        if is_exact(&charges) {
+            prop_assert_eq!(seen, admitted, "{:?}: {:?} at {}", step, charges, now);
+        }
+    }
+    Ok(())
+}
+
+fn limit(kind: fn(&'static str, u32, Duration) -> Limit) -> Limit {
+    kind("settled", THRESHOLD, Duration::from_micros(PERIOD))
+}
+
+fn left_of(rule: Rule) -> impl Fn(&[(u64, u64, u64)], u64) -> u32 {
+    move |charges, now| u64::from(THRESHOLD).saturating_sub(rule(charges, now)) as u32
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_sliding_log_counts_what_was_used(steps in prop::collection::vec(step(), 1..150)) {
+        run::<Log>(&limit(Limit::sliding), &steps, left_of(sliding), |_| true)?;
+    }
+
+    #[test]
+    fn a_fixed_window_counts_what_was_used(steps in prop::collection::vec(step(), 1..150)) {
+        // All windows begin at multiples of the period.
+        let aligned = limit(Limit::fixed).try_align(Align::UTC).unwrap_or_else(|_| limit(Limit::fixed));
+        let start = |charges: &[(u64, u64, u64)]| -> Vec<(u64, u64, u64)> {
+            charges.iter().map(|(at, _, units)| (*at, at - at % PERIOD, *units)).collect()
+        };
+        run::<Window>(&aligned, &steps, move |charges, now| {
+            left_of(fixed)(&start(charges), now)
+        }, |_| true)?;
+    }
+
+    #[test]
+    fn a_bucket_never_gives_back_too_much(steps in prop::collection::vec(step(), 1..150)) {
+        let full = u64::from(THRESHOLD) * PERIOD;
+        run::<Bucket>(&limit(Limit::token_bucket), &steps, move |charges, now| {
+            (full.saturating_sub(bucket(charges, now)) / PERIOD) as u32
+        }, |charges| charges.len() <= 8)?;
+    }
+}
+
+/// The counts of the two windows, and their weights.
+#[test]
+fn a_sliding_counter_lowers_the_window_that_counted_the_charge() {
+    let limit = limit(Limit::sliding_counter);
+    let terms = limit.terms();
+    let mut counters = Counters::default();
+    let (_, first) = counters.acquire(7, terms, 10 * PERIOD, 12);
+    let (_, second) = counters.acquire(8, terms, 10 * PERIOD + 500, 8);
+    assert_eq!((first.birth, second.birth), (first.birth, first.birth));
+    let settle = |receipt: Receipt, charged, used| Settlement { receipt, charged, used };
+    // In the window after, the charge weighs half.
+    let now = 11 * PERIOD + 500;
+    assert_eq!(counters.apply(Op::Peek, terms, now, 0).remaining, 10);
+    counters.settle(settle(first, 12, 2), terms, now);
+    assert_eq!(counters.apply(Op::Peek, terms, now, 0).remaining, 15);
+    // A debt counts in the window of its settlement.
+    let debt = counters.settle(settle(second, 8, 100), terms, now);
+    assert_eq!((debt.remaining, debt.reset_us), (0, 1_500));
+    let wait = counters.apply(Op::Peek, terms, now, 1);
+    assert!(!wait.allowed && wait.retry_us > 500, "{wait:?}");
+    assert!(counters.apply(Op::Peek, terms, now + wait.retry_us, 1).allowed);
+    assert!(!counters.apply(Op::Peek, terms, now + wait.retry_us - 1, 1).allowed);
+    // Two windows later, nothing is given back.
+    counters.acquire(9, terms, 20 * PERIOD, 20);
+    counters.settle(settle(first, 12, 0), terms, 20 * PERIOD);
+    assert_eq!(counters.apply(Op::Peek, terms, 20 * PERIOD, 0).remaining, 0);
+}
