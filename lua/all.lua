@@ -3,13 +3,14 @@
 -- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/mod.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
--- ARGV[1]      op: `decide` or `peek`, and a zero byte; then the cost for each limit (4)
+-- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one
+--              (7); then the cost for each limit (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the replies of the limits in this order, see `answer.lua`; or, if a limit failed, its index and
---              its error
+-- Reply        the replies of the limits in this order, see `answer.lua`; after an `acquire` that is admitted, each with a
+--              receipt, which is zeros if the cost is 0; or, if a limit failed, its index and its error
 
-local op, costs = unpack('>s', ARGV[1])
+local op, birth, costs = unpack('>sI7', ARGV[1])
 local replies, admitted = {}, true
 
 for limit = 1, #KEYS do
@@ -21,10 +22,11 @@ for limit = 1, #KEYS do
   replies[limit] = reply
 end
 
-if admitted and op == 'decide' then
+if admitted and op ~= 'peek' then
   for limit = 1, #KEYS do
     local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
-    replies[limit] = ask(limit, KEYS[limit], 'decide', cost)
+    replies[limit] = ask(limit, KEYS[limit], op, cost, birth)
+    if op == 'acquire' and cost == 0 then replies[limit] = replies[limit] .. string.rep('\0', 14) end
   end
 end
 return table.concat(replies)

@@ -15,13 +15,17 @@
 -- version    the version of the state
 -- lives      the end of the TTL in the state
 -- changed    the new state after its beginning; nil if the call changes nothing
+-- receipt    of an admitted `acquire`, the birth of the state (7) and the place of the charge (7); otherwise nil
 --
 -- The beginning of every state is its version (1) and the end of its TTL, in milliseconds of the clock (6). A new
 -- layout of a state has a new version, so that a script never reads the state of another release, or another
 -- string, as its own.
 --
--- Reply      string of 30 bytes: clock (7), 1 if allowed (1), remaining (4), retry (7), reset (7), slack (4);
---            or an error
+-- A state with charges that can be settled also has a birth (7), after its beginning, and its version is larger
+-- by 64. The state of a key that was reset since has another birth.
+--
+-- Reply      string of 30 bytes: clock (7), 1 if allowed (1), remaining (4), retry (7), reset (7), slack (4); then
+--            the receipt, if there is one; or an error
 
 if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' } end
 if changed and reset == 0 then
@@ -44,4 +48,6 @@ elseif changed then
   end
   if suffices then call('SETRANGE', key, '7', changed) end
 end
-return pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)
+local reply = pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)
+if receipt then reply = reply .. receipt end
+return reply

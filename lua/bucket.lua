@@ -10,12 +10,14 @@
 -- below the level of a bucket that counts each unit when it is spent.
 --
 -- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4); once units were
---          leased, 11 more bytes: the time until which they may be spent (7), the reserve in tokens (4)
+--          leased, 11 more bytes: the time until which they may be spent (7), the reserve in tokens (4). With a birth,
+--          of 39 bytes and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
 -- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
---          after the reservations; of `return`: the time of the charge
+--          after the reservations; of `return`: the time of the charge; of `acquire`: the birth of a state without
+--          one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -26,9 +28,10 @@
 local function bucket(
   call, pack, unpack, key, clock, given, op, cost, moment, burst, token, drain, term, reserve
 )
-  local VERSION, MOST = 1, 9007199254740991
+  local VERSION, BORN, MOST, CENTURY = 1, 65, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
-  local version, lives, at, level, old_token, old_drain
+  local version, lives, birth, at, level, old_token, old_drain
+  local lower, count_charge, give_back, packed
   -- The time until which leased units may be spent; their reserve in tokens, and in units.
   local leased, kept, floor = 0, 0, 0
   local state = call('GET', key)
@@ -36,11 +39,22 @@ local function bucket(
     version, lives, at, level, old_token, old_drain = VERSION, 0, 0, 0, token, drain
   else
     if #state == 43 then leased, kept = unpack('>I7I4', state, 33)
-    elseif #state ~= 32 then return end
+    elseif #state ~= 32 and #state < 47 then return end
     version, lives, at, level, old_token, old_drain = unpack('>I1I6I7I7I7I4', state)
-    if version ~= VERSION then return end
+    if #state < 47 then
+      if version ~= VERSION then return end
+    else
+      if version ~= BORN then return end
+      birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 8)
+      lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 40)
+    end
   end
   local now = clock < at and at or clock
+  -- A settled call may have been charged at an older rate. The rate in force is that of the state, unless it is full.
+  if (op == 'settle' or op == 'charge') and at + math.ceil(level / old_drain) > now then
+    token, drain = old_token, old_drain
+    capacity, charge = burst * token, cost * token
+  end
   local lag, last, full = now - clock, level, nil
 
   -- If the rate has changed, computes the level that the new rate would have given since the last change.
@@ -69,7 +83,7 @@ local function bucket(
   local standing = level
   if reserve and (op == 'decide' or op == 'peek') then level = math.max(level, reserve * token) end
 
-  local allowed, retry, changed = level - capacity + charge <= 0, 0, nil
+  local allowed, retry, changed, receipt = level - capacity + charge <= 0, 0, nil, nil
   if op == 'cancel' then
     -- A later charge would have moved the time of the full bucket. If that time is earlier, the count was reset or
     -- refunded since: then no unit is known to be of these reservations.
@@ -77,7 +91,7 @@ local function bucket(
     allowed = moment == full_at or moment > full_at and level <= capacity
     if moment ~= full_at then cost = 0 end
   else
-    allowed = allowed or cost == 0 or op == 'refund' or op == 'return'
+    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
   end
   if not allowed and op ~= 'cancel' then
     local rest, wait = level, 0
@@ -91,8 +105,22 @@ local function bucket(
     allowed = op == 'reserve' and retry <= moment and level + charge <= MOST
   end
   if allowed and cost > 0 and op ~= 'peek' then
+    if lower then lower(level, full) end
     if op == 'decide' or op == 'reserve' then
       level = level + charge
+    elseif op == 'acquire' then
+      level = level + charge
+      if not birth then
+        -- Without an end of the TTL, `answer.lua` writes the version as well.
+        version, lives, birth = BORN, 0, moment
+        lower, count_charge, give_back, packed = least_levels(pack, unpack)
+      end
+      receipt = pack('>I7I7', birth, count_charge(level))
+    elseif op == 'charge' then
+      level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
+    elseif op == 'settle' then
+      cost = give_back(moment, charge)
+      level = level - cost
     elseif op == 'return' then
       -- Units that may have drained since the charge are not given back a second time.
       if level <= capacity and old_token == token and old_drain == drain then
@@ -106,6 +134,10 @@ local function bucket(
     end
     full = nil
     changed = pack('>I7I7I7I4', now, level, token, drain)
+    if lower then
+      lower(level)
+      changed = pack('>I7', birth) .. changed .. packed()
+    end
     if reserve and op == 'decide' then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
     end
@@ -113,6 +145,8 @@ local function bucket(
       floor = math.min(kept * token, level)
       changed = changed .. pack('>I7I4', leased, kept)
     end
+    -- If nothing is given back, nothing changes.
+    if cost == 0 then changed = nil end
   end
 
   local remaining, reset, slack = 0, 0, 0
@@ -132,5 +166,5 @@ local function bucket(
     if full and full < reset then reset = full end
     reset = reset + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, changed
+  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

@@ -2,11 +2,11 @@
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
--- State      string of 18 bytes: its beginning (7), start (7), count (4)
+-- State      string of 18 bytes: its beginning (7), start (7), count (4); with a birth, of 25 bytes
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge
+-- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a window admits
 -- period     length of a window in microseconds
 -- shift      microseconds from a calendar boundary to the next multiple of the period since the epoch; -1 if
@@ -16,15 +16,18 @@
 local function fixed(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, shift
 )
-  local VERSION = 1
-  local version, lives, start, count
+  local VERSION, BORN, MOST = 1, 65, 4294967295
+  local version, lives, birth, start, count
   local state = call('GET', key)
   if not state then
     version, lives, start, count = VERSION, 0, 0, 0
-  else
-    if #state ~= 18 then return end
+  elseif #state == 18 then
     version, lives, start, count = unpack('>I1I6I7I4', state)
     if version ~= VERSION then return end
+  else
+    if #state ~= 25 then return end
+    version, lives, birth, start, count = unpack('>I1I6I7I7I4', state)
+    if version ~= BORN then return end
   end
   local now = clock < start and start or clock
 
@@ -41,13 +44,20 @@ local function fixed(
     left = start + period - clock
   end
 
-  local allowed = count + cost <= threshold or cost == 0 or op == 'refund' or op == 'return'
-  local retry, changed = 0, nil
+  local allowed = count + cost <= threshold or cost == 0 or op == 'refund' or op == 'return' or op == 'charge'
+  local retry, changed, receipt = 0, nil, nil
   if not allowed then
     retry = left
   elseif cost > 0 and op ~= 'peek' then
     if op == 'decide' then
       count = count + cost
+    elseif op == 'acquire' then
+      count = count + cost
+      -- Without an end of the TTL, `answer.lua` writes the version as well.
+      if not birth then version, lives, birth = BORN, 0, moment end
+      receipt = pack('>I7I7', birth, start)
+    elseif op == 'charge' then
+      count = math.min(count + cost, MOST)
     elseif op == 'refund' or op == 'return' then
       local charged = op == 'return' and moment or start
       -- A return lowers the count only if the units were charged in this window.
@@ -55,11 +65,11 @@ local function fixed(
     else
       error('unknown op ' .. op)
     end
-    changed = pack('>I7I4', start, count)
+    changed = birth and pack('>I7I7I4', birth, start, count) or pack('>I7I4', start, count)
   end
 
   local remaining, reset, slack = 0, 0, 0
   if count < threshold then remaining = threshold - count end
   if count > 0 then reset = left end
-  return allowed, remaining, retry, reset, slack, version, lives, changed
+  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

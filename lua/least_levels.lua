@@ -2,13 +2,18 @@
 -- What a bucket can give back of a charge: at most its least level since the charge.
 -- Twin of ratelimit-runtime/src/algorithm/least_levels.rs, which explains the steps.
 --
--- text  string: the number of the last charge (7), and for each step its first charge (7) and its level (7)
+-- state  the state of a bucket; nil if it has no steps
+-- from   the position of the number of steps (1) in it. Then follow the number of the last charge (7), and for each step
+--        its first charge (7) and its level (7)
 --
--- Returns functions on the steps: lower, charge, give_back, and packed, which returns them as such a string.
-local function least_levels(pack, unpack, text)
+-- Returns functions on the steps: lower, count_charge, give_back, and packed, which returns them as in the state.
+local function least_levels(pack, unpack, state, from)
   local MAX_STEPS = 16
-  local last, first, level, size = unpack('>I7', text), {}, {}, (#text - 7) / 14
-  for step = 1, size do first[step], level[step] = unpack('>I7I7', text, step * 14 - 6) end
+  local size, last, first, level = 0, 0, {}, {}
+  if state then
+    size, last = unpack('>I1I7', state, from)
+    for step = 1, size do first[step], level[step] = unpack('>I7I7', state, from + step * 14 - 6) end
+  end
 
   -- Removes a step: its charges belong to the step before.
   local function remove(step)
@@ -30,18 +35,23 @@ local function least_levels(pack, unpack, text)
     end
   end
 
-  local function lower(now)
+  -- Records that the bucket has the level `now`. After a change of the rate, and in a full bucket, nothing can be given
+  -- back to the charges before.
+  local function lower(now, is_changed)
+    if is_changed or now == 0 then size, first, level = 0, {}, {} end
     for step = 1, size do level[step] = math.min(level[step], now) end
     merge()
   end
 
-  local function charge(now)
+  -- Records a charge, after which the bucket has the level `now`. Returns its number.
+  local function count_charge(now)
     last, size = last + 1, size + 1
     first[size], level[size] = last, now
     merge()
     return last
   end
 
+  -- Gives back up to `units` of the charge with this number. Returns how many.
   local function give_back(number, units)
     local step = size
     while step > 0 and first[step] > number do step = step - 1 end
@@ -60,10 +70,10 @@ local function least_levels(pack, unpack, text)
   end
 
   local function packed()
-    local parts = { pack('>I7', last) }
+    local parts = { pack('>I1I7', size, last) }
     for step = 1, size do parts[step + 1] = pack('>I7I7', first[step], level[step]) end
     return table.concat(parts)
   end
 
-  return lower, charge, give_back, packed
+  return lower, count_charge, give_back, packed
 end

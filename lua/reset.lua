@@ -6,9 +6,12 @@
 -- Reply    how many keys were removed (1). If the log has segments, also the number of the first (6) and their count
 --          (4), as in `lua/sliding.lua`
 
-local LONG = 130
-local state = redis.pcall('GETRANGE', KEYS[1], '0', '40')
+local LONG, BORN = 130, 64
+local state = redis.pcall('GETRANGE', KEYS[1], '0', '47')
 local removed = string.char(redis.call('UNLINK', KEYS[1]))
 -- GETRANGE fails on a key of another type.
-if type(state) ~= 'string' or #state < 41 or string.byte(state) ~= LONG then return removed end
-return removed .. string.sub(state, 32)
+if type(state) ~= 'string' or #state < 41 then return removed end
+local version = string.byte(state)
+if version == LONG then return removed .. string.sub(state, 32, 41) end
+if version == LONG + BORN then return removed .. string.sub(state, 39, 48) end
+return removed

@@ -12,12 +12,13 @@
 -- call is admitted too early. `offset` is then 4,096.
 --
 -- SHORT, LONG  the versions of a state without segments, and of one with a directory
+-- BORN         the difference of the version of a state with a birth
 -- log          table: the variables of `sliding.lua` with these names: key, clock, given, threshold, period,
---              now, base, left, version, lives, start, head, length, slots, used, last, oldest, number, count,
---              offset, front, filed and first
+--              now, base, left, version, lives, birth, start, head, length, slots, used, last, oldest, number,
+--              count, offset, front, filed and first
 --
 -- Returns functions on the log: expire, blocker, grow, cut and lower.
-local function long_log(call, pack, unpack, SHORT, LONG, log)
+local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
   local BLOCK, PAGE, HUGE = 64, 4096, math.huge
 
   local function ring()
@@ -232,9 +233,10 @@ local function long_log(call, pack, unpack, SHORT, LONG, log)
   -- BLANK saves time: `string.rep` of one byte costs four times as much for each byte as of a longer string.
   local BLANK = string.rep('\0', BLOCK)
   local function rewrite(size, records, summed, entries, entries_summed)
-    log.start = log.version == LONG and 55 or 31
+    log.start = (log.version == LONG and 55 or 31) + (log.birth and 7 or 0)
     local blank, whole = size * 11 - #records, (size - size % BLOCK) / 16
-    call('SET', log.key, pack('>I1I6', log.version, log.lives) .. string.rep('\0', log.start - 7) .. records
+    local version = log.version + (log.birth and BORN or 0)
+    call('SET', log.key, pack('>I1I6', version, log.lives) .. string.rep('\0', log.start - 7) .. records
       .. string.rep(BLANK, (blank - blank % BLOCK) / BLOCK) .. string.rep('\0', blank % BLOCK)
       .. summed .. string.rep('\0', whole - #summed) .. entries .. entries_summed, 'KEEPTTL')
     log.head, log.slots, log.first = 0, size, entries ~= '' and log.first % BLOCK or 0

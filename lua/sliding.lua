@@ -15,12 +15,13 @@
 --            (2), front: its units that still count (4), filed: units in all segments (4), first: records of the
 --            directory that are gone (4). Then follow the ring and the directory, each with its records, and then
 --            the sum (4) of each block of 64 records
+--            With a birth, the header is 7 bytes longer: the birth is behind its beginning
 -- Record     time (7), cost (4); in the directory, the first time and the units of a segment
 -- Segment    string: 4,096 records, and their sums
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge
+-- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 --
@@ -28,19 +29,24 @@
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period
 )
-  -- The versions of a state without segments, and of one with a directory.
-  local SHORT, LONG = 2, 130
-  local version, lives, head, length, slots, used, last, oldest
+  -- The versions of a state without segments, and of one with a directory. With a birth, they are larger by `BORN`.
+  local SHORT, LONG, BORN, MOST = 2, 130, 64, 4294967295
+  local version, lives, birth, head, length, slots, used, last, oldest
   local start, number, count, offset, front, filed, first = 31, 0, 0, 0, 0, 0, 0
-  local state = call('GETRANGE', key, '0', '54')
+  local state = call('GETRANGE', key, '0', '61')
   if state == '' then
     version, lives, head, length, slots, used, last, oldest = SHORT, 0, 0, 0, 0, 0, 0, 0
   else
     if #state < 31 then return end
     version, lives, head, length, slots, used, last, oldest = unpack('>I1I6I2I2I2I4I7I7', state)
-    if version == LONG and #state == 55 then
-      start = 55
-      number, count, offset, front, filed, first = unpack('>I6I4I2I4I4I4', state, 32)
+    if version == SHORT + BORN or version == LONG + BORN then
+      if #state < 38 then return end
+      birth, head, length, slots, used, last, oldest = unpack('>I7I2I2I2I4I7I7', state, 8)
+      version, start = version - BORN, 38
+    end
+    if version == LONG and #state >= start + 24 then
+      number, count, offset, front, filed, first = unpack('>I6I4I2I4I4I4', state, start + 1)
+      start = start + 24
     elseif version ~= SHORT then
       return
     end
@@ -59,7 +65,7 @@ local function sliding(
       left = {}
       for index = math.max(count - 16, 0), count - 1 do left[#left + 1] = base .. number + index end
       head, length, used, count, expired = 0, 0, 0, 0, false
-      if version == LONG then version, start, slots = SHORT, 31, 0 end
+      if version == LONG then version, start, slots = SHORT, birth and 38 or 31, 0 end
     else
       -- In nearly all calls, one record has left the window.
       local from, behind = start + head * 11, slots - head
@@ -85,19 +91,21 @@ local function sliding(
   -- Calls that need more of the log use the functions of `segments.lua`. Only such calls create these functions,
   -- because that takes as long as a whole call.
   local excess, gives_back, blocker = used + cost - threshold, op == 'refund' or op == 'return', nil
+  local adds = op == 'decide' or op == 'acquire' or op == 'charge'
+  if op == 'charge' then excess = 0 end
   if expired or gives_back or excess > 1 or length == slots and slots >= 64 and excess <= 0 then
     left = left or {}
     local log = {
       key = key, clock = clock, given = given, threshold = threshold, period = period, now = now, base = base,
-      left = left, version = version, lives = lives, start = start, head = head, length = length,
+      left = left, version = version, lives = lives, birth = birth, start = start, head = head, length = length,
       slots = slots, used = used, last = last, oldest = oldest, number = number, count = count,
       offset = offset, front = front, filed = filed, first = first,
     }
     local expire, grow, cut, lower
-    expire, blocker, grow, cut, lower = long_log(call, pack, unpack, SHORT, LONG, log)
+    expire, blocker, grow, cut, lower = long_log(call, pack, unpack, SHORT, LONG, BORN, log)
     if expired then
       expire(now - period)
-      excess = log.used + cost - threshold
+      if op ~= 'charge' then excess = log.used + cost - threshold end
     end
     if cost > 0 then
       if op == 'refund' then
@@ -106,7 +114,7 @@ local function sliding(
       elseif op == 'return' then
         -- Removes units that were charged at that time.
         if log.used > 0 then lower(moment, cost) end
-      elseif op == 'decide' and excess <= 0 and log.length == slots and slots >= 64 then
+      elseif adds and excess <= 0 and log.length == slots and slots >= 64 then
         grow()
       end
     end
@@ -115,15 +123,16 @@ local function sliding(
     offset, front, filed, first = log.offset, log.front, log.filed, log.first
   end
 
-  local retry, changed = 0, nil
+  local retry, changed, receipt = 0, nil, nil
   local allowed = excess <= 0 or cost == 0 or gives_back
+  if op == 'charge' then cost = math.min(cost, MOST - used) end
   if not allowed then
     -- The call fits once all excess units have left the window.
     local at = oldest
     if excess > 1 then at = blocker(excess) end
     retry = at + period - clock
-  elseif cost > 0 and op ~= 'peek' and (op == 'decide' or state ~= '') then
-    if op == 'decide' then
+  elseif cost > 0 and op ~= 'peek' and (adds or state ~= '') then
+    if adds then
       if length == slots then
         -- A small full ring is written again in order, twice as large. None of its blocks is full.
         local ring, size = '', slots == 0 and 8 or slots * 2
@@ -133,7 +142,7 @@ local function sliding(
           ring = call('GETRANGE', key, from, -1) .. call('GETRANGE', key, start, from - 1)
         end
         local blank = string.rep('\0', (size - slots) * 11 + (size < 64 and 0 or 4))
-        local header = pack('>I1I6', version, lives) .. string.rep('\0', 24)
+        local header = pack('>I1I6', birth and version + BORN or version, lives) .. string.rep('\0', start - 7)
         call('SET', key, header .. ring .. blank, 'KEEPTTL')
         head, slots = 0, size
       end
@@ -151,7 +160,17 @@ local function sliding(
         call('SETRANGE', key, start + slots * 11 + (slot - 63) / 16, pack('>I4', sum))
       end
     end
+    if op == 'acquire' then
+      if not birth then
+        -- Makes room for the birth.
+        birth = moment
+        local rest = call('GETRANGE', key, 7, -1)
+        call('SET', key, pack('>I1I6I7', version + BORN, lives, birth) .. rest, 'KEEPTTL')
+      end
+      receipt = pack('>I7I7', birth, now)
+    end
     changed = pack('>I2I2I2I4I7I7', head, length, slots, used, last, oldest)
+    if birth then changed = pack('>I7', birth) .. changed end
     if version == LONG then
       changed = changed .. pack('>I6I4I2I4I4I4', number, count, offset, front, filed, first)
     end
@@ -162,5 +181,6 @@ local function sliding(
   local remaining, reset, slack = 0, 0, 0
   if used < threshold then remaining = threshold - used end
   if used > 0 then reset = last + period - clock end
-  return allowed, remaining, retry, reset, slack, version, lives, changed
+  if birth then version = version + BORN end
+  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

@@ -3,11 +3,11 @@
 -- that still overlaps the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.
 --
--- State      string of 22 bytes: its beginning (7), start (7), previous (4), current (4)
+-- State      string of 22 bytes: its beginning (7), start (7), previous (4), current (4); with a birth, of 29 bytes
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge
+-- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 -- grain      the unit in which the overlap is measured, in microseconds
@@ -17,15 +17,18 @@
 local function sliding_counter(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, grain, span
 )
-  local VERSION = 1
-  local version, lives, since, previous, current
+  local VERSION, BORN, MOST = 1, 65, 9007199254740991
+  local version, lives, birth, since, previous, current
   local state = call('GET', key)
   if not state then
     version, lives, since, previous, current = VERSION, 0, 0, 0, 0
-  else
-    if #state ~= 22 then return end
+  elseif #state == 22 then
     version, lives, since, previous, current = unpack('>I1I6I7I4I4', state)
     if version ~= VERSION then return end
+  else
+    if #state ~= 29 then return end
+    version, lives, birth, since, previous, current = unpack('>I1I6I7I7I4I4', state)
+    if version ~= BORN then return end
   end
   local now = clock < since and since or clock
   local lag = now - clock
@@ -40,8 +43,8 @@ local function sliding_counter(
   local overlap = span - (elapsed - elapsed % grain) / grain
   local room = threshold - current - cost
   local allowed = room >= 0 and previous * overlap <= room * span
-    or cost == 0 or op == 'refund' or op == 'return'
-  local retry, changed = 0, nil
+    or cost == 0 or op == 'refund' or op == 'return' or op == 'charge'
+  local retry, changed, receipt = 0, nil, nil
   if not allowed then
     -- The call fits in this window once the weight of the previous window has fallen; or in the next window, once
     -- the weight of this window has.
@@ -55,6 +58,15 @@ local function sliding_counter(
   elseif cost > 0 and op ~= 'peek' then
     if op == 'decide' then
       current = current + cost
+    elseif op == 'acquire' then
+      current = current + cost
+      -- Without an end of the TTL, `answer.lua` writes the version as well.
+      if not birth then version, lives, birth = BORN, 0, moment end
+      receipt = pack('>I7I7', birth, start)
+    elseif op == 'charge' then
+      -- The weight of a count stays exact.
+      local most = math.min((MOST - MOST % span) / span, 4294967295)
+      current = math.min(current + cost, math.max(most, current))
     elseif op == 'refund' then
       previous = math.max(previous - math.max(cost - current, 0), 0)
       current = math.max(current - cost, 0)
@@ -68,7 +80,8 @@ local function sliding_counter(
     else
       error('unknown op ' .. op)
     end
-    changed = pack('>I7I4I4', start, previous, current)
+    changed = birth and pack('>I7I7I4I4', birth, start, previous, current)
+      or pack('>I7I4I4', start, previous, current)
   end
 
   local remaining, reset, slack = 0, 0, 0
@@ -79,5 +92,5 @@ local function sliding_counter(
   elseif previous > 0 then
     reset = period - elapsed + lag
   end
-  return allowed, remaining, retry, reset, slack, version, lives, changed
+  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

@@ -74,6 +74,8 @@
 //! | `ratelimit_breaker_open` | gauge | `node` | 1 while the breaker of a Redis server is open, else 0 |
 //! | `ratelimit_waiting_calls` | gauge | `limit` | calls that [wait](Limit::wait) now |
 //! | `ratelimit_wait_duration_seconds` | histogram | `limit`, `outcome` | how long calls have waited; the outcome is `admitted`, `rejected`, `failed` or `dropped` |
+//! | `ratelimit_debt_units_total` | counter | `limit` | units that calls have used beyond their charges: see [`Permit::settle`] |
+//! | `ratelimit_settlements_lost_total` | counter | `limit` | charges that were not corrected, because Redis did not reply or too many settlements were pending |
 //! | `ratelimit_keys` | gauge | | keys in all embedded stores of the process; an expired key counts until the store reclaims it |
 //!
 //! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
@@ -164,6 +166,7 @@ mod limit;
 mod limiter;
 mod reply;
 mod report;
+mod settle;
 mod sticky;
 mod store;
 #[cfg(feature = "stream")]
@@ -213,7 +216,7 @@ pub mod __private;
 
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::check::{Check, Part, TryCheck};
+pub use crate::check::{Acquire, AcquireAll, Check, Part, Permit, TryCheck};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Key, KeyWriter, OwnedKey};
 pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};

@@ -66,7 +66,7 @@ fn a_mistake_in_what_is_typed_is_named() {
         ("threshold=10", "period="),
         ("threshold=10 period=x", "period="),
         ("threshold=10 period=1000000 shift=-1 burst=5", "burst"),
-        ("threshold=10 period=1000000 shift=-1 op=charge", "charge"),
+        ("threshold=10 period=1000000 shift=-1 op=book", "book"),
         ("threshold", "name=value"),
     ] {
         let reply = eval(&server, "fixed", arguments);

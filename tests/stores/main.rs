@@ -23,6 +23,7 @@ mod reservations;
 mod runtimes;
 mod semantics;
 mod server_errors;
+mod settlements;
 mod several_limits;
 mod streams;
 mod ttl;

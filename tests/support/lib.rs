@@ -23,6 +23,7 @@ pub mod proxy;
 mod search;
 pub mod sentinel;
 pub mod server;
+pub mod settled;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -80,7 +80,6 @@ impl State for Bucket {
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        self.lower(terms, clock);
         let outcome = self.apply_any(Op::Decide, terms, clock, cost);
         if !outcome.allowed || cost == 0 {
             return (outcome, Receipt::default());
@@ -95,29 +94,28 @@ impl State for Bucket {
     }
 
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        self.lower(terms, clock);
+        // The call may have been charged at an older rate. The rate in force is that of the state, unless it is full.
+        let before = self.unpack();
+        let in_force = Rate { token: before.token, drain: before.drain };
+        let is_full = before.full_in(clock.max(before.at)) == 0;
+        let terms = &if is_full { terms.clone() } else { terms.with_rate(in_force) };
         let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
         let Rate { token, drain } = terms.rate();
         let Receipt { birth, place } = settlement.receipt;
-        let mut changed = level;
-        // A ledger holds for the rate of its charges.
-        if let Some(ledger) = &mut self.ledger
+        let in_units = |tokens: u32| u64::from(tokens).saturating_mul(token);
+        let mut changed = None;
+        if settlement.more() > 0 {
+            let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(level);
+            changed = Some(level.saturating_add(in_units(settlement.more())).min(most));
+        } else if settlement.less() > 0
+            && let Some(ledger) = &mut self.ledger
             && ledger.birth == birth
-            && full == u64::MAX
         {
-            let units = u64::from(settlement.less()).saturating_mul(token);
-            changed -= ledger.levels.give_back(place, units);
+            ledger.bring_to(level, full);
+            let given_back = ledger.levels.give_back(place, in_units(settlement.less()));
+            changed = (given_back > 0).then(|| level - given_back);
         }
-        let most = MOST.min(LONGEST_DEBT.saturating_mul(drain)).max(changed);
-        let debt = u64::from(settlement.more()).saturating_mul(token);
-        changed = changed.saturating_add(debt).min(most);
-        self.keep(
-            terms,
-            clock,
-            now,
-            Some(changed).filter(|level_now| *level_now != level),
-            (level, full),
-        )
+        self.keep(terms, clock, now, changed, (level, full))
     }
 
     fn expires(&self) -> u64 {
@@ -158,7 +156,6 @@ impl Bucket {
     /// Applies any operation to any state.
     #[inline(never)]
     fn apply_any(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        self.lower(terms, clock);
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let allowed = op.gives_back() || cost == 0 || level + charge <= capacity;
@@ -188,7 +185,6 @@ impl Bucket {
         clock: u64,
         cost: u32,
     ) -> Outcome {
-        self.lower(terms, clock);
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let changed = match op {
@@ -227,21 +223,6 @@ impl Bucket {
         }
     }
 
-    /// Brings the ledger to the time `clock`. Drops it if the bucket is full or has another rate: nothing can then be given
-    /// back to the charges before.
-    fn lower(&mut self, terms: &Terms, clock: u64) {
-        if self.ledger.is_none() {
-            return;
-        }
-        let BucketAtCall { level, full, .. } = self.at(terms, clock, 0);
-        if full != u64::MAX || level == 0 {
-            self.ledger = None;
-            self.words[2] &= !HAS_LEDGER;
-        } else if let Some(ledger) = &mut self.ledger {
-            ledger.levels.lower(level);
-        }
-    }
-
     fn at(&self, terms: &Terms, clock: u64, cost: u32) -> BucketAtCall {
         let before = self.unpack();
         let now = clock.max(before.at);
@@ -269,6 +250,11 @@ impl Bucket {
         (level, full): (u64, u64),
     ) -> Outcome {
         let Rate { token, drain } = terms.rate();
+        if changed.is_some()
+            && let Some(ledger) = &mut self.ledger
+        {
+            ledger.bring_to(level, full);
+        }
         let (level, full) = changed.map_or((level, full), |level| (level, u64::MAX));
         if changed.is_some() {
             self.write(UnpackedBucket { at: now, level, token, drain });
@@ -281,6 +267,17 @@ impl Bucket {
             retry_us: 0,
             reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
         }
+    }
+}
+
+impl Ledger {
+    /// Records the level at the time of a change; `full` is [`BucketAtCall::full`].
+    fn bring_to(&mut self, level: u64, full: u64) {
+        // In a full bucket, and after a change of the rate, nothing can be given back to the charges before.
+        if level == 0 || full != u64::MAX {
+            self.levels.forget();
+        }
+        self.levels.lower(level);
     }
 }
 

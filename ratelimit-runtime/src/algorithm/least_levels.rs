@@ -1,9 +1,10 @@
 //! What a bucket can give back of a charge: at most its least level since the charge. Twin of `lua/least_levels.lua`.
 //!
-//! If a charge had been smaller by `x` units, the level would have been lower by `x` ever since, unless the bucket would
-//! have been full in between: then the rest of its refill would have been lost. So the level now would be lower by `x` or by
-//! the least level since the charge, whichever is smaller. (This is the reflection map of a fluid queue.) Once units
-//! are given back, the level counts as lower by these units since their charge, for all other charges as well.
+//! If a charge had been smaller by `x` units, the level would have been lower by `x` ever since, unless the bucket
+//! would have been full in between: then the rest of its refill would have been lost. So the level now would be lower
+//! by `x` or by the least level since the charge, whichever is smaller. (This is the reflection map of a fluid queue.)
+//! Once units are given back, the level counts as lower by these units since their charge, for all other charges as
+//! well.
 //!
 //! The least level since a charge never falls from one charge to the next. So a few steps contain it for all charges.
 //! If there would be too many steps, the two that differ least become one, at the lower level: then less is given
@@ -37,6 +38,11 @@ impl LeastLevels {
         self.steps.push(LevelStep { first: self.last, level });
         self.merge();
         self.last
+    }
+
+    /// Forgets all charges: nothing can be given back to them.
+    pub(crate) fn forget(&mut self) {
+        self.steps.clear();
     }
 
     /// Records that the bucket has this level now.
@@ -122,7 +128,8 @@ mod tests {
             let (mut now, mut level, mut since) = (0, 0_u64, 0);
             let mut levels = LeastLevels::default();
             // The time and the units of each charge, and the numbers of those that are open.
-            let (mut charges, mut open): (Vec<(u64, u64)>, Vec<(usize, u64)>) = Default::default();
+            let mut charges: Vec<(u64, u64)> = Vec::new();
+            let mut open: Vec<(usize, u64)> = Vec::new();
             for step in steps {
                 level = level.saturating_sub(now - since);
                 since = now;

@@ -36,7 +36,8 @@ fn step() -> impl Strategy<Value = TraceStep> {
     ]
 }
 
-/// What counts at a time, by the rule of an algorithm. A charge is its time, the place that its receipt names, and its units.
+/// What counts at a time, by the rule of an algorithm. A charge is its time, the place that its receipt names, and its
+/// units.
 type Rule = fn(charges: &[(u64, u64, u64)], now: u64) -> u64;
 
 fn sliding(charges: &[(u64, u64, u64)], now: u64) -> u64 {
@@ -106,7 +107,9 @@ fn run<S: State>(
                 state = S::default();
                 charges.clear();
                 // Charges of a state that is gone give nothing back.
-                open.iter_mut().for_each(|(index, _)| *index = None);
+                for (index, _) in &mut open {
+                    *index = None;
+                }
             }
         }
         let (seen, admitted) =

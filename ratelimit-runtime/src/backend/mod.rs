@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::outage::OutageLog;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, Settlement};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
@@ -18,7 +18,7 @@ use crate::limit::{OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::ReportSettings;
 use crate::store::embedded::Embedded;
-use crate::store::{Charge, Reply, Request, SharedStore, Store};
+use crate::store::{Charge, Reply, Request, SettledCharge, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
@@ -159,7 +159,7 @@ impl Backend {
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = shared.execute(request.clone()).await;
         match (request, &result) {
-            (Request::Apply(Op::Decide, charges), Ok(reply)) => {
+            (Request::Apply(Op::Decide, charges) | Request::Acquire(charges), Ok(reply)) => {
                 let now = self.clock().local();
                 // A rejection of several limits may hold for one of them only.
                 if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
@@ -185,7 +185,7 @@ impl Backend {
             OnError::Allow if !request.gives_back() => {
                 let outcomes = request.charges().iter().map(|_| Outcome::UNDECIDED);
                 let outcomes = outcomes.collect::<Vec<_>>().into();
-                Ok(Reply { outcomes, source: Source::Fallback })
+                Ok(Reply::new(outcomes, Source::Fallback))
             }
             OnError::Allow | OnError::Deny => Err(error),
         }
@@ -213,6 +213,61 @@ impl Backend {
         }
     }
 
+    /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
+    pub(crate) fn settle_here(
+        &self,
+        policy: Policy,
+        source: Source,
+        charge: &Arc<Charge>,
+        settlement: Settlement,
+    ) -> bool {
+        let outcome = match self.shared_for(policy) {
+            Some(shared) if source == shared.source() => return false,
+            Some(_) => {
+                let share = charge.share(self.settings.instances);
+                let charged = settlement.charged.min(share.cost);
+                self.local.settle_one((&share).into(), Settlement { charged, ..settlement })
+            }
+            None => self.local.settle_one((&**charge).into(), settlement),
+        };
+        self.observe_settlement(charge, settlement, &Ok(outcome), source);
+        true
+    }
+
+    /// Corrects charges of the shared store.
+    pub(crate) async fn settle_shared(
+        &self,
+        charges: Vec<SettledCharge>,
+    ) -> Vec<Result<(), StoreError>> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let results = shared.settle(charges.clone()).await;
+        let observe = |(SettledCharge { charge, settlement }, result): (&_, _)| {
+            let result: Result<Outcome, StoreError> = result;
+            self.observe_settlement(charge, *settlement, &result, shared.source());
+            result.map(drop)
+        };
+        charges.iter().zip(results).map(observe).collect()
+    }
+
+    /// Observes a charge that was corrected. After a failure, it may have been.
+    fn observe_settlement(
+        &self,
+        charge: &Charge,
+        settlement: Settlement,
+        result: &Result<Outcome, StoreError>,
+        source: Source,
+    ) {
+        let key_id = charge.key_id;
+        if settlement.less() > 0 {
+            let end =
+                result.as_ref().ok().map(|outcome| (source, outcome.clock + outcome.reset_us));
+            self.give_backs.observe(GivenBack { key_id, end, is_reset: false });
+        } else {
+            // A debt makes the wait longer.
+            self.give_backs.rejections.forget(key_id);
+        }
+    }
+
     /// Observes a request after its reply, if it gives units back. After a failure, the units may have been given back.
     fn observe_give_back(&self, request: &Request, reply: Option<&Reply>) {
         match request {
@@ -231,7 +286,7 @@ impl Backend {
                 let charges = request.charges().iter();
                 charges.for_each(|charge| self.give_backs.rejections.forget(charge.key_id));
             }
-            Request::Apply(..) | Request::Line(_) => {}
+            Request::Apply(..) | Request::Acquire(_) | Request::Line(_) => {}
         }
     }
 

@@ -115,11 +115,7 @@ impl Check {
     ) -> Self {
         Self(CheckStage::Pending(Box::pin(async move {
             let reply = decide().await;
-            count_others(&report, &labels, reply.as_ref());
-            let (index, result) = judge(&labels, reply);
-            let label = &labels[index];
-            report.about(index).end(label, &result);
-            apply_shadow(label, result, false)
+            conclude(report, &labels, reply)
         })))
     }
 
@@ -176,6 +172,19 @@ impl Check {
     pub(crate) fn pass(self) -> Pass {
         Pass(self)
     }
+}
+
+/// Reports the reply to a call. Returns the result that the caller receives.
+pub(super) fn conclude(
+    report: Report,
+    labels: &[LimitLabel],
+    reply: Result<Reply, StoreError>,
+) -> Result<Decision, Rejection> {
+    count_others(&report, labels, reply.as_ref());
+    let (index, result) = judge(labels, reply);
+    let label = &labels[index];
+    report.about(index).end(label, &result);
+    apply_shadow(label, result, false)
 }
 
 impl Future for Check {

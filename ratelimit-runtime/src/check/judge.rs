@@ -39,10 +39,12 @@ pub(super) fn count_others(
     let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
     for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
         let part = match reply {
-            Ok(Reply { outcomes, source }) if !outcomes[index].allowed => {
+            Ok(Reply { outcomes, source, .. }) if !outcomes[index].allowed => {
                 PartEnd::Rejecting(*source)
             }
-            Ok(Reply { outcomes, source }) if outcomes[spoken].allowed => PartEnd::Charged(*source),
+            Ok(Reply { outcomes, source, .. }) if outcomes[spoken].allowed => {
+                PartEnd::Charged(*source)
+            }
             Ok(Reply { source, .. }) => PartEnd::NotCharged(*source),
             Err(_) => PartEnd::Undecided,
         };

@@ -3,16 +3,20 @@
 //! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
 //! a [`Request`] to the backend, in one boxed future.
 
+mod acquire;
 mod future;
 mod judge;
 mod part;
+mod permit;
 mod several;
 
 use std::sync::Arc;
 
+pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::future::Pass;
 pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
+pub use self::permit::Permit;
 use crate::algorithm::{Op, Outcome, match_algorithm, with_state};
 use crate::backend::Backend;
 use crate::key::Key;
@@ -20,6 +24,7 @@ use crate::lease::Leases;
 use crate::limit::{Limit, Terms};
 use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
 use crate::report::{self, Report, Started};
+use crate::settle::Settlements;
 use crate::store::embedded::{LocalCharge, StoredState};
 use crate::store::{OneOrMany, Reply, Request};
 use crate::waiting::Waiting;
@@ -30,6 +35,7 @@ pub(crate) struct Checker {
     pub(crate) backend: Arc<Backend>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) waiting: Arc<Waiting>,
+    pub(crate) settlements: Arc<Settlements>,
 }
 
 /// The result of the fast path. Fits in registers (`benches/all -- instructions`).

@@ -15,37 +15,27 @@ struct MergedParts<'a, K: ?Sized> {
     charges: Vec<Arc<Charge>>,
     labels: Vec<LimitLabel>,
     keys: Vec<&'a K>,
+    /// The index of the charge of each part.
+    charge_of: Vec<usize>,
+}
+
+/// A call that can be decided against several limits.
+pub(super) struct SeveralCharges {
+    pub(super) report: Report,
+    pub(super) labels: OneOrMany<LimitLabel>,
+    pub(super) charges: OneOrMany<Arc<Charge>>,
+    pub(super) charge_of: Vec<usize>,
 }
 
 impl Checker {
     pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
-        let report = Report::start();
-        let Some(first) = parts.first().map(|part| part.limit) else {
-            return Check::failed(report, LimitLabel::unnamed(), StoreError::NoLimits);
+        let SeveralCharges { report, labels, charges, .. } = match self.prepare(parts) {
+            Ok(prepared) => prepared,
+            Err(rejected) => return *rejected,
         };
+        // There is a part, or the call was rejected.
+        let first = parts[0].limit;
         let policy = first.policy();
-        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
-            return Check::failed(report, first.label(), StoreError::MixedLimits);
-        }
-        for part in parts {
-            report::expect(part.limit);
-        }
-        let MergedParts { charges, labels, keys } = match self.merge(parts) {
-            Ok(merged) => merged,
-            Err(label) => {
-                let name = label.name.clone();
-                return Check::failed(report, label, StoreError::SharedCount { name });
-            }
-        };
-        let keys = charges.iter().zip(keys);
-        let keys = keys.map(|(charge, key)| (&charge.terms, charge.key_id, charge.cost, key));
-        let report = report.with_keys(self.backend.reports(), first.is_shadow(), keys);
-        let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
-        if let Some(index) = too_large {
-            let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);
-            return Check::rejected(Some(report.about(index)), labels[index].clone(), rejection);
-        }
-        let (labels, charges) = (OneOrMany::from(labels), OneOrMany::from(charges));
         if let Some(wait) = first.max_wait() {
             let waiting = Arc::clone(&self.waiting);
             return Check::pending(report, labels, move || waiting.admit(policy, charges, wait));
@@ -62,13 +52,53 @@ impl Checker {
         )
     }
 
+    /// Returns the charges of a call, or its check if it is rejected without a decision.
+    pub(super) fn prepare<K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'_, K>],
+    ) -> Result<SeveralCharges, Box<Check>> {
+        let report = Report::start();
+        let failed = |report, label, error| Err(Box::new(Check::failed(report, label, error)));
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return failed(report, LimitLabel::unnamed(), StoreError::NoLimits);
+        };
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
+            return failed(report, first.label(), StoreError::MixedLimits);
+        }
+        for part in parts {
+            report::expect(part.limit);
+        }
+        let MergedParts { charges, labels, keys, charge_of } = match self.merge(parts) {
+            Ok(merged) => merged,
+            Err(label) => {
+                let name = label.name.clone();
+                return failed(report, label, StoreError::SharedCount { name });
+            }
+        };
+        let keys = charges.iter().zip(keys);
+        let keys = keys.map(|(charge, key)| (&charge.terms, charge.key_id, charge.cost, key));
+        let report = report.with_keys(self.backend.reports(), first.is_shadow(), keys);
+        let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
+        if let Some(index) = too_large {
+            let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);
+            let report = Some(report.about(index));
+            return Err(Box::new(Check::rejected(report, labels[index].clone(), rejection)));
+        }
+        Ok(SeveralCharges { report, labels: labels.into(), charges: charges.into(), charge_of })
+    }
+
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,
     /// also without their leases, returns the label of one of them.
     fn merge<'a, K: Key + ?Sized>(
         &self,
         parts: &[Part<'a, K>],
     ) -> Result<MergedParts<'a, K>, LimitLabel> {
-        let mut merged = MergedParts { charges: Vec::new(), labels: Vec::new(), keys: Vec::new() };
+        let mut merged = MergedParts {
+            charges: Vec::new(),
+            labels: Vec::new(),
+            keys: Vec::new(),
+            charge_of: Vec::with_capacity(parts.len()),
+        };
         let mut limits = Vec::with_capacity(parts.len());
         let mut unleased_ids = Vec::with_capacity(parts.len());
         for Part { limit, key, cost } in parts {
@@ -79,6 +109,7 @@ impl Checker {
             let known = known.position(|(other, id): (&Arc<Charge>, &KeyId)| {
                 other.key_id == charge.key_id || *id == unleased_id
             });
+            merged.charge_of.push(known.unwrap_or(merged.charges.len()));
             match known {
                 None => {
                     unleased_ids.push(unleased_id);

@@ -79,6 +79,11 @@ impl Terms {
         }
     }
 
+    /// Returns these terms at another rate.
+    pub(crate) fn with_rate(&self, rate: Rate) -> Self {
+        Self { identity: self.identity.clone(), amounts: Amounts { rate, ..self.amounts } }
+    }
+
     /// Returns these terms with the share of one of `instances` processes.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let amounts = self.amounts.share(instances, self.identity.period);

@@ -14,7 +14,7 @@ pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 use crate::algorithm::Op;
 use crate::backend::Backend;
-use crate::check::{Check, Checker, Part, TryCheck};
+use crate::check::{Acquire, AcquireAll, Check, Checker, Part, TryCheck};
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -22,6 +22,7 @@ use crate::limit::Limit;
 use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
+use crate::settle::Settlements;
 use crate::waiting::Waiting;
 
 /// A timer.
@@ -72,7 +73,8 @@ impl RateLimiter {
         let backend = Arc::new(backend);
         let leases = Leases::new(Arc::clone(&backend));
         let waiting = Waiting::new(Arc::clone(&backend));
-        Self { checker: Checker { backend, leases, waiting } }
+        let settlements = Settlements::new(Arc::clone(&backend));
+        Self { checker: Checker { backend, leases, waiting, settlements } }
     }
 
     /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
@@ -202,6 +204,65 @@ impl RateLimiter {
         self.checker.check_all(parts)
     }
 
+    /// Admits and charges the call like [`check`](Self::check), and returns a [`Permit`](crate::Permit), which corrects
+    /// the charge once the real cost is known.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const TOKENS: Limit = Limit::sliding("tokens", 10_000, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// // An answer takes 1,000 tokens at most.
+    /// let permit = limiter.acquire(&TOKENS, "acme", 1_000).await?;
+    /// assert_eq!(permit.decision().remaining, 9_000);
+    ///
+    /// // It has taken 120.
+    /// permit.settle(120);
+    /// assert_eq!(limiter.peek(&TOKENS, "acme", 1).await?.remaining, 9_880);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Rejection::Unavailable`] with
+    /// [`StoreError::Leased`](crate::StoreError::Leased).
+    pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
+        self.checker.acquire(limit, &key, cost)
+    }
+
+    /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a
+    /// [`Permit`](crate::Permit) for each part, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check_all`](Self::check_all). If a limit has a [lease](Limit::lease), [`Rejection::Unavailable`] with
+    /// [`StoreError::Leased`](crate::StoreError::Leased).
+    pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
+        self.checker.acquire_all(parts)
+    }
+
+    /// Completes once the [permits](crate::Permit) that were settled before are settled in Redis, or could not be.
+    /// Redis settles in the background; without `flush`, a later check may be decided before. On the embedded store,
+    /// permits are settled at once.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Timeout`](crate::StoreError::Timeout) after ten [deadlines](crate::Builder::deadline).
+    /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
+    pub fn flush(&self) -> Answer<()> {
+        let Checker { backend, settlements, .. } = self.checker.clone();
+        if settlements.is_idle() {
+            return Answer::ready(Ok(()));
+        }
+        let deadline = 10 * backend.deadline();
+        Answer::pending(async move { shutdown::flush(&settlements, deadline).await })
+    }
+
     /// Gives back `cost` charged units, the newest first, and never more than are charged. Use it for a call that
     /// should not count after all. The decision reports the remaining units after the refund.
     ///
@@ -275,8 +336,9 @@ impl RateLimiter {
     ///
     /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
     /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
-    /// [leased](Limit::lease) units are given back: other processes can use all of them at once. Later calls are
-    /// decided as usual, but do not wait and lease no units.
+    /// [leased](Limit::lease) units are given back: other processes can use all of them at once.
+    /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
+    /// wait and lease no units.
     ///
     /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
     /// no effect. Without this method, a process that ends loses what it holds: the leased units, and the reservations
@@ -299,13 +361,13 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count
     /// as used.
     pub fn shutdown(&self) -> Answer<()> {
-        let Checker { backend, leases, waiting } = self.checker.clone();
+        let Checker { backend, leases, waiting, settlements } = self.checker.clone();
         Answer::pending(async move {
             waiting.close();
             if !backend.has_shared() {
                 return Ok(());
             }
-            shutdown::give_back_all(backend.deadline(), leases, waiting).await
+            shutdown::give_back_all(backend.deadline(), leases, waiting, settlements).await
         })
     }
 

@@ -1,4 +1,4 @@
-//! The shutdown of a limiter: gives back what the process holds.
+//! The shutdown of a limiter: gives back what the process holds, and sends what is pending.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,38 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::lease::Leases;
 use crate::reply::StoreError;
+use crate::settle::Settlements;
 use crate::waiting::Waiting;
 
-/// Gives back all leased units, and waits until the units of waiting calls are given back. Takes two deadlines at most.
+/// Waits up to `deadline` until all settlements are sent.
+pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
+    let flushed = settlements.flushed();
+    if Handle::try_current().is_err() {
+        return Err(StoreError::NoRuntime);
+    }
+    timeout_at(Instant::now() + deadline, flushed)
+        .await
+        .map_err(|_| StoreError::Timeout { deadline })
+}
+
+/// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are sent.
+/// Takes two deadlines at most.
 pub(super) async fn give_back_all(
     deadline: Duration,
     leases: Arc<Leases>,
     waiting: Arc<Waiting>,
+    settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
     let by = Instant::now() + 2 * deadline;
     let late = |_| StoreError::Timeout { deadline };
+    let flushed = settlements.flushed();
     let mut leases = runtime.spawn(async move { leases.close().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
     let returned = timeout_at(by, &mut leases).await.map_err(late);
     leases.abort();
+    let flushed = timeout_at(by, flushed).await.map_err(late);
     returned?.unwrap_or(Err(StoreError::NoRuntime))?;
-    rested?
+    rested??;
+    flushed
 }

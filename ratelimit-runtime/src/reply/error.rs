@@ -67,6 +67,8 @@ pub enum StoreError {
     },
     /// The limits of one call differ in scope, `on_error`, shadow or wait.
     MixedLimits,
+    /// A charge of a limit that leases its units cannot be settled. Nothing was charged.
+    Leased,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -120,6 +122,10 @@ impl fmt::Display for StoreError {
             Self::MixedLimits => f.write_str(
                 "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
                  them, or check the limits one after the other (in separate layers)",
+            ),
+            Self::Leased => f.write_str(
+                "units of this limit are leased in advance, so they belong to no call: to settle charges, \
+                 remove its `lease`",
             ),
             Self::Configuration(error) => error.fmt(f),
         }

@@ -19,6 +19,8 @@ const KEYS: &str = "ratelimit_keys";
 const BREAKER: &str = "ratelimit_breaker_open";
 const WAITING: &str = "ratelimit_waiting_calls";
 const WAIT: &str = "ratelimit_wait_duration_seconds";
+const DEBT: &str = "ratelimit_debt_units_total";
+const LOST: &str = "ratelimit_settlements_lost_total";
 
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
@@ -37,6 +39,10 @@ pub(crate) fn describe() {
         recorder.describe_gauge(WAITING.into(), Some(Unit::Count), waiting.into());
         let wait = "Time that a call has waited, by limit and the end of its wait";
         recorder.describe_histogram(WAIT.into(), Some(Unit::Seconds), wait.into());
+        let debt = "Units that calls have used beyond their charges, by limit";
+        recorder.describe_counter(DEBT.into(), Some(Unit::Count), debt.into());
+        let lost = "Charges that could not be corrected after their calls, by limit";
+        recorder.describe_counter(LOST.into(), Some(Unit::Count), lost.into());
         let keys = "Keys in the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
@@ -147,6 +153,23 @@ pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
         recorder.register_gauge(&waiting, &METADATA).decrement(1.0);
         recorder.register_histogram(&wait, &METADATA).record(took.as_secs_f64());
     });
+}
+
+/// Records a charge that was corrected, and the units that the call has used beyond it.
+pub(crate) fn settled(name: &Name, more: u32) {
+    if more > 0 {
+        count(DEBT, name, more.into());
+    }
+}
+
+/// Records a charge that could not be corrected.
+pub(crate) fn settlement_lost(name: &Name) {
+    count(LOST, name, 1);
+}
+
+fn count(counter: &'static str, name: &Name, by: u64) {
+    let key = Key::from_parts(counter, vec![limit_label(name)]);
+    with_recorder(|recorder| recorder.register_counter(&key, &METADATA).increment(by));
 }
 
 fn waiting_key(name: &Name) -> Key {

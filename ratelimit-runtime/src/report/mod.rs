@@ -15,9 +15,11 @@ mod settings;
 mod trace;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-pub(crate) use self::metrics::{Started, describe, keys_changed, wait_ended, wait_started};
+pub(crate) use self::metrics::{
+    Started, describe, keys_changed, settled, settlement_lost, wait_ended, wait_started,
+};
 pub use self::settings::RejectedCall;
 use self::settings::RejectionHook;
 pub(crate) use self::settings::{LogSecret, ReportSettings};
@@ -162,6 +164,17 @@ pub(crate) fn outage(limit: &str, on_error: OnError, error: &StoreError) {
 /// Reports that the shared store decides again.
 pub(crate) fn outage_ended() {
     tracing::info!("Redis decides again");
+}
+
+/// Reports that a settlement waits for Redis in vain, because too many wait.
+pub(crate) fn settlement_queue_full() {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        tracing::warn!(
+            "too many settlements wait for Redis: further charges stay as they are, until Redis has \
+             replied to those that wait"
+        );
+    });
 }
 
 /// Reports that the breaker of a server opened or closed.

@@ -13,10 +13,11 @@ pub(crate) use self::one_or_many::OneOrMany;
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
     BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, Reply,
-    Request, Reservations,
+    Request, Reservations, SettledCharge,
 };
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
+use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -28,6 +29,13 @@ pub(crate) trait Store: Send + Sync {
     /// Executes a request atomically. If its keys are in several hash slots of a cluster, charges them hash slot by
     /// hash slot, and rolls back if one rejects.
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+
+    /// Corrects charges that are independent of each other, each once at most. Returns a result for each, in their
+    /// order.
+    fn settle(
+        &self,
+        charges: Vec<SettledCharge>,
+    ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send;
 
     /// Removes the count of `charge`, and returns whether it was there.
     fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OneOrMany;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -29,6 +29,13 @@ impl Charge {
         let cost = self.cost.min(terms.capacity());
         Self { terms, key_id: self.key_id, count_name: Vec::new(), cost }
     }
+}
+
+/// A charge, and its correction once its call has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct SettledCharge {
+    pub(crate) charge: Arc<Charge>,
+    pub(crate) settlement: Settlement,
 }
 
 /// A charge of a bucket.
@@ -155,6 +162,8 @@ pub(crate) enum Request {
     /// is charged. Each charge is of another count. The cost of a charge is within its capacity, except for a
     /// refund.
     Apply(Op, OneOrMany<Arc<Charge>>),
+    /// Decides a call as `Apply(Op::Decide, ..)` does. Its charges can be settled: the reply has their receipts.
+    Acquire(OneOrMany<Arc<Charge>>),
     /// Decides the calls of a line atomically, in their order, until one is rejected. The reply has the outcome of the
     /// cancellation, if there is one; then for each admitted call the outcomes of its counts; then those of the
     /// rejected call, if one was rejected. If the cancellation is rejected, no call is decided.
@@ -176,23 +185,24 @@ impl Request {
     pub(crate) fn gives_back(&self) -> bool {
         match self {
             Self::Apply(op, _) => op.gives_back(),
+            Self::Acquire(_) => false,
             Self::Line(line) => line.cancels(),
         }
     }
 
     pub(crate) fn charges(&self) -> &[Arc<Charge>] {
         match self {
-            Self::Apply(_, charges) => charges,
+            Self::Apply(_, charges) | Self::Acquire(charges) => charges,
             Self::Line(line) => line.counts.charges(),
         }
     }
 
     /// Returns this request for one of `instances` processes that decide without the shared store.
     pub(crate) fn share(&self, instances: u32) -> Self {
+        let share = |charge: &Arc<Charge>| Arc::new(charge.share(instances));
         match self {
-            Self::Apply(op, charges) => {
-                Self::Apply(*op, charges.map(|charge| Arc::new(charge.share(instances))))
-            }
+            Self::Apply(op, charges) => Self::Apply(*op, charges.map(share)),
+            Self::Acquire(charges) => Self::Acquire(charges.map(share)),
             Self::Line(line) => Self::Line(line.share(instances)),
         }
     }
@@ -203,12 +213,18 @@ impl Request {
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,
+    /// The receipts of the charges of a [`Request::Acquire`] that was admitted; otherwise empty.
+    pub(crate) receipts: OneOrMany<Receipt>,
     pub(crate) source: Source,
 }
 
 impl Reply {
+    pub(crate) fn new(outcomes: OneOrMany<Outcome>, source: Source) -> Self {
+        Self { outcomes, receipts: OneOrMany::Many(Vec::new()), source }
+    }
+
     pub(crate) fn one(outcome: Outcome, source: Source) -> Self {
-        Self { outcomes: OneOrMany::One(outcome), source }
+        Self::new(OneOrMany::One(outcome), source)
     }
 
     /// Returns whether all charges were admitted.

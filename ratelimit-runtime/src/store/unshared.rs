@@ -1,6 +1,7 @@
 //! The shared store of a build without Redis. This type has no values.
 
-use super::{Charge, Reply, Request, Store};
+use super::{Charge, Reply, Request, SettledCharge, Store};
+use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -9,6 +10,10 @@ pub(crate) enum Unshared {}
 
 impl Store for Unshared {
     async fn execute(&self, _: Request) -> Result<Reply, StoreError> {
+        match *self {}
+    }
+
+    async fn settle(&self, _: Vec<SettledCharge>) -> Vec<Result<Outcome, StoreError>> {
         match *self {}
     }
 

@@ -169,6 +169,7 @@ impl Log {
         outcome
     }
 
+    #[allow(clippy::unnecessary_box_returns, reason = "saves a copy of a log that is boxed")]
     fn take_long(&mut self) -> Box<LongLog> {
         match std::mem::take(self) {
             Self::Short(short) => Box::new(LongLog::from(short)),

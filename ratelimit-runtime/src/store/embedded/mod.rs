@@ -27,10 +27,12 @@ use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{
     CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, OneOrMany, Reply,
-    Request, Reservations, Store,
+    Request, Reservations, SettledCharge, Store,
 };
 use crate::algorithm::bucket::Bucket;
-use crate::algorithm::{BucketOp, Op, Outcome, match_algorithm, with_state};
+use crate::algorithm::{
+    BucketOp, Op, Outcome, Receipt, Settlement, State, match_algorithm, with_state,
+};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::Terms;
@@ -74,6 +76,19 @@ impl Embedded {
     /// Executes a request. The reply names `source`: this store, or a fallback to it.
     pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
         let outcomes = match request {
+            Request::Acquire(OneOrMany::One(charge)) => {
+                let (outcome, receipt) = self.acquire_one((&**charge).into());
+                let mut reply = Reply::one(outcome, source);
+                if outcome.allowed {
+                    reply.receipts = OneOrMany::One(receipt);
+                }
+                return reply;
+            }
+            Request::Acquire(OneOrMany::Many(charges)) => {
+                let (outcomes, receipts) = self.acquire_many(charges);
+                let receipts = OneOrMany::Many(receipts);
+                return Reply { outcomes: OneOrMany::Many(outcomes), receipts, source };
+            }
             Request::Apply(op, OneOrMany::One(charge)) => {
                 OneOrMany::One(self.apply_one(*op, (&**charge).into()))
             }
@@ -82,7 +97,7 @@ impl Embedded {
             }
             Request::Line(line) => OneOrMany::Many(self.apply_line(line)),
         };
-        Reply { outcomes, source }
+        Reply::new(outcomes, source)
     }
 
     /// Applies an operation to one count.
@@ -103,11 +118,55 @@ impl Embedded {
         outcome
     }
 
+    /// Decides a call of one count. Its charge can be settled.
+    fn acquire_one(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+        with_state!(charge.terms.algorithm(), S => {
+            let clock = self.clock.local();
+            let mut shard = self.shard(shard_of(charge.key_id));
+            let mut new = None::<S>;
+            let acquired = shard.acquire(charge, clock, &mut new);
+            if let Some(state) = new {
+                add(shard, charge.key_id, state, clock);
+            }
+            acquired
+        })
+    }
+
+    /// Corrects a charge.
+    pub(crate) fn settle_one(&self, charge: LocalCharge<'_>, settlement: Settlement) -> Outcome {
+        let LocalCharge { key_id, terms, .. } = charge;
+        with_state!(terms.algorithm(), S => {
+            let clock = self.clock.local();
+            let mut shard = self.shard(shard_of(key_id));
+            let mut new = None::<S>;
+            let outcome = shard.state(key_id, &mut new).settle(settlement, terms, clock);
+            if let Some(state) = new {
+                add(shard, key_id, state, clock);
+            }
+            outcome
+        })
+    }
+
+    /// Decides a call whose charges can be settled. Without receipts if it is rejected. Twin of `lua/all.lua`.
+    fn acquire_many(&self, charges: &[Arc<Charge>]) -> (Vec<Outcome>, Vec<Receipt>) {
+        self.with_counts(charges, |apply| {
+            let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
+                let apply = |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost);
+                charges.iter().enumerate().map(apply).unzip()
+            };
+            let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
+            let fits = peeked.iter().all(|outcome| outcome.allowed);
+            if fits { apply_all(CountOp::Acquire) } else { (peeked, Vec::new()) }
+        })
+    }
+
     /// Applies an operation to several counts. Twin of `lua/all.lua`.
     fn apply_many(&self, op: Op, charges: &[Arc<Charge>]) -> Vec<Outcome> {
         self.with_counts(charges, |apply| {
             let mut apply_all = |op| {
-                let apply = |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost);
+                let op = CountOp::Apply(op);
+                let apply =
+                    |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost).0;
                 charges.iter().enumerate().map(apply).collect()
             };
             match op {
@@ -130,7 +189,10 @@ impl Embedded {
                     for _ in 0..*count {
                         let mut apply_all = |op| {
                             let costs = costs.iter().enumerate();
-                            costs.map(|(index, cost)| apply(index, op, *cost)).collect()
+                            let apply = |(index, cost): (usize, &u32)| {
+                                apply(index, CountOp::Apply(op), *cost).0
+                            };
+                            costs.map(apply).collect()
                         };
                         let peeked: Vec<Outcome> = apply_all(Op::Peek);
                         if !peeked.iter().all(|outcome| outcome.allowed) {
@@ -164,7 +226,7 @@ impl Embedded {
     fn with_counts<T>(
         &self,
         charges: &[Arc<Charge>],
-        work: impl FnOnce(&mut dyn FnMut(usize, Op, u32) -> Outcome) -> T,
+        work: impl FnOnce(&mut dyn FnMut(usize, CountOp, u32) -> (Outcome, Receipt)) -> T,
     ) -> T {
         let clock = self.clock.local();
         // Every call locks shards in ascending order, so no two calls wait for each other.
@@ -179,11 +241,17 @@ impl Embedded {
                 with_state!(charge.terms.algorithm(), S => {
                     let mut new = None::<S>;
                     let charge = LocalCharge { cost, ..(&**charge).into() };
-                    let outcome = shards[at].apply(op, charge, clock, &mut new);
+                    let applied = match op {
+                        CountOp::Apply(op) => {
+                            let outcome = shards[at].apply(op, charge, clock, &mut new);
+                            (outcome, Receipt::default())
+                        }
+                        CountOp::Acquire => shards[at].acquire(charge, clock, &mut new),
+                    };
                     if let Some(state) = new {
                         shards[at].add(charge.key_id, state, clock);
                     }
-                    outcome
+                    applied
                 })
             })
         })
@@ -211,6 +279,14 @@ impl Drop for Embedded {
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
     }
+}
+
+/// An operation on one of several counts.
+#[derive(Clone, Copy)]
+enum CountOp {
+    Apply(Op),
+    /// Decides a call whose charge can be settled.
+    Acquire,
 }
 
 /// Cancels and reserves moments of a bucket. `apply` applies an operation to it.
@@ -279,6 +355,16 @@ fn shard_of(key_id: KeyId) -> usize {
 impl Store for Embedded {
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         ready(Ok(self.apply(&request, self.source())))
+    }
+
+    fn settle(
+        &self,
+        charges: Vec<SettledCharge>,
+    ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
+        let settle = |SettledCharge { charge, settlement }: &SettledCharge| {
+            Ok(self.settle_one((&**charge).into(), *settlement))
+        };
+        ready(charges.iter().map(settle).collect())
     }
 
     fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send {

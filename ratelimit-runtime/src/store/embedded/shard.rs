@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use super::table::Table;
-use crate::algorithm::{Op, Outcome, State, match_algorithm, states, with_state};
+use crate::algorithm::{Op, Outcome, Receipt, State, match_algorithm, states, with_state};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
 use crate::store::Charge;
@@ -35,6 +35,8 @@ macro_rules! define_shard {
             $($table: Table<$state>,)*
             /// The most counts that the shard keeps.
             capacity: usize,
+            /// The last birth: an odd number, because some states keep the low half, which must not be 0.
+            births: u64,
         }
 
         $(impl StoredState for $state {
@@ -46,7 +48,7 @@ macro_rules! define_shard {
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                Self { $($table: Table::new(),)* capacity }
+                Self { $($table: Table::new(),)* capacity, births: 1 }
             }
 
             /// Returns the number of counts.
@@ -83,6 +85,18 @@ impl Shard {
         new: &mut Option<S>,
     ) -> Outcome {
         self.state(key_id, new).apply(op, terms, clock, cost)
+    }
+
+    /// Decides a call whose charge can be settled, as [`apply`](Self::apply) does.
+    pub(super) fn acquire<S: StoredState>(
+        &mut self,
+        LocalCharge { key_id, terms, cost }: LocalCharge<'_>,
+        clock: u64,
+        new: &mut Option<S>,
+    ) -> (Outcome, Receipt) {
+        self.births += 2;
+        let birth = self.births;
+        self.state(key_id, new).acquire(birth, terms, clock, cost)
     }
 
     /// Returns the state of a count. If the count has no state, creates one in `new`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::script::{self, REPLY, Script};
-use super::{ScriptCall, Servers, unexpected};
+use super::{ScriptCall, Servers, outcomes_of, unexpected};
 use crate::algorithm::{Op, Outcome};
 use crate::limit::Terms;
 use crate::reply::StoreError;
@@ -71,12 +71,13 @@ impl Servers {
             };
             charges.iter().zip(&**costs).map(charge).collect::<Vec<_>>()
         };
-        let peeked = self.peek_by_slots(&self.groups(of(0)), by).await?;
+        let peeked = outcomes_of(self.peek_by_slots(&self.groups(of(0)), by).await?);
         let fitting = peeked.iter().zip(&**costs);
         let fitting = fitting.filter_map(|(outcome, cost)| outcome.remaining.checked_div(*cost));
         let fitting = fitting.min().unwrap_or(*count).min(*count);
         if fitting > 0 {
-            let decided = self.decide_by_slots(self.groups(of(fitting)), by).await?;
+            let groups = self.groups(of(fitting));
+            let decided = outcomes_of(self.decide_by_slots(Op::Decide.into(), groups, by).await?);
             // If another call took units in the meantime, the line is decided later.
             let is_admitted = decided.iter().all(|outcome| outcome.allowed);
             if is_admitted {

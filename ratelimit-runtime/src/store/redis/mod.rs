@@ -2,6 +2,7 @@
 
 mod address;
 mod batch;
+mod births;
 mod breaker;
 mod certificates;
 mod cluster;
@@ -17,6 +18,7 @@ mod rollback;
 mod script;
 mod segments;
 mod sentinel;
+mod settle;
 mod slot;
 #[cfg(feature = "tls")]
 mod tls;
@@ -30,6 +32,7 @@ use tokio::time::Instant;
 
 use self::address::Address;
 use self::batch::BatchQueues;
+use self::births::Births;
 pub(crate) use self::certificates::Certificates;
 use self::cluster::Cluster;
 use self::failure::Failure;
@@ -37,10 +40,10 @@ use self::node::{Node, ServerLookup};
 pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
 use self::rollback::SlotGroup;
-use self::script::{REPLY, Script, decode_reply};
+use self::script::{RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply};
 use self::sentinel::Sentinels;
-use super::{Charge, OneOrMany, Reply, Request, Store};
-use crate::algorithm::{Op, Outcome};
+use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyWriter};
@@ -68,6 +71,7 @@ pub(crate) struct Redis {
 struct Servers {
     topology: Topology,
     queues: BatchQueues,
+    births: Births,
     clock: Clock,
     deadline: Duration,
     in_flight: AtomicUsize,
@@ -100,6 +104,7 @@ impl Redis {
         let servers = Servers {
             topology,
             queues: BatchQueues::default(),
+            births: Births::default(),
             clock: settings.clock,
             deadline,
             in_flight: AtomicUsize::new(0),
@@ -123,16 +128,31 @@ impl Store for Redis {
             }
             Request::Apply(op, OneOrMany::Many(charges)) => {
                 let outcomes = OneOrMany::Many(servers.apply_many(op, charges, by).await?);
-                return Ok(Reply { outcomes, source: Source::Redis });
+                return Ok(Reply::new(outcomes, Source::Redis));
+            }
+            Request::Acquire(charges) => {
+                let charges = charges.iter().map(Arc::clone).collect();
+                let acquired = servers.acquire(charges, by).await?;
+                let is_charged = acquired.iter().all(|(outcome, _)| outcome.allowed);
+                let (outcomes, receipts): (Vec<_>, Vec<_>) = acquired.into_iter().unzip();
+                let mut reply = Reply::new(outcomes.into(), Source::Redis);
+                if is_charged {
+                    reply.receipts = receipts.into();
+                }
+                return Ok(reply);
             }
             Request::Apply(op, OneOrMany::One(charge)) => (op, charge),
             Request::Line(line) => {
                 let outcomes = OneOrMany::Many(servers.decide_line(line, by).await?);
-                return Ok(Reply { outcomes, source: Source::Redis });
+                return Ok(Reply::new(outcomes, Source::Redis));
             }
         };
         let outcome = servers.apply_one(op, &charge, by).await?;
         Ok(Reply::one(outcome, Source::Redis))
+    }
+
+    async fn settle(&self, charges: Vec<SettledCharge>) -> Vec<Result<Outcome, StoreError>> {
+        self.servers.settle(charges).await
     }
 
     async fn reset(&self, charge: &Charge) -> Result<bool, StoreError> {
@@ -259,14 +279,8 @@ impl Servers {
         by: Instant,
     ) -> Result<Vec<Outcome>, StoreError> {
         match op {
-            Op::Decide => {
-                let groups = self.groups(charges);
-                match &groups[..] {
-                    [group] => self.apply_group(op, group, by).await,
-                    _ => self.decide_by_slots(groups, by).await,
-                }
-            }
-            Op::Peek => self.peek_by_slots(&self.groups(charges), by).await,
+            Op::Decide => Ok(outcomes_of(self.decide_groups(op.into(), charges, by).await?)),
+            Op::Peek => Ok(outcomes_of(self.peek_by_slots(&self.groups(charges), by).await?)),
             // Each give-back stands by itself: one that fails stops no other.
             Op::Refund | Op::Return { .. } => {
                 let mut outcomes = Ok(Vec::with_capacity(charges.len()));
@@ -282,13 +296,46 @@ impl Servers {
         }
     }
 
-    /// Applies an operation to the charges of one script. Returns the outcomes in their order.
+    /// Decides a call whose charges can be settled.
+    async fn acquire(
+        self: &Arc<Self>,
+        charges: Vec<Arc<Charge>>,
+        by: Instant,
+    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
+        let op = ScriptOp::acquire(self.births.draw());
+        let [charge] = &charges[..] else { return self.decide_groups(op, charges, by).await };
+        let Charge { terms, count_name, cost, .. } = &**charge;
+        let call = ScriptCall {
+            script: Script::of(terms),
+            arguments: script::arguments_of_one(op, terms, self.clock.sent(), *cost),
+            keys: vec![count_name],
+            is_atomic: true,
+        };
+        Ok(vec![decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)?])
+    }
+
+    /// Decides a call by `op`, in one script or hash slot by hash slot.
+    async fn decide_groups(
+        self: &Arc<Self>,
+        op: ScriptOp,
+        charges: Vec<Arc<Charge>>,
+        by: Instant,
+    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
+        let groups = self.groups(charges);
+        match &groups[..] {
+            [group] => self.apply_group(op, group, by).await,
+            _ => self.decide_by_slots(op, groups, by).await,
+        }
+    }
+
+    /// Applies an operation to the charges of one script. Returns the outcomes in their order, with the receipts of an
+    /// admitted `acquire`.
     async fn apply_group(
         &self,
-        op: Op,
+        op: ScriptOp,
         group: &SlotGroup,
         by: Instant,
-    ) -> Result<Vec<Outcome>, StoreError> {
+    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
         let parts = group.iter().map(|(_, charge)| (&charge.terms, charge.cost));
         let call = ScriptCall {
             script: Script::all(),
@@ -297,10 +344,10 @@ impl Servers {
             is_atomic: true,
         };
         let reply = self.run_for_group(&call, by).await?;
-        if reply.len() != group.len() * REPLY {
-            return Err(unexpected());
-        }
-        reply.chunks(REPLY).map(|reply| decode_reply(reply).ok_or_else(unexpected)).collect()
+        let length =
+            [REPLY, REPLY + RECEIPT].into_iter().find(|it| it * group.len() == reply.len());
+        let replies = reply.chunks(length.ok_or_else(unexpected)?);
+        replies.map(|reply| decode_acquired(reply).ok_or_else(unexpected)).collect()
     }
 
     /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
@@ -368,6 +415,10 @@ impl Servers {
             }
         }
     }
+}
+
+fn outcomes_of(replied: Vec<(Outcome, Receipt)>) -> Vec<Outcome> {
+    replied.into_iter().map(|(outcome, _)| outcome).collect()
 }
 
 /// Reads the error of one limit in the reply of `lua/all.lua`.

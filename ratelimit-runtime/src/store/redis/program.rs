@@ -39,7 +39,7 @@ const CALL_NAMES: [&str; 3] = ["op", "cost", "moment"];
 const COMMON: &str = "call, pack, unpack, key, clock, given";
 
 /// The results of all functions of algorithms, which are arguments of `lua/answer.lua`.
-const RESULTS: &str = "allowed, remaining, retry, reset, slack, version, lives, changed";
+const RESULTS: &str = "allowed, remaining, retry, reset, slack, version, lives, changed, receipt";
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 const ANSWER: &str = include_str!("../../../lua/answer.lua");
@@ -47,6 +47,7 @@ const SEVERAL: &str = include_str!("../../../lua/several.lua");
 const ALL: &str = include_str!("../../../lua/all.lua");
 const BATCH: &str = include_str!("../../../lua/batch.lua");
 const LINE: &str = include_str!("../../../lua/line.lua");
+const SETTLE: &str = include_str!("../../../lua/settle.lua");
 const RESET: &str = include_str!("../../../lua/reset.lua");
 const BY_HAND: &str = include_str!("../../../lua/by_hand.lua");
 
@@ -54,6 +55,7 @@ const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
 const SLIDING: &str = include_str!("../../../lua/sliding.lua");
 const FIXED: &str = include_str!("../../../lua/fixed.lua");
 const SLIDING_COUNTER: &str = include_str!("../../../lua/sliding_counter.lua");
+const LEAST_LEVELS: &str = include_str!("../../../lua/least_levels.lua");
 const BUCKET: &str = include_str!("../../../lua/bucket.lua");
 
 const THRESHOLD: Argument = Argument::four("threshold", |terms| terms.threshold().into());
@@ -121,7 +123,7 @@ impl Form {
             Self::Sliding => ("sliding", &[SEGMENTS, SLIDING]),
             Self::Fixed => ("fixed", &[FIXED]),
             Self::SlidingCounter => ("sliding_counter", &[SLIDING_COUNTER]),
-            Self::Bucket | Self::LeasedBucket => ("bucket", &[BUCKET]),
+            Self::Bucket | Self::LeasedBucket => ("bucket", &[LEAST_LEVELS, BUCKET]),
         }
     }
 
@@ -203,6 +205,11 @@ pub(crate) fn line() -> String {
     over_several(LINE)
 }
 
+/// Returns the script that corrects charges once their calls have ended.
+pub(crate) fn settle() -> String {
+    over_several(SETTLE)
+}
+
 /// Returns the script that removes the state of a sliding log.
 pub(crate) fn reset() -> String {
     RESET.to_owned()
@@ -235,6 +242,7 @@ pub fn text(name: &str) -> Option<String> {
         "all" => all(),
         "batch" => batch(),
         "line" => line(),
+        "settle" => settle(),
         "reset" => reset(),
         _ => return None,
     })
@@ -249,8 +257,8 @@ mod tests {
     use crate::algorithm::{BucketOp, Op};
     use crate::limit::Limit;
 
-    /// Returns the words of all operations.
-    fn words() -> Vec<&'static str> {
+    /// Returns the words of all operations, and of those that only buckets have.
+    fn words() -> (Vec<&'static str>, Vec<&'static str>) {
         let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
             // A new operation must also be added to the list in the line above.
             Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => ScriptOp::from(op),
@@ -259,7 +267,10 @@ mod tests {
         let of_buckets = of_buckets.map(|op| match op {
             BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
         });
-        ops.into_iter().chain(of_buckets).map(ScriptOp::word).collect()
+        let own = [ScriptOp::acquire(1)];
+        // `lua/settle.lua` uses the other two.
+        let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
+        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["settle"]).collect())
     }
 
     /// Returns the words with which a function compares `op`.
@@ -304,16 +315,18 @@ mod tests {
 
     #[test]
     fn the_functions_know_the_words_of_the_operations() {
-        let words = words();
+        let (all, of_buckets) = words();
         for form in Form::EACH {
             let known = known(form.function().1.last().expect("a file"));
-            for word in &words {
-                let only_buckets = ["reserve", "cancel"].contains(word);
-                let expected = !only_buckets || form.function().0 == "bucket";
-                assert_eq!(known.contains(word), expected, "{form:?}: {word}");
+            for word in &all {
+                assert!(known.contains(word), "{form:?}: {word}");
+            }
+            for word in &of_buckets {
+                let is_bucket = form.function().0 == "bucket";
+                assert_eq!(known.contains(word), is_bucket, "{form:?}: {word}");
             }
             for word in known {
-                assert!(words.contains(&word), "{form:?}: {word}");
+                assert!(all.contains(&word) || of_buckets.contains(&word), "{form:?}: {word}");
             }
         }
     }
@@ -338,7 +351,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "line", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "line", "settle", "reset"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::Servers;
-use crate::algorithm::{Op, Outcome};
+use super::script::ScriptOp;
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Charge;
@@ -25,57 +26,63 @@ impl Servers {
         &self,
         groups: &[SlotGroup],
         by: Instant,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
+    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
+        let charges = groups.iter().map(Vec::len).sum();
+        let mut replies = vec![(Outcome::UNDECIDED, Receipt::default()); charges];
         for group in groups {
-            keep(&mut outcomes, group, &self.apply_group(Op::Peek, group, by).await?);
+            keep(&mut replies, group, &self.apply_group(Op::Peek.into(), group, by).await?);
         }
-        Ok(outcomes)
+        Ok(replies)
     }
 
-    /// Decides charges of several hash slots: first peeks at every group, then charges group by group. If a
+    /// Decides charges of several hash slots by `op`: first peeks at every group, then charges group by group. If a
     /// concurrent call takes units in between, gives the charges back. Until then, other calls can be rejected
     /// because of these charges.
     pub(super) async fn decide_by_slots(
         self: &Arc<Self>,
+        op: ScriptOp,
         groups: Vec<SlotGroup>,
         by: Instant,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        let mut outcomes = self.peek_by_slots(&groups, by).await?;
-        let mut fits = is_allowed(&outcomes);
+    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
+        let mut replies = self.peek_by_slots(&groups, by).await?;
+        let mut fits = is_allowed(&replies);
         let mut rollback = Rollback { servers: Arc::clone(self), charged: Vec::new() };
         for group in groups {
             if !fits {
                 break;
             }
-            let result = self.apply_group(Op::Decide, &group, by).await;
-            fits = result.as_ref().is_ok_and(|replied| is_allowed(replied));
+            let result = self.apply_group(op, &group, by).await;
+            fits = result.as_ref().is_ok_and(|group_replies| is_allowed(group_replies));
             if !fits && !rollback.charged.is_empty() {
                 // The caller receives the rejection after the rollback, if the deadline allows.
                 let _ = timeout_at(by, rollback.start()).await;
             }
-            let replied = result?;
-            keep(&mut outcomes, &group, &replied);
+            let group_replies = result?;
+            keep(&mut replies, &group, &group_replies);
             if fits {
-                let charges = group.into_iter().zip(replied);
-                let charges = charges.map(|((_, charge), outcome)| (charge, outcome.clock));
+                let charges = group.into_iter().zip(group_replies);
+                let charges = charges.map(|((_, charge), (outcome, _))| (charge, outcome.clock));
                 rollback.charged.extend(charges);
             }
         }
         rollback.charged.clear();
-        Ok(outcomes)
+        Ok(replies)
     }
 }
 
-/// Copies the outcomes of a group to their places in the request.
-fn keep(outcomes: &mut [Outcome], group: &SlotGroup, replied: &[Outcome]) {
-    for ((index, _), outcome) in group.iter().zip(replied) {
-        outcomes[*index] = *outcome;
+/// Copies the replies of a group to their places in the request.
+fn keep(
+    replies: &mut [(Outcome, Receipt)],
+    group: &SlotGroup,
+    group_replies: &[(Outcome, Receipt)],
+) {
+    for ((index, _), reply) in group.iter().zip(group_replies) {
+        replies[*index] = *reply;
     }
 }
 
-fn is_allowed(outcomes: &[Outcome]) -> bool {
-    outcomes.iter().all(|outcome| outcome.allowed)
+fn is_allowed(replies: &[(Outcome, Receipt)]) -> bool {
+    replies.iter().all(|(outcome, _)| outcome.allowed)
 }
 
 /// The charges of a call that is not admitted yet. Gives them back on drop.

@@ -5,7 +5,7 @@ use once_cell::sync::Lazy;
 use redis::Cmd;
 
 use super::program::{self, Form};
-use crate::algorithm::{BucketOp, Op, Outcome};
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 
@@ -38,6 +38,12 @@ impl Script {
     /// Returns the script that decides the calls of a line.
     pub(super) fn line() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::line()));
+        &SCRIPT
+    }
+
+    /// Returns the script that corrects charges.
+    pub(super) fn settle() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::settle()));
         &SCRIPT
     }
 
@@ -91,12 +97,17 @@ pub(super) fn probe_of_node() -> Cmd {
 pub(super) struct ScriptOp {
     /// The word with which the scripts compare `op`.
     word: &'static str,
-    /// The time or the wait of the operation, or 0.
+    /// The time, the wait or the birth of the operation, or 0.
     moment: u64,
 }
 
-#[cfg(test)]
 impl ScriptOp {
+    /// Creates the operation that decides a call whose charge can be settled. A state without a birth gets `birth`.
+    pub(super) fn acquire(birth: u64) -> Self {
+        Self { word: "acquire", moment: birth }
+    }
+
+    #[cfg(test)]
     pub(super) fn word(self) -> &'static str {
         self.word
     }
@@ -144,12 +155,14 @@ pub(super) fn arguments_of_one(
 
 /// Returns the arguments of `lua/all.lua`: the limits, and their costs.
 pub(super) fn arguments_of_all<'a>(
-    op: Op,
+    op: impl Into<ScriptOp>,
     parts: impl Iterator<Item = (&'a Terms, u32)>,
     clock: Option<u64>,
 ) -> Vec<Vec<u8>> {
+    let ScriptOp { word, moment } = op.into();
     let mut head = Vec::with_capacity(64);
-    put_word(&mut head, ScriptOp::from(op).word);
+    put_word(&mut head, word);
+    put_7(&mut head, moment);
     let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
     for (limit, cost) in parts {
         head.extend(cost.to_be_bytes());
@@ -176,6 +189,16 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
     out.extend(count.to_be_bytes());
 }
 
+/// Appends a charge of `lua/settle.lua`, with the index of its limit.
+pub(super) fn put_settlement(out: &mut Vec<u8>, limit: usize, settlement: Settlement) {
+    let Receipt { birth, place } = settlement.receipt;
+    out.push(limit as u8 + 1);
+    put_7(out, birth);
+    put_7(out, place);
+    out.extend(settlement.less().to_be_bytes());
+    out.extend(settlement.more().to_be_bytes());
+}
+
 /// Packs a limit for `lua/several.lua`.
 pub(super) fn packed_limit(terms: &Terms) -> Vec<u8> {
     let form = Form::of(terms);
@@ -187,6 +210,22 @@ pub(super) fn packed_limit(terms: &Terms) -> Vec<u8> {
 
 /// The length of the reply of one limit, in bytes.
 pub(super) const REPLY: usize = 30;
+
+/// The length of the receipt after a reply, in bytes.
+pub(super) const RECEIPT: usize = 14;
+
+/// Decodes the reply to an `acquire`: without a receipt if nothing was charged.
+pub(super) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
+    let (reply, receipt) = reply.split_at_checked(REPLY)?;
+    let outcome = decode_reply(reply)?;
+    let receipt = match receipt.split_first_chunk() {
+        None => Receipt::default(),
+        Some((birth, place)) => {
+            Receipt { birth: get_7(*birth), place: get_7(place.try_into().ok()?) }
+        }
+    };
+    Some((outcome, receipt))
+}
 
 /// Decodes a reply of `lua/answer.lua`; `None` if it is malformed.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {

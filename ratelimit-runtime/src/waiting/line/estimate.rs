@@ -57,7 +57,7 @@ impl Estimate {
             outcome.retry_us = outcome.retry_us.max(retry);
             outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
         }
-        Reply { outcomes: outcomes.into(), source: self.source }
+        Reply::new(outcomes.into(), self.source)
     }
 }
 

@@ -72,7 +72,7 @@ impl Grant {
             reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
             ..*outcome
         });
-        Reply { outcomes, source: self.source }
+        Reply::new(outcomes, self.source)
     }
 }
 

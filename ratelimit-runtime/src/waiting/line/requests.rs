@@ -53,7 +53,7 @@ impl Line {
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
         let Asked { request, calls, cancelled } = asked;
         self.end_request(&calls);
-        let Reply { outcomes, source } = reply;
+        let Reply { outcomes, source, .. } = reply;
         let mut outcomes = &outcomes[..];
         if request.cancels() {
             let Some((cancellation, rest)) = outcomes.split_first() else { return };
@@ -120,7 +120,7 @@ impl Line {
                 OnError::Deny => self.end(arrival, Err(error.clone())),
                 OnError::Allow => {
                     let outcomes = vec![Outcome::UNDECIDED; self.counts.len()].into();
-                    self.end(arrival, Ok(Reply { outcomes, source: Source::Fallback }));
+                    self.end(arrival, Ok(Reply::new(outcomes, Source::Fallback)));
                 }
             }
         }

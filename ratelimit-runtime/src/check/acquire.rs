@@ -1,0 +1,211 @@
+//! Calls whose charges can be settled.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::future::conclude;
+use super::permit::PermitCharge;
+use super::several::SeveralCharges;
+use super::{Check, Checker, Part, Permit};
+use crate::key::Key;
+use crate::limit::{Limit, LimitLabel, Policy};
+use crate::reply::{Decision, Rejection, StoreError};
+use crate::report::Report;
+use crate::settle::Settlements;
+use crate::store::{Charge, OneOrMany, Reply, Request};
+
+/// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquire(AcquireStage<Permit>);
+
+/// The future of [`RateLimiter::acquire_all`](crate::RateLimiter::acquire_all). Resolves to
+/// `Result<Vec<Permit>, Rejection>`.
+#[must_use = "futures do nothing unless polled"]
+pub struct AcquireAll(AcquireStage<Vec<Permit>>);
+
+enum AcquireStage<T> {
+    Ready(Option<Result<T, Rejection>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, Rejection>> + Send>>),
+}
+
+/// A call with its charges, before the decision.
+struct AcquiredCall {
+    report: Report,
+    labels: OneOrMany<LimitLabel>,
+    charges: OneOrMany<Arc<Charge>>,
+    policy: Policy,
+    settlements: Arc<Settlements>,
+}
+
+impl Checker {
+    /// Checks a call against one limit.
+    pub(crate) fn acquire(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Acquire {
+        let (policy, report) = (limit.policy(), Report::start());
+        if limit.lease_units() > 0 {
+            return Acquire::uncharged(Check::failed(report, limit.label(), StoreError::Leased));
+        }
+        let charge = self.backend.charge(limit.terms().clone(), key, cost);
+        let (label, shadow) = (limit.label(), limit.is_shadow());
+        let reports = self.backend.reports();
+        let report = report.with_key(reports, shadow, (&charge.terms, cost), key, || charge.key_id);
+        if cost > charge.terms.capacity() {
+            let rejection = Rejection::exceeds_capacity_of(&label, cost);
+            return Acquire::uncharged(Check::rejected(Some(report), label, rejection));
+        }
+        if limit.max_wait().is_none()
+            && !shadow
+            && let Some(reply) = self.backend.cached_rejection(&charge)
+        {
+            let check = Check::decided(report, &label, &reply.first(), reply.source);
+            return Acquire::uncharged(check);
+        }
+        let charges = OneOrMany::One(self.backend.address(policy, charge, key));
+        let (labels, settlements) = (OneOrMany::One(label), Arc::clone(&self.settlements));
+        let call = AcquiredCall { report, labels, charges, policy, settlements };
+        Acquire(self.start(limit, call, |call, reply| {
+            let mut permits = call.conclude(reply)?;
+            Ok(permits.remove(0))
+        }))
+    }
+
+    /// Checks a call against several limits.
+    pub(crate) fn acquire_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> AcquireAll {
+        let leased = parts.iter().find(|part| part.limit.lease_units() > 0);
+        if let Some(Part { limit, .. }) = leased {
+            let check = Check::failed(Report::start(), limit.label(), StoreError::Leased);
+            return AcquireAll::uncharged(check, parts.len());
+        }
+        let SeveralCharges { report, labels, charges, charge_of } = match self.prepare(parts) {
+            Ok(prepared) => prepared,
+            Err(rejected) => return AcquireAll::uncharged(*rejected, parts.len()),
+        };
+        let (first, settlements) = (parts[0].limit, Arc::clone(&self.settlements));
+        let policy = first.policy();
+        let call = AcquiredCall { report, labels, charges, policy, settlements };
+        let costs: Vec<u32> = parts.iter().map(|part| part.cost).collect();
+        AcquireAll(self.start(first, call, move |call, reply| {
+            let permits = call.conclude(reply)?;
+            // Parts of one count have one charge.
+            Ok(charge_of
+                .iter()
+                .zip(costs)
+                .map(|(index, cost)| permits[*index].part(cost))
+                .collect())
+        }))
+    }
+
+    /// Starts the decision of a call. `finish` makes the permits from the reply.
+    fn start<T>(
+        &self,
+        limit: &Limit,
+        call: AcquiredCall,
+        finish: impl FnOnce(AcquiredCall, Result<Reply, StoreError>) -> Result<T, Rejection>
+        + Send
+        + 'static,
+    ) -> AcquireStage<T> {
+        let policy = call.policy;
+        if let Some(wait) = limit.max_wait() {
+            let (waiting, charges) = (Arc::clone(&self.waiting), call.charges.clone());
+            return AcquireStage::Pending(Box::pin(async move {
+                let reply = waiting.admit(policy, charges, wait).await;
+                finish(call, reply)
+            }));
+        }
+        let request = Request::Acquire(call.charges.clone());
+        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+            return AcquireStage::Ready(Some(finish(call, Ok(reply))));
+        }
+        let backend = Arc::clone(&self.backend);
+        AcquireStage::Pending(Box::pin(async move {
+            let reply = backend.execute(policy, request).await;
+            finish(call, reply)
+        }))
+    }
+}
+
+impl AcquiredCall {
+    /// Reports the decision. Returns a permit for each charge.
+    fn conclude(self, reply: Result<Reply, StoreError>) -> Result<Vec<Permit>, Rejection> {
+        let Self { report, labels, charges, policy, settlements } = self;
+        let decided = reply.as_ref().ok().cloned();
+        let decision = conclude(report, &labels, reply)?;
+        let Some(Reply { outcomes, receipts, source }) = decided else {
+            return Ok(charges.iter().map(|_| Permit::new(decision, None)).collect());
+        };
+        let permit = |(index, charge): (usize, &Arc<Charge>)| {
+            let decision = outcomes
+                .get(index)
+                .map_or(decision, |outcome| Decision::new(labels[index].capacity, outcome, source));
+            let charge = receipts.get(index).map(|receipt| PermitCharge {
+                settlements: Arc::clone(&settlements),
+                policy,
+                source,
+                charge: Arc::clone(charge),
+                charged: charge.cost,
+                receipt: *receipt,
+            });
+            Permit::new(decision, charge)
+        };
+        Ok(charges.iter().enumerate().map(permit).collect())
+    }
+}
+
+impl<T: Unpin> Future for AcquireStage<T> {
+    type Output = Result<T, Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Ready(result) => Poll::Ready(result.take().expect("polled after it was ready")),
+            Self::Pending(pending) => pending.as_mut().poll(context),
+        }
+    }
+}
+
+impl Acquire {
+    /// Creates the future of a call that is rejected without a charge, or that a shadow admits without one.
+    pub(crate) fn uncharged(check: Check) -> Self {
+        Self(AcquireStage::Pending(Box::pin(async move {
+            check.await.map(|decision| Permit::new(decision, None))
+        })))
+    }
+}
+
+impl AcquireAll {
+    /// Creates the future of a call with `parts` parts, as [`Acquire::uncharged`] does.
+    pub(crate) fn uncharged(check: Check, parts: usize) -> Self {
+        Self(AcquireStage::Pending(Box::pin(async move {
+            let decision = check.await?;
+            Ok((0..parts).map(|_| Permit::new(decision, None)).collect())
+        })))
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Permit, Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Future for AcquireAll {
+    type Output = Result<Vec<Permit>, Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AcquireAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireAll").finish_non_exhaustive()
+    }
+}

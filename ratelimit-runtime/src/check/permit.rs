@@ -1,0 +1,95 @@
+//! [`Permit`]: the charge of an admitted call, until it is settled.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::algorithm::{Receipt, Settlement};
+use crate::limit::Policy;
+use crate::reply::{Decision, Source};
+use crate::settle::Settlements;
+use crate::store::Charge;
+
+/// The charge of an admitted call, which can be corrected once the real cost of the call is known.
+///
+/// A call is charged its cost before it runs: an estimate. [`settle`](Self::settle) replaces the estimate by the units
+/// that the call has used. A permit that is dropped keeps the charge: the call of a process that dies, or of a task that
+/// is cancelled, counts as estimated.
+///
+/// - **Less than estimated:** the difference is given back to the charge of this call. The limit then admits as much
+///   as if the call had been charged what it used, and never more. For the two buckets, it may admit a little less, if
+///   hundreds of calls are not settled yet. Nothing is given back of a charge that no longer counts: after its window,
+///   or after the count was reset or lost.
+/// - **More than estimated:** the difference is charged when it is settled, also above the limit. Until this debt has
+///   left the window, or drained, no call is admitted. A fixed window forgives it when the window ends.
+///
+/// A permit is settled where the call was charged. On the embedded store, that happens at once. With Redis, the
+/// background thread sends settlements in batches: no caller waits. If Redis does not reply, the estimate stays
+/// charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements.
+///
+/// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
+/// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.
+///
+/// For an example, see [`RateLimiter::acquire`](crate::RateLimiter::acquire).
+#[must_use = "a permit that is dropped keeps the whole charge: `settle` it, or `keep` it"]
+pub struct Permit {
+    decision: Decision,
+    charge: Option<PermitCharge>,
+}
+
+/// A charge that is not settled yet.
+#[derive(Clone)]
+pub(super) struct PermitCharge {
+    pub(super) settlements: Arc<Settlements>,
+    pub(super) policy: Policy,
+    pub(super) source: Source,
+    pub(super) charge: Arc<Charge>,
+    /// The units of this call in the charge.
+    pub(super) charged: u32,
+    pub(super) receipt: Receipt,
+}
+
+impl Permit {
+    pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
+        Self { decision, charge }
+    }
+
+    /// Returns the permit of a part of this charge.
+    pub(super) fn part(&self, cost: u32) -> Self {
+        let part = |charge: &PermitCharge| PermitCharge { charged: cost, ..charge.clone() };
+        Self { decision: self.decision, charge: self.charge.as_ref().map(part) }
+    }
+
+    /// Returns the decision about the call.
+    #[must_use]
+    pub fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// Replaces the charge by `used`, the units that the call has really used.
+    pub fn settle(self, used: u32) {
+        if let Some(PermitCharge { settlements, policy, source, charge, charged, receipt }) =
+            self.charge
+        {
+            let settlement = Settlement { receipt, charged, used };
+            settlements.settle(policy, source, &charge, settlement);
+        }
+    }
+
+    /// Gives the whole charge back: the call does not count.
+    pub fn refund(self) {
+        self.settle(0);
+    }
+
+    /// Keeps the charge as it is, as a drop does.
+    pub fn keep(self) {}
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let charged = self.charge.as_ref().map(|charge| charge.charged);
+        f.debug_struct("Permit")
+            .field("decision", &self.decision)
+            .field("charged", &charged)
+            .finish_non_exhaustive()
+    }
+}

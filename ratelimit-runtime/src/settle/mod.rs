@@ -1,0 +1,133 @@
+//! Settlements: charges that are corrected once the real cost of their calls is known.
+//!
+//! A charge is settled where it was charged. In this process, that happens at once. For Redis, the background thread sends
+//! settlements in batches, so no caller waits for them. Each is sent once at most: a settlement that fails, or finds the
+//! queue full, leaves the charge as it is.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::algorithm::Settlement;
+use crate::backend::Backend;
+use crate::limit::Policy;
+use crate::reply::Source;
+use crate::report;
+use crate::store::{Charge, SettledCharge};
+
+/// The most settlements that wait to be sent.
+const MAX_PENDING: usize = 65_536;
+
+/// The most settlements that the background thread takes from the queue at a time.
+const MAX_TAKEN: usize = 1_024;
+
+/// The settlements of a limiter.
+pub(crate) struct Settlements {
+    backend: Arc<Backend>,
+    queue: Mutex<SettlementQueue>,
+}
+
+#[derive(Default)]
+struct SettlementQueue {
+    pending: VecDeque<SettledCharge>,
+    /// Completed once the settlements before them are sent: each with the number of these settlements.
+    flushes: Vec<(u64, oneshot::Sender<()>)>,
+    /// The number of settlements that were ever added, and of those that are done.
+    added: u64,
+    done: u64,
+    is_sending: bool,
+}
+
+impl Settlements {
+    pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
+        Arc::new(Self { backend, queue: Mutex::default() })
+    }
+
+    /// Settles a charge that `source` has made.
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        policy: Policy,
+        source: Source,
+        charge: &Arc<Charge>,
+        settlement: Settlement,
+    ) {
+        if settlement.charged == settlement.used {
+            return;
+        }
+        if self.backend.settle_here(policy, source, charge, settlement) {
+            return report::settled(charge.terms.name(), settlement.more());
+        }
+        let mut queue = self.lock();
+        if queue.pending.len() == MAX_PENDING {
+            drop(queue);
+            report::settlement_queue_full();
+            return report::settlement_lost(charge.terms.name());
+        }
+        queue.pending.push_back(SettledCharge { charge: Arc::clone(charge), settlement });
+        queue.added += 1;
+        if !mem::replace(&mut queue.is_sending, true) {
+            drop(queue);
+            let settlements = Arc::clone(self);
+            self.backend.background().spawn(async move { settlements.send().await });
+        }
+    }
+
+    /// Returns whether no settlement is pending.
+    pub(crate) fn is_idle(&self) -> bool {
+        let queue = self.lock();
+        queue.done == queue.added
+    }
+
+    /// Completes once all settlements up to now are sent, or have failed.
+    pub(crate) fn flushed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut queue = self.lock();
+        let (sender, flushed) = oneshot::channel();
+        if queue.done == queue.added {
+            let _ = sender.send(());
+        } else {
+            let added = queue.added;
+            queue.flushes.push((added, sender));
+        }
+        async move {
+            let _ = flushed.await;
+        }
+    }
+
+    /// Sends settlements until none is pending.
+    async fn send(&self) {
+        while let Some(taken) = self.take() {
+            let results = self.backend.settle_shared(taken.clone()).await;
+            for (SettledCharge { charge, settlement }, result) in taken.iter().zip(results) {
+                match result {
+                    Ok(()) => report::settled(charge.terms.name(), settlement.more()),
+                    Err(_) => report::settlement_lost(charge.terms.name()),
+                }
+            }
+            self.complete(taken.len() as u64);
+        }
+    }
+
+    /// Takes the next settlements; `None` if there are none. Then this process sends nothing until another is added.
+    fn take(&self) -> Option<Vec<SettledCharge>> {
+        let mut queue = self.lock();
+        let count = queue.pending.len().min(MAX_TAKEN);
+        queue.is_sending = count > 0;
+        (count > 0).then(|| queue.pending.drain(..count).collect())
+    }
+
+    fn complete(&self, count: u64) {
+        let mut queue = self.lock();
+        queue.done += count;
+        let done = queue.done;
+        let completed = queue.flushes.extract_if(.., |(added, _)| *added <= done);
+        for (_, sender) in completed.collect::<Vec<_>>() {
+            let _ = sender.send(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SettlementQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

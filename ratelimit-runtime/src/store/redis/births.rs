@@ -1,0 +1,20 @@
+//! The births of states: random numbers, by which a charge finds only the state that counts it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Draws births. No two processes draw the same.
+#[derive(Default)]
+pub(super) struct Births {
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Births {
+    /// Returns a number of 7 bytes that is not 0.
+    pub(super) fn draw(&self) -> u64 {
+        // SipHash of a counter under a random key.
+        let number = self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed));
+        (number >> 8).max(1)
+    }
+}

@@ -1,0 +1,330 @@
+//! Random traces of charges that are settled: the reference model, the embedded store and Redis make the same decisions.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratelimit_runtime::{Algorithm, Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
+use support::model::ExpectedDecision;
+use support::server::Server;
+use support::settled::{ModelReceipt, SettledModel};
+
+use crate::decision;
+
+/// The traces of each algorithm: over 100,000 decisions in all.
+const TRACES: u32 = 250;
+
+/// A bucket gives back exactly what the model says to this many charges.
+const EXACT: usize = 15;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Acquire(u32),
+    /// A call whose charge cannot be settled.
+    Check(u32),
+    /// Settles one of the open permits: its index, and the units that its call has used.
+    Settle(usize, u32),
+    /// Drops one of the open permits.
+    Drop(usize),
+    Peek(u32),
+    Reset,
+    /// Moves the clock by eighths of a period and microseconds.
+    Wait(u64, u64),
+    /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
+    Retry(bool),
+    /// Applies another threshold to the steps after this one.
+    Change(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Trace {
+    limits: Vec<Limit>,
+    steps: Vec<Step>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = || prop_oneof![3 => 1_u32..4, 3 => 1_u32..12, 1 => Just(0_u32), 1 => 1_u32..2_000];
+    let used = prop_oneof![3 => Just(0_u32), 6 => 0_u32..12, 1 => 0_u32..3_000];
+    let eighths = prop_oneof![6 => Just(0_u64), 3 => 1_u64..8, 1 => Just(8_u64), 1 => 0_u64..17];
+    prop_oneof![
+        8 => cost().prop_map(Step::Acquire),
+        2 => cost().prop_map(Step::Check),
+        8 => (any::<usize>(), used).prop_map(|(which, used)| Step::Settle(which, used)),
+        1 => any::<usize>().prop_map(Step::Drop),
+        1 => cost().prop_map(Step::Peek),
+        1 => Just(Step::Reset),
+        6 => (eighths, 0_u64..10).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
+        3 => any::<bool>().prop_map(Step::Retry),
+        1 => (0_usize..2).prop_map(Step::Change),
+    ]
+}
+
+fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
+    let period =
+        prop_oneof![Just(1_000_u64), Just(1_000_000), Just(60_000_000), 16_u64..10_000_000];
+    let threshold = || prop_oneof![3 => 4_u32..30, 1 => 50_u32..2_000];
+    let limit = move |threshold, period| {
+        let period = Duration::from_micros(period);
+        Limit::new("settled", algorithm, threshold, period).expect("valid")
+    };
+    let limit = move |(threshold, burst): (u32, Option<u32>), period| match algorithm {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            limit(threshold, period).burst(burst.unwrap_or(threshold))
+        }
+        _ => limit(threshold, period),
+    };
+    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..60)), 2);
+    (period, sizes, prop::collection::vec(step(), 1..450)).prop_map(
+        move |(period, sizes, steps)| Trace {
+            limits: sizes.into_iter().map(|size| limit(size, period)).collect(),
+            steps,
+        },
+    )
+}
+
+/// A charge that is not settled, in the model and in both stores.
+struct OpenCharge {
+    /// The limit of the call.
+    limit: Limit,
+    receipt: ModelReceipt,
+    embedded: Permit,
+    redis: Permit,
+}
+
+struct Settling {
+    model: SettledModel,
+    embedded: RateLimiter,
+    redis: RateLimiter,
+    clock: VirtualClock,
+    key: String,
+    open: Vec<OpenCharge>,
+    /// Whether the stores still count exactly what the model counts.
+    is_exact: bool,
+    has_one_rate: bool,
+}
+
+impl Settling {
+    fn new(server: &Server) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let shared = || Clock::Virtual(clock.clone());
+        Self {
+            model: SettledModel::default(),
+            embedded: RateLimiter::builder().clock(shared()).build().expect("valid settings"),
+            redis: server.builder().clock(shared()).build().expect("valid settings"),
+            key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
+            open: Vec::new(),
+            is_exact: true,
+            has_one_rate: true,
+            clock,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().as_micros() as u64
+    }
+
+    /// Plays the trace, and returns the number of compared decisions.
+    async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
+        let (mut limit, mut retry, mut decisions) = (trace.limits[0].clone(), None, 0);
+        for (index, step) in trace.steps.iter().enumerate() {
+            match *step {
+                Step::Wait(eighths, micros) => {
+                    retry = None;
+                    let wait = limit.period().as_micros() as u64 * eighths / 8 + micros;
+                    self.clock.advance(Duration::from_micros(wait));
+                }
+                Step::Change(index) => {
+                    // Another rate rounds the level of a bucket up.
+                    self.has_one_rate &= !is_bucket(&limit);
+                    self.is_exact &= self.has_one_rate;
+                    limit = trace.limits[index].clone();
+                    retry = None;
+                }
+                Step::Reset => {
+                    retry = None;
+                    self.model.reset();
+                    self.is_exact = self.has_one_rate;
+                    self.embedded.reset(&limit, &self.key).await.expect("embedded");
+                    self.redis.reset(&limit, &self.key).await.expect("Redis");
+                }
+                Step::Retry(early) => {
+                    let Some((cost, wait)) = retry.take() else { continue };
+                    self.clock.advance(wait - Duration::from_micros(early.into()));
+                    let expected = self.model.peek(&limit, self.now(), cost);
+                    self.peek(index, &limit, cost).await?;
+                    if self.is_exact {
+                        prop_assert_eq!(expected.allowed, !early, "step {}", index);
+                    }
+                    decisions += 1;
+                }
+                Step::Acquire(cost) | Step::Check(cost) | Step::Peek(cost)
+                    if cost > limit.capacity() => {}
+                Step::Peek(cost) => {
+                    self.peek(index, &limit, cost).await?;
+                    decisions += 1;
+                }
+                Step::Acquire(cost) => {
+                    retry = self.acquire(index, &limit, cost, true).await?;
+                    decisions += 1;
+                }
+                Step::Check(cost) => {
+                    retry = self.acquire(index, &limit, cost, false).await?;
+                    decisions += 1;
+                }
+                Step::Settle(..) | Step::Drop(_) if self.open.is_empty() => {}
+                Step::Drop(which) => drop(self.open.swap_remove(which % self.open.len())),
+                Step::Settle(which, used) => {
+                    let open = self.open.swap_remove(which % self.open.len());
+                    let OpenCharge { limit: charged_by, receipt, embedded, redis } = open;
+                    self.is_exact &= !is_bucket(&limit) || self.model.open() <= EXACT;
+                    self.model.settle(&charged_by, self.now(), receipt, used);
+                    embedded.settle(used);
+                    redis.settle(used);
+                    self.redis.flush().await.expect("Redis");
+                    self.peek(index, &limit, 1).await?;
+                    retry = None;
+                    decisions += 1;
+                }
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Checks a call. Returns its cost and wait if it is rejected.
+    async fn acquire(
+        &mut self,
+        index: usize,
+        limit: &Limit,
+        cost: u32,
+        settles: bool,
+    ) -> Result<Option<(u32, Duration)>, TestCaseError> {
+        let (now, key) = (self.now(), &self.key);
+        let embedded = self.embedded.acquire(limit, key, cost).await;
+        let redis = if settles {
+            self.redis.acquire(limit, key, cost).await
+        } else {
+            // The next line compares a call that is checked with one that is acquired.
+            let checked = self.redis.check(limit, key, cost).await;
+            return self.checked(index, limit, cost, embedded, decision(checked).into());
+        };
+        let (embedded, redis) = (split(embedded), split(redis));
+        let expected = self.compare(index, limit, cost, embedded.0, redis.0)?;
+        if let (Some(embedded), Some(redis)) = (embedded.1, redis.1) {
+            let receipt = self.model.charge(limit, now, cost);
+            self.open.push(OpenCharge { limit: limit.clone(), receipt, embedded, redis });
+            return Ok(None);
+        }
+        Ok((!expected.allowed).then_some((cost, expected.retry_after)))
+    }
+
+    fn checked(
+        &mut self,
+        index: usize,
+        limit: &Limit,
+        cost: u32,
+        embedded: Result<Permit, Rejection>,
+        redis: ExpectedDecision,
+    ) -> Result<Option<(u32, Duration)>, TestCaseError> {
+        let embedded = split(embedded).0;
+        let expected = self.compare(index, limit, cost, embedded, redis)?;
+        if embedded.allowed {
+            self.model.charge(limit, self.now(), cost);
+            return Ok(None);
+        }
+        Ok(Some((cost, expected.retry_after)))
+    }
+
+    async fn peek(&self, index: usize, limit: &Limit, cost: u32) -> Result<(), TestCaseError> {
+        let embedded = decision(self.embedded.peek(limit, &self.key, cost).await).into();
+        let redis: ExpectedDecision =
+            decision(self.redis.peek(limit, &self.key, cost).await).into();
+        prop_assert_eq!(embedded, redis, "the stores differ, step {}", index);
+        let expected = self.model.peek(limit, self.now(), cost);
+        if self.is_exact {
+            prop_assert_eq!(expected, embedded, "step {}", index);
+        }
+        prop_assert!(embedded.remaining <= expected.remaining, "step {}", index);
+        Ok(())
+    }
+
+    /// Compares the decisions about a call of both stores and of the model.
+    fn compare(
+        &self,
+        index: usize,
+        limit: &Limit,
+        cost: u32,
+        embedded: ExpectedDecision,
+        redis: ExpectedDecision,
+    ) -> Result<ExpectedDecision, TestCaseError> {
+        prop_assert_eq!(embedded, redis, "the stores differ, step {}", index);
+        let expected = self.model.clone().acquire(limit, self.now(), cost).0;
+        if self.is_exact {
+            prop_assert_eq!(expected, embedded, "step {}", index);
+        }
+        prop_assert!(expected.allowed || !embedded.allowed, "step {}: admits too much", index);
+        let is_same = expected.allowed == embedded.allowed;
+        prop_assert!(!is_same || embedded.remaining <= expected.remaining, "step {}", index);
+        Ok(embedded)
+    }
+}
+
+fn is_bucket(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
+}
+
+fn split(result: Result<Permit, Rejection>) -> (ExpectedDecision, Option<Permit>) {
+    match result {
+        Ok(permit) => (permit.decision().into(), Some(permit)),
+        Err(rejection) => (decision(Err(rejection)).into(), None),
+    }
+}
+
+/// Plays random traces of an algorithm.
+fn compare_traces(algorithm: Algorithm) {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let decisions = AtomicU64::new(0);
+    let config = Config {
+        cases: TRACES,
+        max_shrink_iters: 3_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(&trace(algorithm), |trace| {
+        let made = runtime.block_on(Settling::new(&server).run(&trace))?;
+        decisions.fetch_add(made, Ordering::Relaxed);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{algorithm}: {error}");
+    }
+    let decisions = decisions.into_inner();
+    assert!(decisions > 20_000, "{algorithm}: only {decisions} decisions were compared");
+}
+
+#[test]
+fn settles_in_sliding_logs() {
+    compare_traces(Algorithm::Sliding);
+}
+
+#[test]
+fn settles_in_fixed_windows() {
+    compare_traces(Algorithm::Fixed);
+}
+
+#[test]
+fn settles_in_sliding_counters() {
+    compare_traces(Algorithm::SlidingCounter);
+}
+
+#[test]
+fn settles_in_token_buckets() {
+    compare_traces(Algorithm::TokenBucket);
+}
+
+#[test]
+fn settles_in_leaky_buckets() {
+    compare_traces(Algorithm::LeakyBucket);
+}
