@@ -26,7 +26,6 @@ if admitted and op ~= 'peek' then
   for limit = 1, #KEYS do
     local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
     replies[limit] = ask(limit, KEYS[limit], op, cost, birth)
-    if op == 'acquire' and cost == 0 then replies[limit] = replies[limit] .. string.rep('\0', 14) end
   end
 end
 return table.concat(replies)

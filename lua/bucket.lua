@@ -16,8 +16,8 @@
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
 -- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
---          after the reservations; of `return`: the time of the charge; of `acquire`: the birth of a state without
---          one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
+--          after the reservations; of `return`: the time of the charge; of `acquire` and `mark`: the birth of a state
+--          without one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
 -- burst    capacity in tokens
 -- token    units of one token
 -- drain    units that drain each microsecond
@@ -91,7 +91,7 @@ local function bucket(
     allowed = moment == full_at or moment > full_at and level <= capacity
     if moment ~= full_at then cost = 0 end
   else
-    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
+    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle' or op == 'mark'
   end
   if not allowed and op ~= 'cancel' then
     local rest, wait = level, 0
@@ -108,8 +108,9 @@ local function bucket(
     if lower then lower(level, full) end
     if op == 'decide' or op == 'reserve' then
       level = level + charge
-    elseif op == 'acquire' then
-      level = level + charge
+    elseif op == 'acquire' or op == 'mark' then
+      -- `mark` returns the receipt of the last charge, which the same script has made.
+      if op == 'acquire' then level = level + charge end
       if not birth then
         -- Without an end of the TTL, `answer.lua` writes the version as well.
         version, lives, birth = BORN, 0, moment

@@ -21,5 +21,7 @@ local function ask(limit, key, op, cost, moment)
   local reply = answer(call, pack, key, clock, given,
     decide_and_terms[1](call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then error(reply) end
+  -- A call that is charged nothing has a receipt of zeros.
+  if op == 'acquire' and cost == 0 then reply = reply .. string.rep('\0', 14) end
   return reply
 end

@@ -277,6 +277,48 @@ async fn entries_without_units_do_not_count() {
     assert_keys_are_bounded(&mut connection);
 }
 
+/// The first permit comes at the given length of the log: it makes room for the birth of its state.
+#[tokio::test]
+async fn charges_in_long_logs_are_settled() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    for first in [0, 100, SEGMENT + 100, 2 * SEGMENT - 1] {
+        let stores = StorePair::on(&server);
+        let (wide, mut random, mut permits) = (limit(50_000), u64::from(first) + 1, Vec::new());
+        let mut next = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % bound
+        };
+        for call in 0..3 * SEGMENT {
+            let cost = next(4) as u32 + 1;
+            if call < first {
+                stores.compare(&wide, Request::Check(cost)).await;
+            } else {
+                let embedded = stores.embedded.acquire(&wide, "key", cost).await.expect("admitted");
+                let redis = stores.redis.acquire(&wide, "key", cost).await.expect("admitted");
+                permits.push((embedded, redis, cost));
+            }
+            if next(3) == 0 && !permits.is_empty() {
+                let (embedded, redis, cost) =
+                    permits.swap_remove(next(permits.len() as u64) as usize);
+                let used = [0, cost - 1, cost + 1][next(3) as usize];
+                embedded.settle(used);
+                redis.settle(used);
+                // A debt counts from the moment at which Redis settles it.
+                stores.redis.flush().await.expect("a reply");
+            }
+            if call % 50 == 0 {
+                stores.compare(&wide, Request::Peek(next(50_000) as u32)).await;
+            }
+            // The window passes over half of the log.
+            stores.clock.advance(HOUR / 6_000 * next(2) as u32);
+        }
+        assert!(keys(&mut connection).len() > 1, "the log has segments");
+        stores.reset(&wide).await;
+        assert_eq!(keys(&mut connection), [""; 0]);
+    }
+}
+
 /// Fills a log with one entry for each call.
 async fn charge(
     limiter: &RateLimiter,

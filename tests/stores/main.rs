@@ -15,6 +15,7 @@ mod leases;
 mod lines;
 mod long_logs;
 mod parity;
+mod permits;
 mod policies;
 mod prefixes;
 mod redis_keys;

@@ -128,6 +128,34 @@ async fn several_limits_are_charged_all_or_none() {
 }
 
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
+/// Charges of several hash slots are settled slot by slot, also those of calls that have waited.
+#[tokio::test]
+async fn charges_of_several_hash_slots_are_settled() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid settings");
+    let (one, other) = (
+        Limit::sliding("cluster.one", 100, HOUR),
+        Limit::token_bucket("cluster.other", 100, 100 * HOUR),
+    );
+    let waiting = |limit: &Limit| limit.clone().wait(HOUR);
+    for limits in [[one.clone(), other.clone()], [waiting(&one), waiting(&other)]] {
+        for key in 0..50 {
+            let parts = [Part::new(&limits[0], &key, 40), Part::new(&limits[1], &"all", 2)];
+            let permits = limiter.acquire_all(&parts).await.expect("admitted");
+            for (permit, used) in permits.into_iter().zip([10, 0]) {
+                permit.settle(used);
+            }
+        }
+        limiter.flush().await.expect("a reply");
+        for key in 0..50 {
+            let left = limiter.peek(&limits[0], key, 1).await.expect("a reply").remaining;
+            assert_eq!(left, 90, "{key}");
+            limiter.reset(&limits[0], key).await.expect("a reply");
+        }
+        assert_eq!(limiter.peek(&limits[1], "all", 1).await.expect("a reply").remaining, 100);
+    }
+}
+
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");

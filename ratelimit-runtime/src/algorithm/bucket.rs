@@ -84,15 +84,8 @@ impl State for Bucket {
         if !outcome.allowed || cost == 0 {
             return (outcome, Receipt::default());
         }
-        let level = self.unpack().level;
-        let ledger = self
-            .ledger
-            .get_or_insert_with(|| Box::new(Ledger { birth, levels: LeastLevels::default() }));
-        let receipt = Receipt { birth: ledger.birth, place: ledger.levels.charge(level) };
-        self.words[2] |= HAS_LEDGER;
-        (outcome, receipt)
+        (outcome, self.mark(birth))
     }
-
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
         // The call may have been charged at an older rate. The rate in force is that of the state, unless it is full.
         let before = self.unpack();
@@ -175,6 +168,17 @@ impl Bucket {
             Op::Return { .. } => Some(level),
         };
         self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
+    }
+
+    /// Returns the receipt of the last charge, which was made at the same time. A state without a birth gets `birth`.
+    pub(crate) fn mark(&mut self, birth: u64) -> Receipt {
+        let level = self.unpack().level;
+        let ledger = self
+            .ledger
+            .get_or_insert_with(|| Box::new(Ledger { birth, levels: LeastLevels::default() }));
+        let receipt = Receipt { birth: ledger.birth, place: ledger.levels.charge(level) };
+        self.words[2] |= HAS_LEDGER;
+        receipt
     }
 
     /// Reserves a moment, or cancels a reservation.

@@ -109,7 +109,7 @@ impl Checker {
         if let Some(wait) = limit.max_wait() {
             let (waiting, charges) = (Arc::clone(&self.waiting), call.charges.clone());
             return AcquireStage::Pending(Box::pin(async move {
-                let reply = waiting.admit(policy, charges, wait).await;
+                let reply = waiting.admit(policy, charges, wait, true).await;
                 finish(call, reply)
             }));
         }

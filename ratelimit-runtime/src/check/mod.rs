@@ -171,7 +171,7 @@ impl Checker {
         if let Some(wait) = limit.max_wait() {
             let waiting = Arc::clone(&self.waiting);
             return Check::pending(report, labels, move || {
-                waiting.admit(policy, OneOrMany::One(charge), wait)
+                waiting.admit(policy, OneOrMany::One(charge), wait, false)
             });
         }
         if let Some(key_id) = lease_id.filter(|_| cost > 0) {

@@ -38,7 +38,9 @@ impl Checker {
         let policy = first.policy();
         if let Some(wait) = first.max_wait() {
             let waiting = Arc::clone(&self.waiting);
-            return Check::pending(report, labels, move || waiting.admit(policy, charges, wait));
+            return Check::pending(report, labels, move || {
+                waiting.admit(policy, charges, wait, false)
+            });
         }
         let request = Request::Apply(Op::Decide, charges);
         if let Some(reply) = self.backend.execute_locally(policy, &request) {

@@ -62,6 +62,8 @@ impl BucketCharge {
 pub(crate) struct LineRequest {
     pub(crate) counts: LineCounts,
     pub(crate) calls: Vec<EqualCalls>,
+    /// Whether the charges can be settled. The reply then has receipts for each admitted call.
+    pub(crate) settles: bool,
 }
 
 /// The counts of a line. The costs are in [`EqualCalls`].
@@ -150,7 +152,8 @@ impl LineRequest {
             let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
             EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
         };
-        Self { calls: self.calls.iter().map(within).collect(), counts }
+        let calls = self.calls.iter().map(within).collect();
+        Self { calls, counts, settles: self.settles }
     }
 }
 
@@ -213,7 +216,8 @@ impl Request {
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,
-    /// The receipts of the charges of a [`Request::Acquire`] that was admitted; otherwise empty.
+    /// The receipts of the charges of a [`Request::Acquire`] that was admitted, or of the admitted calls of a line
+    /// whose charges can be settled; otherwise empty.
     pub(crate) receipts: OneOrMany<Receipt>,
     pub(crate) source: Source,
 }

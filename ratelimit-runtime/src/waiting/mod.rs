@@ -79,20 +79,23 @@ impl Waiting {
     }
 
     /// Waits up to `wait` until the call is admitted. Returns a rejection once it is known that the call cannot be
-    /// admitted in time.
+    /// admitted in time. `settles` says whether its charges can be settled.
     pub(crate) async fn admit(
         self: Arc<Self>,
         policy: Policy,
         charges: OneOrMany<Arc<Charge>>,
         wait: Duration,
+        settles: bool,
     ) -> Result<Reply, StoreError> {
         if !self.backend.clock().can_sleep() {
             return Err(StoreError::NoRuntime);
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
-        let entered = if takes_nothing { None } else { self.enter(policy, &charges, wait) };
-        let request = Request::Apply(Op::Decide, charges);
+        let entered =
+            if takes_nothing { None } else { self.enter(policy, &charges, wait, settles) };
+        let request =
+            if settles { Request::Acquire(charges) } else { Request::Apply(Op::Decide, charges) };
         let Some((line, arrival)) = entered else {
             return self.backend.execute(policy, request).await;
         };
@@ -154,6 +157,7 @@ impl Waiting {
         policy: Policy,
         charges: &OneOrMany<Arc<Charge>>,
         wait: u64,
+        settles: bool,
     ) -> Option<(Arc<SharedLine>, u64)> {
         let costs = charges.map(|charge| charge.cost);
         let (now, on_error) = (self.now(), self.backend.on_error(policy));
@@ -174,6 +178,9 @@ impl Waiting {
             line
         });
         let mut inner = lock(&line.line);
+        if settles {
+            inner.settle();
+        }
         let arrival = inner.enter(costs, now.local.saturating_add(wait), on_error, now);
         let long = inner.outgrown();
         drop((inner, lines));
@@ -193,6 +200,7 @@ impl Waiting {
         let settings = LineSettings {
             is_shared,
             is_virtual: clock.is_virtual(),
+            settles: false,
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));

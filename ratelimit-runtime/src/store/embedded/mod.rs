@@ -95,7 +95,11 @@ impl Embedded {
             Request::Apply(op, OneOrMany::Many(charges)) => {
                 OneOrMany::Many(self.apply_many(*op, charges))
             }
-            Request::Line(line) => OneOrMany::Many(self.apply_line(line)),
+            Request::Line(line) => {
+                let (outcomes, receipts) = self.apply_line(line);
+                let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
+                return Reply { outcomes, receipts, source };
+            }
         };
         Reply::new(outcomes, source)
     }
@@ -180,43 +184,59 @@ impl Embedded {
         })
     }
 
-    /// Decides the calls of a line. Twin of `lua/line.lua`.
-    fn apply_line(&self, LineRequest { counts, calls }: &LineRequest) -> Vec<Outcome> {
+    /// Decides the calls of a line. Returns the receipts of the admitted calls if their charges can be settled. Twin of
+    /// `lua/line.lua`.
+    fn apply_line(
+        &self,
+        LineRequest { counts, calls, settles }: &LineRequest,
+    ) -> (Vec<Outcome>, Vec<Receipt>) {
+        let mut receipts = Vec::new();
         match counts {
             LineCounts::Each(charges) => self.with_counts(charges, |apply| {
+                let decide = if *settles { CountOp::Acquire } else { CountOp::Apply(Op::Decide) };
                 let mut outcomes = Vec::new();
                 for EqualCalls { costs, count, .. } in calls {
                     for _ in 0..*count {
-                        let mut apply_all = |op| {
-                            let costs = costs.iter().enumerate();
-                            let apply = |(index, cost): (usize, &u32)| {
-                                apply(index, CountOp::Apply(op), *cost).0
-                            };
-                            costs.map(apply).collect()
+                        let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
+                            let apply = |(index, cost): (usize, &u32)| apply(index, op, *cost);
+                            costs.iter().enumerate().map(apply).unzip()
                         };
-                        let peeked: Vec<Outcome> = apply_all(Op::Peek);
+                        let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
                         if !peeked.iter().all(|outcome| outcome.allowed) {
                             outcomes.extend(peeked);
-                            return outcomes;
+                            return (outcomes, receipts);
                         }
-                        outcomes.append(&mut apply_all(Op::Decide));
+                        let (decided, of_charges) = apply_all(decide);
+                        outcomes.extend(decided);
+                        if *settles {
+                            receipts.extend(of_charges);
+                        }
                     }
                 }
-                outcomes
+                (outcomes, receipts)
             }),
             LineCounts::Bucket(bucket, reservations) => {
                 let Charge { terms, key_id, .. } = &**bucket.charge();
                 let clock = self.clock.local();
                 let mut shard = self.shard(shard_of(*key_id));
+                let birth = shard.birth();
                 let mut new = None::<Bucket>;
                 let state = shard.state(*key_id, &mut new);
                 let outcomes = reserve(*reservations, calls, |op, cost| {
-                    state.apply_ahead(op, terms, clock, cost)
+                    let outcome = state.apply_ahead(op, terms, clock, cost);
+                    if *settles && outcome.allowed && matches!(op, BucketOp::Reserve { .. }) {
+                        receipts.push(if cost > 0 {
+                            state.mark(birth)
+                        } else {
+                            Receipt::default()
+                        });
+                    }
+                    outcome
                 });
                 if let Some(state) = new {
                     add(shard, *key_id, state, clock);
                 }
-                outcomes
+                (outcomes, receipts)
             }
         }
     }

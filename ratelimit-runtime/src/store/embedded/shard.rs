@@ -94,9 +94,14 @@ impl Shard {
         clock: u64,
         new: &mut Option<S>,
     ) -> (Outcome, Receipt) {
-        self.births += 2;
-        let birth = self.births;
+        let birth = self.birth();
         self.state(key_id, new).acquire(birth, terms, clock, cost)
+    }
+
+    /// Returns a birth that no other state of this shard has.
+    pub(super) fn birth(&mut self) -> u64 {
+        self.births += 2;
+        self.births
     }
 
     /// Returns the state of a count. If the count has no state, creates one in `new`.

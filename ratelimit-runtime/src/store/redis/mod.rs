@@ -36,6 +36,7 @@ use self::births::Births;
 pub(crate) use self::certificates::Certificates;
 use self::cluster::Cluster;
 use self::failure::Failure;
+use self::line::LineReplies;
 use self::node::{Node, ServerLookup};
 pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
@@ -143,8 +144,9 @@ impl Store for Redis {
             }
             Request::Apply(op, OneOrMany::One(charge)) => (op, charge),
             Request::Line(line) => {
-                let outcomes = OneOrMany::Many(servers.decide_line(line, by).await?);
-                return Ok(Reply::new(outcomes, Source::Redis));
+                let LineReplies { outcomes, receipts } = servers.decide_line(line, by).await?;
+                let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
+                return Ok(Reply { outcomes, receipts, source: Source::Redis });
             }
         };
         let outcome = servers.apply_one(op, &charge, by).await?;

@@ -268,9 +268,9 @@ mod tests {
             BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
         });
         let own = [ScriptOp::acquire(1)];
-        // `lua/settle.lua` uses the other two.
+        // `lua/settle.lua` and `lua/line.lua` use the others.
         let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
-        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["settle"]).collect())
+        (all, of_buckets.into_iter().map(ScriptOp::word).chain(["mark", "settle"]).collect())
     }
 
     /// Returns the words with which a function compares `op`.

@@ -246,7 +246,7 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
 
 /// Decodes the slack of a reply: the units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
 pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
-    reply.last_chunk().map(|slack| u32::from_be_bytes(*slack))
+    reply.get(..REPLY)?.last_chunk().map(|slack| u32::from_be_bytes(*slack))
 }
 
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Now;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::{Op, Outcome, Receipt};
 use crate::limit::Rate;
 use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply, Request};
@@ -14,6 +14,8 @@ use crate::store::{Charge, OneOrMany, Reply, Request};
 pub(super) struct Grant {
     pub(super) costs: OneOrMany<u32>,
     outcomes: OneOrMany<Outcome>,
+    /// The receipts of the charges; empty if they cannot be settled.
+    receipts: OneOrMany<Receipt>,
     pub(super) source: Source,
     /// The moment from which the call can take its turn, by the clock of the limiter.
     pub(super) at: u64,
@@ -32,7 +34,7 @@ pub(super) struct Grant {
 impl Grant {
     pub(super) fn new(
         costs: OneOrMany<u32>,
-        outcomes: &[Outcome],
+        (outcomes, receipts): (&[Outcome], &[Receipt]),
         source: Source,
         at: u64,
         due: Option<Instant>,
@@ -41,6 +43,7 @@ impl Grant {
         Self {
             costs,
             outcomes: outcomes.to_vec().into(),
+            receipts: receipts.to_vec().into(),
             source,
             at,
             end,
@@ -72,7 +75,7 @@ impl Grant {
             reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
             ..*outcome
         });
-        Reply::new(outcomes, self.source)
+        Reply { outcomes, receipts: self.receipts, source: self.source }
     }
 }
 

@@ -78,6 +78,8 @@ pub(super) struct LineSettings {
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
     pub(super) is_virtual: bool,
+    /// Whether the charges of a call can be settled. Then those of all later calls can.
+    pub(super) settles: bool,
     /// How long a grant is valid once its moment has come.
     pub(super) validity: Duration,
 }
@@ -188,6 +190,11 @@ impl Line {
             && self.returning == 0
             && self.spares.is_empty()
             && self.request_time(now).is_none_or(is_later)
+    }
+
+    /// Makes the charges of all later requests ones that can be settled.
+    pub(super) fn settle(&mut self) {
+        self.settings.settles = true;
     }
 
     /// Returns the number of calls if the line has become long, or twice as long as before.

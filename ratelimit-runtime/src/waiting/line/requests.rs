@@ -53,8 +53,9 @@ impl Line {
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
         let Asked { request, calls, cancelled } = asked;
         self.end_request(&calls);
-        let Reply { outcomes, source, .. } = reply;
+        let Reply { outcomes, receipts, source } = reply;
         let mut outcomes = &outcomes[..];
+        let mut receipts = receipts.chunks(self.counts.len());
         if request.cancels() {
             let Some((cancellation, rest)) = outcomes.split_first() else { return };
             outcomes = rest;
@@ -77,7 +78,8 @@ impl Line {
             let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
             last = if self.bucket.is_some() { at } else { last };
             let due = self.due_of(at, now);
-            let grant = Grant::new(costs.clone(), outcomes, source, at, due);
+            let charged = (outcomes, receipts.next().unwrap_or(&[]));
+            let grant = Grant::new(costs.clone(), charged, source, at, due);
             self.assign(*arrival, grant, now);
         }
         self.pauses = granted == 0 || self.granted.last().is_some_and(|(at, _)| *at > now.local);
@@ -194,7 +196,8 @@ impl Line {
         };
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
-        Some(Asked { request: LineRequest { counts, calls: runs }, calls, cancelled })
+        let request = LineRequest { counts, calls: runs, settles: self.settings.settles };
+        Some(Asked { request, calls, cancelled })
     }
 
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
