@@ -289,7 +289,7 @@ async fn charges_in_long_logs_are_settled() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) % bound
         };
-        for call in 0..3 * SEGMENT {
+        for call in 0..5 * SEGMENT / 2 {
             let cost = next(4) as u32 + 1;
             if call < first {
                 stores.compare(&wide, Request::Check(cost)).await;
