@@ -11,6 +11,8 @@ mod args;
 mod argument;
 #[path = "../../ratelimit-macros/src/boxed.rs"]
 mod boxed;
+#[path = "../../ratelimit-macros/src/correction.rs"]
+mod correction;
 #[path = "../../ratelimit-macros/src/diagnostics.rs"]
 mod diagnostics;
 #[path = "../../ratelimit-macros/src/duration.rs"]

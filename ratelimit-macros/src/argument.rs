@@ -24,6 +24,9 @@ word_enum! {
         Wait = "wait" | "timeout" | "timeout_duration" | "max_wait",
         Lease = "lease" | "prefetch",
         OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected",
+        Settle = "settle" | "actual_cost" | "real_cost",
+        CountIf = "count_if" | "only_if" | "charge_if",
+        Permit = "permit",
         Crate = "crate",
     }
 }
@@ -49,8 +52,10 @@ impl ArgumentName {
             | Self::Algo
             | Self::Burst
             | Self::Align
-            | Self::Limit => Place::OneLimit,
-            Self::Key | Self::Cost | Self::Name => Place::Anywhere,
+            | Self::Limit
+            | Self::Settle
+            | Self::Permit => Place::OneLimit,
+            Self::Key | Self::Cost | Self::Name | Self::CountIf => Place::Anywhere,
             Self::Scope
             | Self::OnError
             | Self::Shadow
@@ -79,6 +84,9 @@ impl ArgumentName {
             Self::Wait => "wait = \"5s\"",
             Self::Lease => "lease = 50",
             Self::OnLimited => "on_limited = |rejection| Err(rejection)",
+            Self::Settle => "settle = |result| result.as_ref().map_or(0, |answer| answer.tokens)",
+            Self::CountIf => "count_if = Result::is_err",
+            Self::Permit => "permit = tokens",
             Self::Crate => "crate = my_crate::limits",
         }
     }

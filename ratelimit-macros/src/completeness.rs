@@ -42,6 +42,9 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         | ArgumentName::Wait
         | ArgumentName::Lease
         | ArgumentName::OnLimited
+        | ArgumentName::Settle
+        | ArgumentName::CountIf
+        | ArgumentName::Permit
         | ArgumentName::Crate => "period = \"1d\", threshold = 100,",
     }
 }

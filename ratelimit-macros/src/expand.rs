@@ -4,13 +4,14 @@
 //! between, so the attribute does not change whether the future is `Send`. Paths are absolute and
 //! variables are hygienic, so the check and the body cannot see the names of each other.
 
-use proc_macro2::{Delimiter, Group, Ident, TokenStream};
+use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
+use syn::{Expr, ExprReference, ExprTuple, FnArg, LitStr, Pat, Signature, Token, parse_quote};
 
+use crate::correction::Correction;
 use crate::function::{Body, Function};
 use crate::guard::{Charge, ChargeGroup, Charges, Guard, KeyAndCost};
 use crate::key::{Key, KeyPiece};
@@ -37,7 +38,8 @@ pub(crate) fn expand(function: &Function, guard: &Guard) -> TokenStream {
 
 impl Expansion<'_> {
     fn function(&self) -> TokenStream {
-        let Function { attrs, vis, sig, brace, inner_attrs, body } = self.function;
+        let Function { attrs, vis, brace, inner_attrs, body, .. } = self.function;
+        let sig = self.signature();
         let mut tokens = quote!(#(#attrs)* #vis #sig);
         brace.surround(&mut tokens, |tokens| {
             tokens.append_all(inner_attrs);
@@ -51,33 +53,22 @@ impl Expansion<'_> {
 
     /// The check, then the body in a block of its own, which keeps its `use`s and items inside.
     fn guarded(&self, body: &TokenStream) -> TokenStream {
-        let Expansion { function, rt, .. } = self;
-        let check = self.check();
-        let rejected = self.rejected();
-
+        let function = self.function;
         let mut block = Group::new(Delimiter::Brace, body.clone());
         // The span is hygienic: otherwise lints would ask the user to remove these braces.
         block.set_span(hygienic().located_at(function.brace.span.join()));
-
-        let body = if self.wraps_output() {
-            // A `return` in the body ends the inner block and not the function.
-            let output = if function.is_synchronous() {
-                quote_spanned!(hygienic()=> (move || #block)())
-            } else {
-                quote_spanned!(hygienic()=> async move #block.await)
-            };
-            quote_spanned! {hygienic()=>
-                let output = #output;
-                ::core::result::Result::<_, #rt::Rejection>::Ok(output)
-            }
-        } else {
-            block.into_token_stream()
-        };
         let result = if function.is_synchronous() {
             quote_spanned!(hygienic()=> pending)
         } else {
             quote_spanned!(hygienic()=> pending.await)
         };
+        let corrections = self.guard.charges.corrections();
+        if corrections.iter().any(Option::is_some) {
+            return self.corrected(&corrections, &block, &result);
+        }
+
+        let check = self.check("check");
+        let (rejected, body) = (self.rejected(), self.body(&block));
         quote_spanned! {hygienic()=>
             {
                 let pending = #check;
@@ -89,14 +80,130 @@ impl Expansion<'_> {
         }
     }
 
-    /// The expression that starts the check. Its value is the future of the decision.
-    fn check(&self) -> TokenStream {
+    /// The body, whose value the function returns.
+    fn body(&self, block: &Group) -> TokenStream {
+        if !self.wraps_output() {
+            return block.into_token_stream();
+        }
+        let (rt, output) = (&self.rt, self.output_of(block));
+        quote_spanned! {hygienic()=>
+            let output = #output;
+            ::core::result::Result::<_, #rt::Rejection>::Ok(output)
+        }
+    }
+
+    /// The value of the body, in a block of its own. A `return` in the body ends the block and not the function.
+    fn output_of(&self, block: &Group) -> TokenStream {
+        if self.function.is_synchronous() {
+            quote_spanned!(hygienic()=> (move || #block)())
+        } else {
+            quote_spanned!(hygienic()=> async move #block.await)
+        }
+    }
+
+    /// Whether a correction looks at the return value. The block of the body then owns all parameters.
+    fn sees_result(&self) -> bool {
+        let mut corrections = self.guard.charges.corrections().into_iter().flatten();
+        corrections.any(Correction::sees_result) && matches!(self.function.body, Body::Plain(_))
+    }
+
+    /// The signature. If the block of the body owns all parameters, each has a name.
+    fn signature(&self) -> Signature {
+        let mut sig = self.function.sig.clone();
+        for (index, input) in sig.inputs.iter_mut().enumerate().filter(|_| self.sees_result()) {
+            if let FnArg::Typed(typed) = input
+                && matches!(*typed.pat, Pat::Wild(_))
+            {
+                let name = unnamed(index);
+                *typed.pat = parse_quote!(#name);
+            }
+        }
+        sig
+    }
+
+    /// The block of the body, which owns all parameters: it drops them as the function would.
+    fn owning(&self, block: &Group) -> Group {
+        if !self.sees_result() {
+            return block.clone();
+        }
+        // A block drops what it owns in the order in which it names it.
+        let parameters = self.function.parameters().into_iter().rev();
+        let names = parameters.map(|(index, name)| name.unwrap_or_else(|| unnamed(index)));
+        let tokens = quote_spanned!(hygienic()=> #(let _ = &#names;)* #block);
+        let mut owning = Group::new(Delimiter::Brace, tokens);
+        owning.set_span(hygienic());
+        owning
+    }
+
+    /// The check, the body, and the correction of each charge. Without one that looks at the return value, the body
+    /// stays a block.
+    fn corrected(
+        &self,
+        corrections: &[Option<&Correction>],
+        block: &Group,
+        result: &TokenStream,
+    ) -> TokenStream {
+        let rt = &self.rt;
+        let acquire = self.check("acquire");
+        let rejected = self.rejected();
+        let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
+        let patterns = corrections.iter().enumerate().map(|(index, correction)| {
+            let nothing = || quote_spanned!(hygienic()=> _);
+            correction.map_or_else(nothing, |_| permit(index).into_token_stream())
+        });
+        let each = || {
+            let all = corrections.iter().enumerate();
+            all.filter_map(|(index, correction)| Some((permit(index), (*correction)?)))
+        };
+        let by_hand = each().filter_map(|(permit, correction)| match correction {
+            Correction::Permit(name) => Some(quote_spanned!(hygienic()=> let #name = #permit;)),
+            Correction::Settle(_) | Correction::CountIf(_) => None,
+        });
+        let by_result = each().filter_map(|(permit, correction)| {
+            let (call, function) = match correction {
+                Correction::Settle(function) => ("settle", function),
+                Correction::CountIf(function) => ("count_if", function),
+                Correction::Permit(_) => return None,
+            };
+            let call = Ident::new(call, hygienic());
+            let call =
+                quote_spanned!(hygienic()=> #rt::__private::#call(#permit, &output, #function));
+            Some(spanned_at(function, call))
+        });
+        let body = if each().any(|(_, correction)| correction.sees_result()) {
+            let output = self.output_of(&self.owning(block));
+            // Names the type, so that `?` in the body and the functions know it.
+            let ty = self.function.output().filter(|ty| !hides_a_type(ty.to_token_stream()));
+            let ty = ty.map(|ty| quote_spanned!(hygienic()=> : #ty));
+            quote_spanned! {hygienic()=>
+                let output #ty = #output;
+                #(#by_result;)*
+                output
+            }
+        } else {
+            self.body(block)
+        };
+        quote_spanned! {hygienic()=>
+            let [#(#patterns),*] = {
+                let pending = #acquire;
+                match #result {
+                    ::core::result::Result::Ok(permits) => permits,
+                    ::core::result::Result::Err(rejection) => return #rejected,
+                }
+            };
+            #(#by_hand)*
+            #body
+        }
+    }
+
+    /// The expression that starts the check. Its value is the future of the decision, or of the permits for `acquire`.
+    fn check(&self, function: &str) -> TokenStream {
         let rt = &self.rt;
         match &self.guard.charges {
             Charges::One(charge) => {
-                let Charge { limit, key_and_cost } = &**charge;
+                let Charge { limit, key_and_cost, correction } = &**charge;
                 let limit = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant),
+                    LimitSource::Constant(constant) => self.constant(constant, correction.as_ref()),
                     LimitSource::Arguments(limit) => {
                         let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
                         registered(rt, &tokens, limit, limit.name.is_none())
@@ -104,10 +211,10 @@ impl Expansion<'_> {
                 };
                 let key = self.key(key_and_cost.key.as_ref());
                 let cost = cost(key_and_cost.cost.as_ref());
-                let check = self.check_function("check");
+                let check = self.check_function(function);
                 quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key, #cost))
             }
-            Charges::Several(group) => self.check_group(group),
+            Charges::Several(group) => self.check_group(group, function),
         }
     }
 
@@ -117,15 +224,16 @@ impl Expansion<'_> {
         Ident::new(&format!("{name}{now}"), hygienic())
     }
 
-    fn check_group(&self, group: &ChargeGroup) -> TokenStream {
+    fn check_group(&self, group: &ChargeGroup, function: &str) -> TokenStream {
         let rt = &self.rt;
-        let ChargeGroup { name, charges, shared } = group;
+        let ChargeGroup { name, charges, shared, shared_correction } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
         let parts =
-            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost }, number)| {
+            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost, correction }, number)| {
+                let correction = correction.as_ref().or(shared_correction.as_ref());
                 let limit = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant),
+                    LimitSource::Constant(constant) => self.constant(constant, correction),
                     LimitSource::Arguments(limit) => {
                         let number = format!("#{number}");
                         let own_name = limit.name.as_ref().map_or_else(
@@ -146,7 +254,7 @@ impl Expansion<'_> {
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
-        let check_all = self.check_function("check_all");
+        let check_all = self.check_function(&format!("{function}_all"));
         let check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
@@ -165,7 +273,7 @@ impl Expansion<'_> {
     fn agreement(&self, charges: &[Charge]) -> Option<TokenStream> {
         let rt = &self.rt;
         let limits = charges.iter().map(|charge| match &charge.limit {
-            LimitSource::Constant(constant) => Ok(self.constant(constant)),
+            LimitSource::Constant(constant) => Ok(self.constant(constant, None)),
             LimitSource::Arguments(limit) => Err(limit),
         });
         let limits: Vec<_> = limits.collect();
@@ -242,9 +350,17 @@ impl Expansion<'_> {
     }
 
     /// The limit of a constant, with the policy of the attribute.
-    fn constant(&self, LimitConstant { path }: &LimitConstant) -> TokenStream {
+    fn constant(
+        &self,
+        LimitConstant { path }: &LimitConstant,
+        correction: Option<&Correction>,
+    ) -> TokenStream {
         let rt = &self.rt;
-        let limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
+        let mut limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
+        if correction.is_some() {
+            let unleased = quote_spanned!(hygienic()=> #rt::__private::unleased(#limit));
+            limit = spanned_at(path, unleased);
+        }
         let limit = self.with_policy(limit);
         quote_spanned!(hygienic()=> const { &#limit })
     }
@@ -313,6 +429,20 @@ impl Limit {
             _ => call,
         }
     }
+}
+
+/// The name of a parameter that has none.
+fn unnamed(index: usize) -> Ident {
+    Ident::new(&format!("_parameter_{index}"), hygienic())
+}
+
+/// Whether a type contains `impl Trait`, which cannot be written in a body.
+fn hides_a_type(ty: TokenStream) -> bool {
+    ty.into_iter().any(|tree| match tree {
+        TokenTree::Ident(word) => word == "impl",
+        TokenTree::Group(group) => hides_a_type(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 /// The key of a format string. It borrows the values.

@@ -101,6 +101,23 @@ impl Function {
         matches!(self.output().map(unwrap_parens), Some(Type::ImplTrait(_)))
     }
 
+    /// The names of all parameters, in their order, and the index of each. A `_` has no name.
+    pub(crate) fn parameters(&self) -> Vec<(usize, Option<Ident>)> {
+        let mut found = Vec::new();
+        for (index, input) in self.sig.inputs.iter().enumerate() {
+            let mut names = Vec::new();
+            match input {
+                FnArg::Receiver(receiver) => names.push(Ident::from(receiver.self_token)),
+                FnArg::Typed(typed) if matches!(*typed.pat, Pat::Wild(_)) => {
+                    found.push((index, None));
+                }
+                FnArg::Typed(typed) => collect_bindings(&typed.pat, &mut names),
+            }
+            found.extend(names.into_iter().map(|name| (index, Some(name))));
+        }
+        found
+    }
+
     /// The names of all values that the signature binds.
     pub(crate) fn bindings(&self) -> Vec<Ident> {
         let mut found = Vec::new();

@@ -5,6 +5,7 @@ use syn::{Expr, Lit, LitStr, Path, parse_quote};
 
 use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
+use crate::correction::Correction;
 use crate::diagnostics::{ReportedError, written};
 use crate::function::Function;
 use crate::key::Key;
@@ -35,11 +36,15 @@ pub(crate) struct ChargeGroup {
     pub(crate) charges: Vec<Charge>,
     /// The key and the cost for the limits that do not have their own.
     pub(crate) shared: KeyAndCost,
+    /// The correction of the charges that do not have their own.
+    pub(crate) shared_correction: Option<Correction>,
 }
 
 pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
     pub(crate) key_and_cost: KeyAndCost,
+    /// How the charge is corrected once the call has ended.
+    pub(crate) correction: Option<Correction>,
 }
 
 pub(crate) struct KeyAndCost {
@@ -72,6 +77,19 @@ impl Guard {
     }
 }
 
+impl Charges {
+    /// The corrections of the charges, in their order.
+    pub(crate) fn corrections(&self) -> Vec<Option<&Correction>> {
+        match self {
+            Self::One(charge) => vec![charge.correction.as_ref()],
+            Self::Several(group) => {
+                let own = group.charges.iter().map(|charge| charge.correction.as_ref());
+                own.map(|own| own.or(group.shared_correction.as_ref())).collect()
+            }
+        }
+    }
+}
+
 impl ChargeGroup {
     fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
         let placed = check_places(args);
@@ -85,11 +103,13 @@ impl ChargeGroup {
             .filter_map(|charge| charge.limit.capacity())
             .min_by_key(|(capacity, _)| *capacity);
         let shared = KeyAndCost::validate(args, function, capacity);
+        let shared_correction = Correction::validate(args, function);
         placed?;
         Ok(Self {
             name: name?,
             charges: charges.into_iter().collect::<Result<_, _>>()?,
             shared: shared?,
+            shared_correction: shared_correction?,
         })
     }
 }
@@ -135,7 +155,8 @@ impl Charge {
         let limit = LimitSource::validate(args);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
-        Ok(Self { limit: limit?, key_and_cost: key_and_cost? })
+        let correction = Correction::validate(args, function);
+        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, correction: correction? })
     }
 }
 

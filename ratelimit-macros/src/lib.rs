@@ -13,6 +13,7 @@ mod argument;
 mod boxed;
 #[cfg(test)]
 mod completeness;
+mod correction;
 mod diagnostics;
 mod duration;
 mod expand;
@@ -70,6 +71,9 @@ mod words;
 /// | [`wait`](#wait) | like `period` | the longest time that a call waits before it is rejected | calls do not wait |
 /// | [`lease`](#lease) | like `threshold` | the number of units that a process charges in advance | 0 |
 /// | [`on_limited`](#on_limited) | a function, or a closure | makes the return value of a rejected call | the rejection is converted to the return type |
+/// | [`settle`](#settle) | a function, or a closure | reads the units that the call has used from its return value | a call has used its `cost` |
+/// | [`count_if`](#count_if) | a function, or a closure | decides by the return value whether the call counts | every admitted call counts |
+/// | [`permit`](#permit) | the name of a variable | the permit with which the body settles the charge | the charge stays |
 /// | [`crate`](#crate) | a path | where the runtime is re-exported | `::ratelimit_runtime` |
 ///
 /// A wrong argument is a compile error at that argument. All errors of one attribute are reported
@@ -284,10 +288,10 @@ mod words;
 /// Redis; `RateLimiter::check_all` documents the exception in a cluster. The rejection is that of
 /// the limit with the longest wait.
 ///
-/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name` and `limit`.
-/// A `key` and a `cost` beside the groups apply to the groups that do not set their own, and are evaluated
-/// once. All other arguments belong beside the groups and apply to all of them, except `lease`,
-/// which works with a single limit only.
+/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`, `limit`, `settle`, `count_if`
+/// and `permit`. A `key` and a `cost` beside the groups apply to the groups that do not set their own, and are
+/// evaluated once. A `count_if` beside the groups applies to the groups without a correction of their own. All other
+/// arguments belong beside the groups and apply to all of them, except `lease`, which works with a single limit only.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -452,6 +456,84 @@ mod words;
 /// async fn no_error(name: &str) -> String {
 ///     format!("hi {name}")
 /// }
+/// ```
+///
+/// ## `settle`
+///
+/// Corrects the charge once the call has ended. A call is charged its [`cost`](#cost) before it runs: an estimate.
+/// `settle` takes a reference to the return value, and returns the units that the call has really used, as a `u32`.
+/// What was not used is given back. What was used beyond the estimate is charged, also above the limit: then no call is
+/// admitted until this debt has left the window, or drained. `Permit` documents it exactly.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// struct Answer {
+///     text: String,
+///     tokens: u32,
+/// }
+///
+/// #[rate_limit(
+///     period = "1m", threshold = 100_000, key = team,
+///     cost = prompt.len() as u32 / 3 + 500,
+///     settle = |result| result.as_ref().map_or(0, |answer| answer.tokens),
+/// )]
+/// async fn complete(team: &str, prompt: &str) -> Result<Answer, Rejection> {
+///     Ok(Answer { text: format!("{prompt} …"), tokens: 7 })
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(complete("acme", "Once upon a time").await.is_ok());
+/// # }
+/// ```
+///
+/// A call that panics, or whose future is dropped, keeps its charge. The result is not awaited, and on Redis, the
+/// charge is corrected in the background: it delays no response. `settle` sees the return value only. An argument that
+/// the body has moved is gone then: return what `settle` needs, or use [`permit`](#permit). `settle`, `count_if` and
+/// `permit` exclude each other, and `lease`. With `-> impl Trait`, use `permit`.
+///
+/// ## `count_if`
+///
+/// Keeps the charge of a call only if it counts. It takes a reference to the return value, and returns a `bool`. A call
+/// that does not count gives its units back when it ends. Until then they are charged: however many calls run
+/// at the same time, no more of them can count than the limit admits.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// # #[derive(Debug)]
+/// # enum LoginError { WrongPassword, Busy(Rejection) }
+/// # impl From<Rejection> for LoginError {
+/// #     fn from(rejection: Rejection) -> Self { Self::Busy(rejection) }
+/// # }
+/// /// Five wrong passwords in fifteen minutes; logins that succeed are free.
+/// #[rate_limit(period = "15m", threshold = 5, key = user, count_if = Result::is_err)]
+/// async fn log_in(user: &str, password: &str) -> Result<(), LoginError> {
+///     if password == "secret" { Ok(()) } else { Err(LoginError::WrongPassword) }
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// for _ in 0..100 {
+///     log_in("ann", "secret").await.unwrap();
+/// }
+/// # }
+/// ```
+///
+/// ## `permit`
+///
+/// The name of a variable of the body: a `Permit`, with which the body settles the charge itself. Use it for a call
+/// whose cost is known before it ends, such as a stream, and pass the permit on to whatever ends last.
+///
+/// ```
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// #[rate_limit(period = "1m", threshold = 1_000_000, key = team, cost = 10_000, permit = bytes)]
+/// async fn download(team: &str) -> Result<Vec<u8>, Rejection> {
+///     let file = vec![0; 1_200];
+///     bytes.settle(file.len() as u32);
+///     Ok(file)
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(download("acme").await.is_ok());
+/// # }
 /// ```
 ///
 /// ## `crate`

@@ -36,6 +36,8 @@ macro_rules! functions {
 functions! {
     plain;
     limited #[rate_limit(period = "1h", threshold = 1, key = DropRecorder("key").touch())];
+    settled #[rate_limit(period = "1h", threshold = 1, key = DropRecorder("key").touch(), count_if = Result::is_ok)];
+    by_hand #[rate_limit(period = "1h", threshold = 1, key = DropRecorder("key").touch(), permit = _permit)];
 }
 
 fn dropped() -> Vec<&'static str> {
@@ -49,15 +51,20 @@ async fn run() {
     let expected = dropped();
     assert_eq!(expected.len(), 5);
 
-    let (a, b, c) = arguments();
-    limited(a, b, c).await.unwrap();
-    let mut actual = dropped();
-    assert_eq!(actual.remove(0), "key");
-    assert_eq!(actual, expected);
+    macro_rules! compare {
+        ($($function:ident)*) => {$(
+            let (a, b, c) = arguments();
+            $function(a, b, c).await.unwrap();
+            let mut actual = dropped();
+            assert_eq!(actual.remove(0), "key");
+            assert_eq!(actual, expected, stringify!($function));
 
-    let (a, b, c) = arguments();
-    assert!(limited(a, b, c).await.is_err());
-    assert_eq!(dropped(), ["key", "third", "second", "first"]);
+            let (a, b, c) = arguments();
+            assert!($function(a, b, c).await.is_err());
+            assert_eq!(dropped(), ["key", "third", "second", "first"]);
+        )*};
+    }
+    compare!(limited settled by_hand);
 }
 
 #[tokio::test]

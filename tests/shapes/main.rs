@@ -13,6 +13,7 @@
 mod algorithms;
 mod async_trait;
 mod constants;
+mod corrections;
 mod cost;
 mod crate_path;
 mod drop_order;

@@ -354,7 +354,9 @@ fn nobody_waits_for_settlements() {
     });
     let before = server.script_calls();
     let start = Instant::now();
-    permits.into_iter().for_each(|permit| permit.settle(1));
+    for permit in permits {
+        permit.settle(1);
+    }
     assert!(start.elapsed() < ROUND_TRIP, "{:?}", start.elapsed());
     runtime().block_on(async {
         limiter.shutdown().await.expect("all settled");
@@ -395,7 +397,9 @@ async fn only_estimates_that_fit_start() {
             let permits: Vec<_> =
                 calls.join_all().await.into_iter().filter_map(Result::ok).collect();
             assert_eq!(permits.len(), 10, "{limit:?}");
-            permits.into_iter().for_each(|permit| permit.settle(100));
+            for permit in permits {
+                permit.settle(100);
+            }
             assert_eq!(remaining(limiter, &limit).await, 9_000, "{limit:?}");
         }
     }

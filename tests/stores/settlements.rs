@@ -1,4 +1,5 @@
-//! Random traces of charges that are settled: the reference model, the embedded store and Redis make the same decisions.
+//! Random traces of charges that are settled: the reference model, the embedded store and Redis make the same
+//! decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::future::conclude;
 use super::permit::PermitCharge;
@@ -152,6 +152,15 @@ impl AcquiredCall {
     }
 }
 
+impl<T: Unpin> AcquireStage<T> {
+    fn now(mut self, label: impl FnOnce() -> LimitLabel) -> Result<T, Rejection> {
+        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(Rejection::unavailable_by(&label(), StoreError::NotLocal)),
+        }
+    }
+}
+
 impl<T: Unpin> Future for AcquireStage<T> {
     type Output = Result<T, Rejection>;
 
@@ -170,6 +179,11 @@ impl Acquire {
             check.await.map(|decision| Permit::new(decision, None))
         })))
     }
+
+    /// Returns the result of a call that this process decides.
+    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<Permit, Rejection> {
+        self.0.now(label)
+    }
 }
 
 impl AcquireAll {
@@ -179,6 +193,11 @@ impl AcquireAll {
             let decision = check.await?;
             Ok((0..parts).map(|_| Permit::new(decision, None)).collect())
         })))
+    }
+
+    /// Returns the result of a call that this process decides.
+    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<Vec<Permit>, Rejection> {
+        self.0.now(label)
     }
 }
 

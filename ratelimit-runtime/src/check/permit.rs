@@ -12,8 +12,8 @@ use crate::store::Charge;
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
 /// A call is charged its cost before it runs: an estimate. [`settle`](Self::settle) replaces the estimate by the units
-/// that the call has used. A permit that is dropped keeps the charge: the call of a process that dies, or of a task that
-/// is cancelled, counts as estimated.
+/// that the call has used. A permit that is dropped keeps the charge: the call of a process that dies, or of a task
+/// that is cancelled, counts as estimated.
 ///
 /// - **Less than estimated:** the difference is given back to the charge of this call. The limit then admits as much
 ///   as if the call had been charged what it used, and never more. For the two buckets, it may admit a little less, if

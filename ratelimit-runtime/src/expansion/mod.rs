@@ -4,12 +4,15 @@
 
 mod site;
 
+use std::array;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use ratelimit_macros::format_key;
 
 pub use self::site::Site;
-use crate::check::{Check, Part, Pass};
+use crate::check::{Acquire, AcquireAll, Check, Part, Pass, Permit};
 pub use crate::key::{Format, Key, Piece};
 use crate::key::{KeyWriter, OwnedKey};
 use crate::limit::{Algorithm, Limit, LimitLabel};
@@ -73,6 +76,102 @@ pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
     )
 }
 
+/// Starts the check of a call whose charge is corrected.
+pub fn acquire(limit: &'static Limit, key: impl Key, cost: u32) -> OnePermit {
+    OnePermit(limiter::with_current(
+        |limiter| limiter.acquire(limit, key, cost),
+        |error| Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error))),
+    ))
+}
+
+/// Checks a call of a function that is not async, whose charge is corrected.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn acquire_now(
+    limit: &'static Limit,
+    key: impl Key,
+    cost: u32,
+) -> Result<[Permit; 1], Rejection> {
+    let limit = limit.clone().without_wait();
+    let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
+    let acquire = |limiter: &RateLimiter| limiter.acquire(&limit, &key, cost);
+    limiter::with_current(acquire, |error| Acquire::uncharged(undecided(error)))
+        .now(|| limit.label())
+        .map(|permit| [permit])
+}
+
+/// Starts the check of a call against several limits, whose charges are corrected.
+pub fn acquire_all<const N: usize>(parts: &[UnsyncPart<'_>; N]) -> SeveralPermits<N> {
+    SeveralPermits(limiter::with_current(
+        |limiter| limiter.checker().acquire_all(parts),
+        |error| {
+            let error = StoreError::Configuration(error);
+            AcquireAll::uncharged(Check::undecided(parts[0].limit, error), N)
+        },
+    ))
+}
+
+/// Checks a call of a function that is not async against several limits, whose charges are corrected.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn acquire_all_now<const N: usize>(
+    parts: &[UnsyncPart<'_>; N],
+) -> Result<[Permit; N], Rejection> {
+    let limits = parts.each_ref().map(|part| part.limit.clone().without_wait());
+    let unwaited: [_; N] = array::from_fn(|index| {
+        UnsyncPart::unsync(&limits[index], parts[index].key, parts[index].cost)
+    });
+    acquire_all(&unwaited).0.now(|| parts[0].limit.label()).map(several)
+}
+
+fn several<const N: usize>(permits: Vec<Permit>) -> [Permit; N] {
+    permits.try_into().unwrap_or_else(|_| unreachable!("each part has a permit"))
+}
+
+/// The future of [`acquire`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct OnePermit(Acquire);
+
+/// The future of [`acquire_all`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct SeveralPermits<const N: usize>(AcquireAll);
+
+impl Future for OnePermit {
+    type Output = Result<[Permit; 1], Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_ok(|permit| [permit])
+    }
+}
+
+impl<const N: usize> Future for SeveralPermits<N> {
+    type Output = Result<[Permit; N], Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_ok(several)
+    }
+}
+
+/// Corrects a charge to the units that the call has used, which `used` reads from its return value.
+pub fn settle<T: ?Sized>(permit: Permit, output: &T, used: impl FnOnce(&T) -> u32) {
+    permit.settle(used(output));
+}
+
+/// Gives a charge back unless `counts` says that the call counts, by its return value.
+pub fn count_if<T: ?Sized>(permit: Permit, output: &T, counts: impl FnOnce(&T) -> bool) {
+    if counts(output) {
+        permit.keep();
+    } else {
+        permit.refund();
+    }
+}
+
 /// Returns a copy of a key, which borrows nothing.
 #[must_use]
 pub fn owned_key(key: &dyn Key) -> OwnedKey {
@@ -122,6 +221,22 @@ pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -
 /// Returns the limit of a constant. A constant of another type is an error at its path.
 #[must_use]
 pub const fn limit(limit: Limit) -> Limit {
+    limit
+}
+
+/// Returns a limit whose charges can be corrected. A limit that leases is an error at its path.
+///
+/// # Panics
+///
+/// If the limit leases.
+#[must_use]
+#[track_caller]
+pub const fn unleased(limit: Limit) -> Limit {
+    assert!(
+        limit.lease_units() == 0,
+        "this limit has a `lease`: units that are leased in advance belong to no call, so their charges cannot \
+         be corrected"
+    );
     limit
 }
 

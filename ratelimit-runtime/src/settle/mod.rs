@@ -1,8 +1,8 @@
 //! Settlements: charges that are corrected once the real cost of their calls is known.
 //!
-//! A charge is settled where it was charged. In this process, that happens at once. For Redis, the background thread sends
-//! settlements in batches, so no caller waits for them. Each is sent once at most: a settlement that fails, or finds the
-//! queue full, leaves the charge as it is.
+//! A charge is settled where it was charged. In this process, that happens at once. For Redis, the background thread
+//! sends settlements in batches, so no caller waits for them. Each is sent once at most: a settlement that fails, or
+//! finds the queue full, leaves the charge as it is.
 
 use std::collections::VecDeque;
 use std::mem;

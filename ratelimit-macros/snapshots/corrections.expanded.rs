@@ -1,0 +1,198 @@
+async fn complete(
+    team: &str,
+    estimate: u32,
+    _parameter_2: Prompt,
+) -> Result<Answer, Rejection> {
+    let [permit_0] = {
+        let pending = ::ratelimit_runtime::__private::acquire(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "complete"),
+                    100_000,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &team,
+            estimate,
+        );
+        match pending.await {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let output: Result<Answer, Rejection> = async move {
+        let _ = &_parameter_2;
+        let _ = &estimate;
+        let _ = &team;
+        { ask(team).await }
+    }
+        .await;
+    ::ratelimit_runtime::__private::settle(permit_0, &output, |result| used(result));
+    output
+}
+async fn stream() -> Result<Stream, Rejection> {
+    let [permit_0] = {
+        let pending = ::ratelimit_runtime::__private::acquire(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "stream"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
+        );
+        match pending.await {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let tokens = permit_0;
+    { Ok(open(tokens)) }
+}
+fn several(team: &str) -> Answer {
+    let [permit_0, permit_1, permit_2] = {
+        let pending = {
+            const {
+                ::ratelimit_runtime::__private::decided_together(
+                    &[
+                        const {
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::__private::limit(REQUESTS),
+                                ::ratelimit_runtime::Scope::Process,
+                            )
+                        },
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                "limit",
+                                100_000,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        ),
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                "limit",
+                                5,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        ),
+                    ],
+                )
+            };
+            match (&team, 1_u32) {
+                (key, cost) => {
+                    let _ = (&key, cost);
+                    ::ratelimit_runtime::__private::acquire_all_now(
+                        &[
+                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                                const {
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::__private::unleased(
+                                            ::ratelimit_runtime::__private::limit(REQUESTS),
+                                        ),
+                                        ::ratelimit_runtime::Scope::Process,
+                                    )
+                                },
+                                &key,
+                                cost,
+                            ),
+                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                                match const {
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            ::core::concat!(
+                                                ::core::concat!(::core::module_path!(), "::", "several"),
+                                                "#2"
+                                            ),
+                                            100_000,
+                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                        ),
+                                        ::ratelimit_runtime::Scope::Process,
+                                    )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
+                                &key,
+                                10,
+                            ),
+                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                                match const {
+                                    &::ratelimit_runtime::Limit::scope(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            ::core::concat!(
+                                                ::core::concat!(::core::module_path!(), "::", "several"),
+                                                "#3"
+                                            ),
+                                            5,
+                                            ::ratelimit_runtime::__private::micros(60000000u64),
+                                        ),
+                                        ::ratelimit_runtime::Scope::Process,
+                                    )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
+                                &key,
+                                cost,
+                            ),
+                        ],
+                    )
+                }
+            }
+        };
+        match pending {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let output: Answer = (move || {
+        let _ = &team;
+        { ask(team) }
+    })();
+    ::ratelimit_runtime::__private::count_if(permit_0, &output, Answer::is_wrong);
+    ::ratelimit_runtime::__private::settle(permit_1, &output, Answer::tokens);
+    ::ratelimit_runtime::__private::count_if(permit_2, &output, Answer::is_wrong);
+    output
+}

@@ -1,0 +1,21 @@
+#[rate_limit(period = 60, threshold = 100_000, key = team, cost = estimate, settle = |result| used(result))]
+async fn complete(team: &str, estimate: u32, _: Prompt) -> Result<Answer, Rejection> {
+    ask(team).await
+}
+
+#[rate_limit(period = 60, threshold = 100, permit = tokens)]
+async fn stream() -> Result<Stream, Rejection> {
+    Ok(open(tokens))
+}
+
+#[rate_limit(
+    limit(limit = REQUESTS),
+    limit(period = 60, threshold = 100_000, cost = 10, settle = Answer::tokens),
+    limit(period = 60, threshold = 5),
+    key = team,
+    count_if = Answer::is_wrong,
+    scope = "process"
+)]
+fn several(team: &str) -> Answer {
+    ask(team)
+}

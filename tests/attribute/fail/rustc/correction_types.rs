@@ -1,0 +1,29 @@
+//! Functions of the return value that have another type, and arguments that the body has moved.
+
+use ratelimit_runtime::{Rejection, rate_limit};
+
+#[rate_limit(period = 1, threshold = 10, settle = |result: &u32| *result)]
+async fn another_argument() -> Result<u32, Rejection> {
+    Ok(1)
+}
+
+#[rate_limit(period = 1, threshold = 10, settle = |result| result.is_ok())]
+async fn another_result() -> Result<u32, Rejection> {
+    Ok(1)
+}
+
+#[rate_limit(period = 1, threshold = 10, count_if = Result::ok)]
+async fn another_function() -> Result<u32, Rejection> {
+    Ok(1)
+}
+
+#[rate_limit(period = 1, threshold = 10, settle = |_| prompt.text.len() as u32)]
+async fn moved(prompt: Prompt) -> Result<String, Rejection> {
+    Ok(prompt.text)
+}
+
+struct Prompt {
+    text: String,
+}
+
+fn main() {}
