@@ -1,6 +1,5 @@
 //! Failed logins, limited by user and by address together: 5 per user in 15 minutes from any address, and 20
-//! per address in a minute for any user. A successful login gives its units back, so that only failures
-//! count.
+//! per address in a minute for any user. With `count_if`, a login that succeeds gives its units back.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example login
@@ -25,11 +24,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::extract::{Form, State};
+use axum::extract::Form;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use ratelimit_runtime::web::Client;
-use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection};
+use ratelimit_runtime::{Limit, Rejection, rate_limit};
 use tokio::net::TcpListener;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -44,26 +44,34 @@ struct Login {
     password: String,
 }
 
-async fn login(
-    client: Client,
-    State(limiter): State<RateLimiter>,
-    Form(login): Form<Login>,
-) -> Result<(StatusCode, String), Rejection> {
-    // Charges before it checks the password: concurrent guesses cannot pass the limit either.
-    let parts = [Part::new(&BY_USER, &login.user, 1), Part::new(&BY_ADDRESS, &client, 1)];
-    limiter.check_all(&parts).await?;
-    if !is_right(&login) {
-        return Ok((StatusCode::UNAUTHORIZED, "wrong user or password\n".to_owned()));
+enum LoginError {
+    Wrong,
+    TooMany(Rejection),
+}
+
+impl From<Rejection> for LoginError {
+    fn from(rejection: Rejection) -> Self {
+        Self::TooMany(rejection)
     }
-    let given_back = [
-        limiter.refund(&BY_USER, &login.user, 1).await,
-        limiter.refund(&BY_ADDRESS, client, 1).await,
-    ];
-    for error in given_back.into_iter().filter_map(Result::err) {
-        // This login stays counted as a failure. That is no reason to reject it.
-        tracing::warn!(%error, "cannot give back the units of a login");
+}
+
+impl IntoResponse for LoginError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Wrong => (StatusCode::UNAUTHORIZED, "wrong user or password\n").into_response(),
+            Self::TooMany(rejection) => rejection.into_response(),
+        }
     }
-    Ok((StatusCode::OK, format!("hi {}\n", login.user)))
+}
+
+/// A login is charged before the password is checked: concurrent guesses cannot pass the limit either.
+#[rate_limit(
+    limit(limit = BY_USER, key = login.user),
+    limit(limit = BY_ADDRESS, key = client),
+    count_if = Result::is_err
+)]
+async fn log_in(client: Client, Form(login): Form<Login>) -> Result<String, LoginError> {
+    if is_right(&login) { Ok(format!("hi {}\n", login.user)) } else { Err(LoginError::Wrong) }
 }
 
 /// Stands for a database with password hashes.
@@ -78,10 +86,10 @@ async fn main() -> anyhow::Result<()> {
         Targets::new().with_default(Level::INFO).with_target("ratelimit_runtime", Level::DEBUG);
     tracing_subscriber::registry().with(tracing_subscriber::fmt::layer()).with(shown).init();
     // Reads RATELIMIT_REDIS_URL now: a wrong URL ends the program, and does not fail the first request.
-    let limiter = ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
+    ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
 
     // Behind proxies, add `.layer(axum::Extension(Clients::behind_proxies([..])?))`.
-    let router = Router::new().route("/login", post(login)).with_state(limiter);
+    let router = Router::new().route("/login", post(log_in));
     let address = address()?;
     let listener = TcpListener::bind(&address)
         .await

@@ -1,5 +1,6 @@
 //! A fleet: for each algorithm, four processes with 64 tasks each call one key on one Redis. Together they admit
-//! exactly the threshold. With leases, the admitted and the returned units add up to it.
+//! exactly the threshold. With leases, the admitted and the returned units add up to it. With permits, exactly what the
+//! calls have used is charged, or up to the estimates of processes that are killed.
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the fleet.
 
@@ -15,13 +16,19 @@ const TASKS: usize = 64;
 const CALLS: usize = 10;
 const THRESHOLD: u32 = 1_000;
 const LEASE: u32 = 50;
+const ESTIMATE: u32 = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
-        [process, url, algorithm, leases] if process == "process" => {
-            member(url, &limit(algorithm, leases == "leased"));
-        }
+        [process, url, algorithm, mode] if process == "process" => match &**mode {
+            "settled" => println!("{}", settle(url, &limit(algorithm, false), false)),
+            "killed" => {
+                println!("{}", settle(url, &limit(algorithm, false), true));
+                std::process::abort();
+            }
+            leases => member(url, &limit(algorithm, leases == "leased")),
+        },
         // `cargo test -- <filter>` passes a filter for other tests.
         _ => test(),
     }
@@ -30,7 +37,7 @@ fn main() {
 fn test() {
     let server = Server::start();
     let program = std::env::current_exe().expect("this program has a path");
-    println!("\nrunning {} tests", 2 * ALGORITHMS.len());
+    println!("\nrunning {} tests", 3 * ALGORITHMS.len());
     let runs = ALGORITHMS
         .into_iter()
         .flat_map(|algorithm| [(algorithm, "unleased"), (algorithm, "leased")]);
@@ -71,7 +78,82 @@ fn test() {
         redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
         println!("test fleet::{algorithm}_{leases} ... ok, by process: {admitted:?}");
     }
-    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 2 * ALGORITHMS.len());
+    for algorithm in ALGORITHMS {
+        settled_by_all(&server, algorithm);
+        println!("test fleet::{algorithm}_settled ... ok");
+    }
+    println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 3 * ALGORITHMS.len());
+}
+
+/// Half of the processes are killed before they have settled all of their calls.
+fn settled_by_all(server: &Server, algorithm: Algorithm) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let modes = ["settled", "killed", "settled", "killed"];
+    let start = |mode| {
+        let arguments = ["process", &server.url, algorithm.as_str(), mode];
+        Command::new(&program).args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
+    };
+    let processes = modes.map(start);
+    let [mut settled, mut killed] = [0, 0];
+    for (process, mode) in processes.into_iter().zip(modes) {
+        let output = process.wait_with_output().expect("its output");
+        assert_eq!(output.status.success(), mode == "settled");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let admitted: u32 = text.trim().parse().expect("a count");
+        *(if mode == "settled" { &mut settled } else { &mut killed }) += admitted;
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let limiter = RateLimiter::builder().redis(&server.url).build().expect("valid");
+    let limit = limit(algorithm.as_str(), false);
+    let charged = THRESHOLD
+        - runtime.block_on(limiter.peek(&limit, "one key", 1)).expect("a reply").remaining;
+    // A call has used one unit. A call that was not settled is charged its estimate.
+    let range = settled + killed..=settled + ESTIMATE * killed;
+    assert!(range.contains(&charged), "{algorithm}: {charged} of {range:?}");
+    assert!(settled > THRESHOLD / ESTIMATE, "{algorithm}: {settled} calls");
+    server.assert_all_keys_expire();
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+}
+
+/// Calls from many tasks, and settles each call that is admitted. A process that `dies` forgets some of its permits,
+/// and does not wait for the others. Returns how many calls were admitted.
+fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
+    let limiter = limiter.build().expect("valid");
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS / 4)
+            .map(|task| {
+                let (limiter, limit) = (limiter.clone(), limit.clone());
+                tokio::spawn(async move {
+                    let mut admitted = 0;
+                    for call in 0..CALLS {
+                        match limiter.acquire(&limit, "one key", ESTIMATE).await {
+                            Ok(permit) if dies && (task + call) % 3 == 0 => {
+                                std::mem::forget(permit);
+                                admitted += 1;
+                            }
+                            Ok(permit) => {
+                                permit.settle(1);
+                                admitted += 1;
+                            }
+                            Err(Rejection::Limited { .. }) => {}
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await.expect("no panic");
+        }
+        if !dies {
+            limiter.shutdown().await.expect("all is settled");
+        }
+        sum
+    })
 }
 
 /// Calls from many tasks and prints how many calls were admitted.

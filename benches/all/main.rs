@@ -24,6 +24,7 @@ mod peers;
 mod publish;
 mod redis;
 mod scripts;
+mod settling;
 mod single;
 mod table;
 mod thresholds;
@@ -73,7 +74,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 11] = [
+const PARTS: [(&str, Measure); 12] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -85,6 +86,7 @@ const PARTS: [(&str, Measure); 11] = [
     ("scripts", scripts::measure),
     ("longest", longest::measure),
     ("waiting", waiting::measure),
+    ("settling", settling::measure),
 ];
 
 fn main() {

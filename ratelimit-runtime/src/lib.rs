@@ -116,6 +116,9 @@ pub mod guide {
     #[doc = include_str!("../docs/migrating.md")]
     pub mod migrating {}
 
+    #[doc = include_str!("../docs/metering.md")]
+    pub mod metering {}
+
     #[doc = "[algorithms]: crate::guide::algorithms"]
     #[doc = "[production]: crate::guide::production"]
     #[doc = "[testing]: crate::guide::testing"]
@@ -132,6 +135,7 @@ pub mod guide {
     pub mod production {}
 
     #[cfg(feature = "axum")]
+    #[doc = "[metering]: crate::guide::metering"]
     #[doc = "[plans]: crate::guide::plans"]
     #[doc = "[production]: crate::guide::production"]
     #[doc = "[redis]: crate::guide::redis"]

@@ -67,6 +67,20 @@ fn outbound_client_makes_all_calls_within_the_rate() {
 }
 
 #[test]
+fn llm_budget_admits_what_the_answers_use() {
+    let text = output(example("llm_budget"));
+    let numbers = |line: &str| -> Vec<u32> {
+        line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    let lines: Vec<_> = text.lines().map(numbers).collect();
+    let [calls, seconds, estimated, used] = lines[0][..] else { panic!("{text}") };
+    assert_eq!(estimated, calls * 1_000);
+    assert!(used < estimated / 5, "{text}");
+    // 20 estimates fit into a second.
+    assert!(calls > 2 * 20 * seconds, "{text}");
+}
+
+#[test]
 fn outbound_layer_sends_all_requests_within_the_rate() {
     let text = output(example("outbound_layer"));
     let requests = timed_lines(&text);
