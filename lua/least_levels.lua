@@ -57,14 +57,8 @@ local function least_levels(pack, unpack, state, from)
     while step > 0 and first[step] > number do step = step - 1 end
     if step == 0 then return 0 end
     local given = math.min(units, level[step])
-    local rest = level[step] - given
-    if first[step] < number then
-      table.insert(first, step + 1, number)
-      table.insert(level, step + 1, level[step])
-      step, size = step + 1, size + 1
-    end
     for index = step, size do level[index] = level[index] - given end
-    for index = 1, step - 1 do level[index] = math.min(level[index], rest) end
+    for index = 1, step - 1 do level[index] = math.min(level[index], level[step]) end
     merge()
     return given
   end

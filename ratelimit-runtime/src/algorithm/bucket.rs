@@ -90,8 +90,14 @@ impl State for Bucket {
         // The call may have been charged at an older rate. The rate in force is that of the state, unless it is full.
         let before = self.unpack();
         let in_force = Rate { token: before.token, drain: before.drain };
-        let is_full = before.full_in(clock.max(before.at)) == 0;
-        let terms = &if is_full { terms.clone() } else { terms.with_rate(in_force) };
+        let is_full = || before.full_in(clock.max(before.at)) == 0;
+        let at_old_rate;
+        let terms = if before.has_rate(terms.rate()) || is_full() {
+            terms
+        } else {
+            at_old_rate = terms.with_rate(in_force);
+            &at_old_rate
+        };
         let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
         let Rate { token, drain } = terms.rate();
         let Receipt { birth, place } = settlement.receipt;

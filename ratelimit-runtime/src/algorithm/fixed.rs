@@ -107,10 +107,11 @@ impl Window {
 
     #[inline(always)]
     fn keep(&mut self, WindowAtCall { start, end, count }: WindowAtCall) {
-        *self = match count {
-            0 => Self::default(),
-            // A window after this one keeps the birth: its start tells the two apart.
-            _ => Self { start, end, count, birth: self.birth },
-        };
+        if count == 0 {
+            *self = Self::default();
+            return;
+        }
+        // A window after this one keeps the birth: its start tells the two apart.
+        (self.start, self.end, self.count) = (start, end, count);
     }
 }

@@ -19,11 +19,13 @@ const MAX_STEPS: usize = 16;
 pub(crate) struct LeastLevels {
     /// The number of the last charge.
     last: u64,
-    /// The oldest charges first; the levels rise.
-    steps: Vec<LevelStep>,
+    /// How many of the steps are in use.
+    len: usize,
+    /// The oldest charges first; the levels rise. A new step has room before two become one.
+    steps: [LevelStep; MAX_STEPS + 1],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LevelStep {
     /// The number of the first charge of this step.
     first: u64,
@@ -35,53 +37,70 @@ impl LeastLevels {
     /// Records a charge, after which the bucket has this level. Returns its number.
     pub(crate) fn charge(&mut self, level: u64) -> u64 {
         self.last += 1;
-        self.steps.push(LevelStep { first: self.last, level });
-        self.merge();
+        self.steps[self.len] = LevelStep { first: self.last, level };
+        self.len += 1;
+        self.merge_down(self.len - 1);
+        if self.len > MAX_STEPS {
+            self.merge_least();
+        }
         self.last
     }
 
     /// Forgets all charges: nothing can be given back to them.
     pub(crate) fn forget(&mut self) {
-        self.steps.clear();
+        self.len = 0;
     }
 
     /// Records that the bucket has this level now.
     pub(crate) fn lower(&mut self, level: u64) {
-        for step in &mut self.steps {
-            step.level = step.level.min(level);
+        if let Some(last) = self.steps[..self.len].last_mut()
+            && last.level > level
+        {
+            last.level = level;
+            self.merge_down(self.len - 1);
         }
-        self.merge();
     }
 
     /// Gives back up to `units` of the charge with this number. Returns how many.
     pub(crate) fn give_back(&mut self, number: u64, units: u64) -> u64 {
-        let after = self.steps.partition_point(|step| step.first <= number);
-        let Some(mut index) = after.checked_sub(1) else { return 0 };
-        let LevelStep { first, level } = self.steps[index];
-        let given = units.min(level);
-        if first < number {
-            index += 1;
-            self.steps.insert(index, LevelStep { first: number, level });
-        }
-        for step in &mut self.steps[index..] {
+        // Most calls settle one of the last charges.
+        let step = self.steps[..self.len].iter().rposition(|step| step.first <= number);
+        let Some(step) = step else { return 0 };
+        let given = units.min(self.steps[step].level);
+        for step in &mut self.steps[step..self.len] {
             step.level -= given;
         }
-        for step in &mut self.steps[..index] {
-            step.level = step.level.min(level - given);
-        }
-        self.merge();
+        self.merge_down(step);
         given
     }
 
-    /// Makes one step of steps with the same level, and of the two that differ least while there are too many.
-    fn merge(&mut self) {
-        self.steps.dedup_by_key(|step| step.level);
-        while self.steps.len() > MAX_STEPS {
-            let difference =
-                |index: &usize| self.steps[*index].level - self.steps[*index - 1].level;
-            let Some(least) = (1..self.steps.len()).min_by_key(difference) else { return };
-            self.steps.remove(least);
+    /// Lowers the steps before `index` to its level. Those that then have this level become one.
+    fn merge_down(&mut self, index: usize) {
+        let level = self.steps[index].level;
+        let below = self.steps[..index].iter().rposition(|step| step.level < level);
+        let from = below.map_or(0, |below| below + 1);
+        if from < index {
+            self.steps[from].level = level;
+            self.remove(from + 1, index + 1);
         }
+    }
+
+    /// Makes one step of the two that differ least, at the lower level.
+    fn merge_least(&mut self) {
+        let (mut least, mut difference) = (1, u64::MAX);
+        for (index, pair) in self.steps[..self.len].windows(2).enumerate() {
+            let between = pair[1].level - pair[0].level;
+            if between < difference {
+                (least, difference) = (index + 1, between);
+            }
+        }
+        self.remove(least, least + 1);
+    }
+
+    /// Removes the steps from `from` to `end`: their charges belong to the step before.
+    fn remove(&mut self, from: usize, end: usize) {
+        self.steps.copy_within(end..self.len, from);
+        self.len -= end - from;
     }
 }
 
@@ -154,8 +173,9 @@ mod tests {
                 if charges.len() <= MAX_STEPS {
                     prop_assert_eq!(level, exact);
                 }
-                prop_assert!(levels.steps.len() <= MAX_STEPS);
-                prop_assert!(levels.steps.is_sorted_by(|a, b| a.first < b.first && a.level < b.level));
+                prop_assert!(levels.len <= MAX_STEPS);
+                let steps = &levels.steps[..levels.len];
+                prop_assert!(steps.is_sorted_by(|a, b| a.first < b.first && a.level < b.level));
             }
         }
     }

@@ -131,12 +131,13 @@ impl Counters {
 
     #[inline(always)]
     fn keep(&mut self, period: u64, start: u64, previous: u32, current: u32) {
-        let birth = self.birth;
-        *self = match (previous, current) {
-            (0, 0) => Self::default(),
-            (_, 0) => Self { start, previous, current, expires: start + period, birth },
-            _ => Self { start, previous, current, expires: start + 2 * period, birth },
-        };
+        if previous == 0 && current == 0 {
+            *self = Self::default();
+            return;
+        }
+        let windows = if current == 0 { 1 } else { 2 };
+        (self.start, self.previous, self.current) = (start, previous, current);
+        self.expires = start + windows * period;
     }
 }
 

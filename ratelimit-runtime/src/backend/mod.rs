@@ -17,7 +17,7 @@ use crate::key::{Key, KeyId};
 use crate::limit::{OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::ReportSettings;
-use crate::store::embedded::Embedded;
+use crate::store::embedded::{Embedded, LocalCharge};
 use crate::store::{Charge, Reply, Request, SettledCharge, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
@@ -213,6 +213,12 @@ impl Backend {
         }
     }
 
+    /// Corrects a charge of the embedded store.
+    pub(crate) fn settle_local(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
+        let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
+        self.observe_settlement(key_id, settlement, Some(&outcome), self.local.source());
+    }
+
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
     pub(crate) fn settle_here(
         &self,
@@ -230,7 +236,7 @@ impl Backend {
             }
             None => self.local.settle_one((&**charge).into(), settlement),
         };
-        self.observe_settlement(charge, settlement, &Ok(outcome), source);
+        self.observe_settlement(charge.key_id, settlement, Some(&outcome), source);
         true
     }
 
@@ -243,7 +249,8 @@ impl Backend {
         let results = shared.settle(charges.clone()).await;
         let observe = |(SettledCharge { charge, settlement }, result): (&_, _)| {
             let result: Result<Outcome, StoreError> = result;
-            self.observe_settlement(charge, *settlement, &result, shared.source());
+            let outcome = result.as_ref().ok();
+            self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
             result.map(drop)
         };
         charges.iter().zip(results).map(observe).collect()
@@ -252,15 +259,13 @@ impl Backend {
     /// Observes a charge that was corrected. After a failure, it may have been.
     fn observe_settlement(
         &self,
-        charge: &Charge,
+        key_id: KeyId,
         settlement: Settlement,
-        result: &Result<Outcome, StoreError>,
+        outcome: Option<&Outcome>,
         source: Source,
     ) {
-        let key_id = charge.key_id;
         if settlement.less() > 0 {
-            let end =
-                result.as_ref().ok().map(|outcome| (source, outcome.clock + outcome.reset_us));
+            let end = outcome.map(|outcome| (source, outcome.clock + outcome.reset_us));
             self.give_backs.observe(GivenBack { key_id, end, is_reset: false });
         } else {
             // A debt makes the wait longer.

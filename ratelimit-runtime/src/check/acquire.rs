@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::future::conclude;
-use super::permit::PermitCharge;
+use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::several::SeveralCharges;
 use super::{Check, Checker, Part, Permit};
+use crate::algorithm::{match_algorithm, with_state};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel, Policy};
-use crate::reply::{Decision, Rejection, StoreError};
-use crate::report::Report;
+use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::report::{self, Report, Started};
 use crate::settle::Settlements;
+use crate::store::embedded::LocalCharge;
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
 /// The future of [`RateLimiter::acquire`](crate::RateLimiter::acquire). Resolves to `Result<Permit, Rejection>`.
@@ -40,8 +42,46 @@ struct AcquiredCall {
 }
 
 impl Checker {
-    /// Checks a call against one limit.
-    pub(crate) fn acquire(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Acquire {
+    /// Checks a call against one limit. If this process decides it at once, no request is made, and the permit keeps
+    /// `terms`, those of the limit.
+    #[inline]
+    pub(crate) fn acquire(
+        &self,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        terms: impl FnOnce() -> KeptTerms,
+    ) -> Acquire {
+        if self.backend.is_shared(limit.policy())
+            || limit.max_wait().is_some()
+            || cost > limit.capacity()
+            || limit.lease_units() > 0
+        {
+            return self.acquire_by_request(limit, key, cost);
+        }
+        let (started, key_id) = (Started::now(), self.backend.key_id(limit.terms(), key));
+        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
+        let (outcome, receipt) =
+            with_state!(limit.algorithm(), S => self.backend.local().acquire_as::<S>(charge));
+        let charge = || PermitCharge {
+            settlements: Arc::clone(&self.settlements),
+            made: MadeCharge::Here { key_id, terms: terms() },
+            charged: cost,
+            receipt,
+        };
+        if outcome.allowed && !report::is_observed() {
+            let decision = Decision::new(limit.capacity(), &outcome, Source::Embedded);
+            return Acquire(AcquireStage::Ready(Some(Ok(Permit::new(decision, Some(charge()))))));
+        }
+        let check = self.check_slow(started, limit, key, cost, Some(&outcome));
+        let permit = |decision| Permit::new(decision, outcome.allowed.then(charge));
+        let result = check.now(|| limit.label()).map(permit);
+        Acquire(AcquireStage::Ready(Some(result)))
+    }
+
+    /// Checks a call against one limit, by a request.
+    #[inline(never)]
+    fn acquire_by_request(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Acquire {
         let (policy, report) = (limit.policy(), Report::start());
         if limit.lease_units() > 0 {
             return Acquire::uncharged(Check::failed(report, limit.label(), StoreError::Leased));
@@ -140,9 +180,7 @@ impl AcquiredCall {
                 .map_or(decision, |outcome| Decision::new(labels[index].capacity, outcome, source));
             let charge = receipts.get(index).map(|receipt| PermitCharge {
                 settlements: Arc::clone(&settlements),
-                policy,
-                source,
-                charge: Arc::clone(charge),
+                made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
                 charged: charge.cost,
                 receipt: *receipt,
             });

@@ -16,6 +16,7 @@ pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::future::Pass;
 pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
+pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
 use crate::algorithm::{Op, Outcome, match_algorithm, with_state};
 use crate::backend::Backend;
@@ -116,7 +117,7 @@ impl Checker {
 
     /// Completes the check of a call that the fast path has rejected, or that is observed. Checks all other calls.
     #[inline(never)]
-    fn check_slow(
+    pub(super) fn check_slow(
         &self,
         started: Started,
         limit: &Limit,

@@ -1,10 +1,12 @@
 //! [`Permit`]: the charge of an admitted call, until it is settled.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::algorithm::{Receipt, Settlement};
-use crate::limit::Policy;
+use crate::key::KeyId;
+use crate::limit::{Policy, Terms};
 use crate::reply::{Decision, Source};
 use crate::settle::Settlements;
 use crate::store::Charge;
@@ -40,15 +42,41 @@ pub struct Permit {
 #[derive(Clone)]
 pub(super) struct PermitCharge {
     pub(super) settlements: Arc<Settlements>,
-    pub(super) policy: Policy,
-    pub(super) source: Source,
-    pub(super) charge: Arc<Charge>,
+    pub(super) made: MadeCharge,
     /// The units of this call in the charge.
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
 }
 
+/// Where a charge was made.
+#[derive(Clone)]
+pub(super) enum MadeCharge {
+    /// In the embedded store, without a request. Saves the allocation of a charge (`benches/all -- settling`).
+    Here { key_id: KeyId, terms: KeptTerms },
+    /// By a request, which `source` has executed.
+    ByRequest { charge: Arc<Charge>, policy: Policy, source: Source },
+}
+
+/// The terms of a limit, for as long as a permit lives.
+#[derive(Clone)]
+pub(crate) enum KeptTerms {
+    Static(&'static Terms),
+    Owned(Arc<Terms>),
+}
+
+impl Deref for KeptTerms {
+    type Target = Terms;
+
+    fn deref(&self) -> &Terms {
+        match self {
+            Self::Static(terms) => terms,
+            Self::Owned(terms) => terms,
+        }
+    }
+}
+
 impl Permit {
+    #[inline]
     pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
         Self { decision, charge }
     }
@@ -67,11 +95,20 @@ impl Permit {
 
     /// Replaces the charge by `used`, the units that the call has really used.
     pub fn settle(self, used: u32) {
-        if let Some(PermitCharge { settlements, policy, source, charge, charged, receipt }) =
-            self.charge
-        {
-            let settlement = Settlement { receipt, charged, used };
-            settlements.settle(policy, source, &charge, settlement);
+        let Some(PermitCharge { settlements, made, charged, receipt }) = self.charge else {
+            return;
+        };
+        let settlement = Settlement { receipt, charged, used };
+        if charged == used {
+            return;
+        }
+        match made {
+            MadeCharge::Here { key_id, terms } => {
+                settlements.settle_here(key_id, &terms, settlement);
+            }
+            MadeCharge::ByRequest { charge, policy, source } => {
+                settlements.settle(policy, source, &charge, settlement);
+            }
         }
     }
 

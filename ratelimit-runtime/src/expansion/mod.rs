@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use ratelimit_macros::format_key;
 
 pub use self::site::Site;
-use crate::check::{Acquire, AcquireAll, Check, Part, Pass, Permit};
+use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit};
 pub use crate::key::{Format, Key, Piece};
 use crate::key::{KeyWriter, OwnedKey};
 use crate::limit::{Algorithm, Limit, LimitLabel};
@@ -79,7 +79,10 @@ pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
 /// Starts the check of a call whose charge is corrected.
 pub fn acquire(limit: &'static Limit, key: impl Key, cost: u32) -> OnePermit {
     OnePermit(limiter::with_current(
-        |limiter| limiter.acquire(limit, key, cost),
+        |limiter| {
+            let terms = || KeptTerms::Static(limit.terms());
+            limiter.checker().acquire(limit, &key, cost, terms)
+        },
         |error| Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error))),
     ))
 }

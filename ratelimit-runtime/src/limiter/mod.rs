@@ -14,7 +14,7 @@ pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 use crate::algorithm::Op;
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, Check, Checker, Part, TryCheck};
+use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -232,7 +232,8 @@ impl RateLimiter {
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Rejection::Unavailable`] with
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
-        self.checker.acquire(limit, &key, cost)
+        let terms = || KeptTerms::Owned(Arc::new(limit.terms().clone()));
+        self.checker.acquire(limit, &key, cost, terms)
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::algorithm::Settlement;
 use crate::backend::Backend;
-use crate::limit::Policy;
+use crate::key::KeyId;
+use crate::limit::{Policy, Terms};
 use crate::reply::Source;
 use crate::report;
 use crate::store::{Charge, SettledCharge};
@@ -45,6 +46,12 @@ impl Settlements {
         Arc::new(Self { backend, queue: Mutex::default() })
     }
 
+    /// Settles a charge of the embedded store.
+    pub(crate) fn settle_here(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
+        self.backend.settle_local(key_id, terms, settlement);
+        report::settled(terms.name(), settlement.more());
+    }
+
     /// Settles a charge that `source` has made.
     pub(crate) fn settle(
         self: &Arc<Self>,
@@ -53,9 +60,6 @@ impl Settlements {
         charge: &Arc<Charge>,
         settlement: Settlement,
     ) {
-        if settlement.charged == settlement.used {
-            return;
-        }
         if self.backend.settle_here(policy, source, charge, settlement) {
             return report::settled(charge.terms.name(), settlement.more());
         }

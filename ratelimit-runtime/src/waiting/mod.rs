@@ -11,7 +11,7 @@ mod line;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ use crate::store::{Charge, OneOrMany, Reply, Request};
 pub(crate) struct Waiting {
     backend: Arc<Backend>,
     lines: Mutex<Lines>,
+    /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
+    /// waits (`benches/all -- settling`).
+    has_lines: Arc<AtomicBool>,
     /// Notified when a line of Redis has nothing left to do.
     rested: Notify,
     /// Why units could not be given back.
@@ -66,12 +69,16 @@ impl Waiting {
         let waiting = Arc::new(Self {
             backend,
             lines: Mutex::default(),
+            has_lines: Arc::default(),
             rested: Notify::new(),
             lost: Mutex::default(),
         });
-        let weak = Arc::downgrade(&waiting);
+        let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
         waiting.backend.on_give_back(move |given_back| {
-            if let Some(waiting) = weak.upgrade() {
+            // A line is added before its first request. So a line that is not seen here finds the units in the store.
+            if has_lines.load(Ordering::Relaxed)
+                && let Some(waiting) = weak.upgrade()
+            {
                 waiting.observe(given_back);
             }
         });
@@ -172,6 +179,7 @@ impl Waiting {
         let mut known = known.filter(|known| lock(&known.line).is_of(charges, is_shared));
         let line = known.next().cloned().unwrap_or_else(|| {
             let line = self.new_line(policy, charges, is_shared);
+            self.has_lines.store(true, Ordering::Relaxed);
             for charge in charges.iter() {
                 lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
             }
@@ -224,6 +232,7 @@ impl Waiting {
                 }
             }
         }
+        self.has_lines.store(!lines.by_count.is_empty(), Ordering::Relaxed);
     }
 
     /// Observes that units were given back to a count, and wakes the lines of the count.

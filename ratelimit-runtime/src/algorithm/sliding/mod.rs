@@ -30,9 +30,16 @@ struct LogEntry {
 #[derive(Clone, Debug, Default)]
 struct Page {
     entries: VecDeque<LogEntry>,
-    /// The running total before the first entry.
+    /// The running total before the first entry. The highest bits of all totals are the birth of the log: 0 until a
+    /// call acquires units. Decisions need only differences of totals.
     base: u64,
 }
+
+/// The number of newest entries in which a charge is searched one by one.
+const NEWEST: usize = 8;
+
+/// The position of the birth in a total.
+const BIRTH: u32 = 52;
 
 /// The admitted calls, oldest first.
 #[derive(Clone, Debug)]
@@ -132,17 +139,31 @@ impl State for Log {
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let mut long = self.take_long();
-        let outcome = long.apply(Op::Decide, terms, clock, cost);
-        let mut receipt = Receipt::default();
-        if outcome.allowed && cost > 0 {
-            receipt = Receipt { birth: long.born(birth), place: long.newest() };
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
+        if !outcome.allowed || cost == 0 {
+            return (outcome, Receipt::default());
         }
-        self.put_back(long);
+        let birth = small_birth(birth);
+        let receipt = match self {
+            Self::Short(short) => {
+                let place = short.page.entries.back().map_or(0, |last| last.at);
+                Receipt { birth: short.page.born(birth), place }
+            }
+            Self::Long(long) => Receipt { birth: long.born(birth), place: long.newest() },
+        };
         (outcome, receipt)
     }
 
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        if let Self::Short(short) = self
+            && short.page.entries.len() < PAGE
+        {
+            let outcome = short.settle(settlement, terms, clock);
+            if outcome.reset_us == 0 {
+                *self = Self::default();
+            }
+            return outcome;
+        }
         let mut long = self.take_long();
         let outcome = long.settle(settlement, terms, clock);
         self.put_back(long);
@@ -185,7 +206,62 @@ impl Log {
     }
 }
 
+impl ShortLog {
+    /// Corrects the charge of a call. There is room for another entry.
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
+        let page = &mut self.page;
+        let now = clock.max(page.entries.back().map_or(0, |last| last.at));
+        let first = match page.entries.front() {
+            Some(oldest) if oldest.at + period <= now => page.expired(now, period),
+            _ => 0,
+        };
+        page.forget(first, page.base_of(first));
+        if page.base >> BIRTH == settlement.receipt.birth && settlement.less() > 0 {
+            page.lower(settlement.receipt.place, settlement.less().into());
+        }
+        let used = page.entries.back().map_or(0, |last| last.total - page.base);
+        let more = u64::from(settlement.more()).min(u64::from(u32::MAX).saturating_sub(used));
+        if more > 0 {
+            page.entries.push_back(LogEntry { at: now, total: page.base + used + more });
+        }
+        let newest = page.entries.back().map_or(0, |last| last.at);
+        self.expires = newest + period;
+        let used = used + more;
+        Outcome {
+            clock,
+            allowed: true,
+            remaining: threshold.saturating_sub(used) as u32,
+            retry_us: 0,
+            reset_us: if used == 0 { 0 } else { newest + period - clock },
+        }
+    }
+}
+
+/// Returns a birth that fits into the highest bits of a total, and is not 0. Two logs of one key that have entries of the
+/// same microsecond do not have the same: the store does not create thousands of logs in that time.
+fn small_birth(birth: u64) -> u64 {
+    const BIRTHS: u64 = (1 << (64 - BIRTH)) - 1;
+    birth / 2 % BIRTHS + 1
+}
+
 impl Page {
+    /// Returns the birth of the log, which is `birth` if it has none.
+    fn born(&mut self, birth: u64) -> u64 {
+        if self.base >> BIRTH == 0 {
+            self.set_birth(birth);
+        }
+        self.base >> BIRTH
+    }
+
+    fn set_birth(&mut self, birth: u64) {
+        let change = (birth << BIRTH).wrapping_sub(self.base >> BIRTH << BIRTH);
+        for entry in &mut self.entries {
+            entry.total = entry.total.wrapping_add(change);
+        }
+        self.base = self.base.wrapping_add(change);
+    }
+
     /// Returns the number of entries that have left the window.
     fn expired(&self, now: u64, period: u64) -> usize {
         self.entries.partition_point(|entry| entry.at + period <= now)
@@ -215,9 +291,16 @@ impl Page {
 
     /// Removes up to `units` of the entries at the time `at`, from the newest of them on. Returns how many.
     fn lower(&mut self, at: u64, units: u64) -> u64 {
-        let first = self.entries.partition_point(|entry| entry.at < at);
-        let end = self.entries.partition_point(|entry| entry.at <= at);
-        let Some(last) = end.checked_sub(1).filter(|last| *last >= first) else { return 0 };
+        // Most calls settle one of the last charges.
+        let later =
+            self.entries.iter().rev().take(NEWEST).take_while(|entry| entry.at > at).count();
+        let end = match later {
+            NEWEST => self.entries.partition_point(|entry| entry.at <= at),
+            later => self.entries.len() - later,
+        };
+        let equal = self.entries.range(..end).rev().take_while(|entry| entry.at == at).count();
+        let first = end - equal;
+        let Some(last) = end.checked_sub(1).filter(|_| equal > 0) else { return 0 };
         let removed = units.min(self.entries[last].total - self.base_of(first));
         let floor = self.entries[last].total - removed;
         for entry in self.entries.range_mut(first..end) {

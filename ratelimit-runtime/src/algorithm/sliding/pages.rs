@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{LogEntry, PAGE, Page, ShortLog};
+use super::{BIRTH, LogEntry, PAGE, Page, ShortLog};
 use crate::algorithm::{Op, Outcome, Settlement};
 use crate::limit::Terms;
 
@@ -38,7 +38,8 @@ impl From<ShortLog> for LongLog {
     fn from(short: ShortLog) -> Self {
         let ShortLog { page, expires } = short;
         let used = page.entries.back().map_or(0, |last| last.total - page.base);
-        Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new(), birth: 0 }
+        let birth = page.base >> BIRTH;
+        Self { pages: [(page, used)].into(), used, expires, dead: VecDeque::new(), birth }
     }
 }
 
@@ -141,11 +142,13 @@ impl LongLog {
     /// Frees up to [`MAX_FREED`] dead pages. Returns this log as a short one if at most one page is left.
     pub(super) fn shorten(&mut self) -> Option<ShortLog> {
         self.dead.truncate(self.dead.len().saturating_sub(MAX_FREED));
-        // A log with a birth stays long: a short one has no place for it.
-        if self.birth != 0 || self.pages.len() > 1 || !self.dead.is_empty() {
+        if self.pages.len() > 1 || !self.dead.is_empty() {
             return None;
         }
-        let (page, _) = self.pages.pop_front().unwrap_or_default();
+        let (mut page, _) = self.pages.pop_front().unwrap_or_default();
+        if page.base >> BIRTH != self.birth {
+            page.set_birth(self.birth);
+        }
         Some(ShortLog { page, expires: self.expires })
     }
 

@@ -77,7 +77,9 @@ impl Embedded {
     pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
         let outcomes = match request {
             Request::Acquire(OneOrMany::One(charge)) => {
-                let (outcome, receipt) = self.acquire_one((&**charge).into());
+                let (outcome, receipt) = with_state!(charge.terms.algorithm(), S => {
+                    self.acquire_as::<S>((&**charge).into())
+                });
                 let mut reply = Reply::one(outcome, source);
                 if outcome.allowed {
                     reply.receipts = OneOrMany::One(receipt);
@@ -122,18 +124,17 @@ impl Embedded {
         outcome
     }
 
-    /// Decides a call of one count. Its charge can be settled.
-    fn acquire_one(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
-        with_state!(charge.terms.algorithm(), S => {
-            let clock = self.clock.local();
-            let mut shard = self.shard(shard_of(charge.key_id));
-            let mut new = None::<S>;
-            let acquired = shard.acquire(charge, clock, &mut new);
-            if let Some(state) = new {
-                add(shard, charge.key_id, state, clock);
-            }
-            acquired
-        })
+    /// Decides a call of one count, whose state is an `S`. Its charge can be settled.
+    #[inline(never)]
+    pub(crate) fn acquire_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(charge.key_id));
+        let mut new = None::<S>;
+        let acquired = shard.acquire(charge, clock, &mut new);
+        if let Some(state) = new {
+            add(shard, charge.key_id, state, clock);
+        }
+        acquired
     }
 
     /// Corrects a charge.
