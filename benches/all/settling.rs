@@ -69,7 +69,7 @@ fn in_process(scale: &Scale) -> Block {
         });
         Row::of(*algorithm, took.iter().map(|[nanos]| *nanos))
     });
-    let columns = [("charged", Kind::Ours), ("charged and settled", Kind::Ours)];
+    let columns = [("charged", Kind::Beside), ("charged and settled", Kind::Ours)];
     let table = Table {
         title: "A call that is settled",
         unit: "nanoseconds, on 10,000 keys",
@@ -108,7 +108,7 @@ fn on_redis(scale: &Scale) -> Block {
         [start.elapsed().as_secs_f64() * 1e6 / f64::from(DISTANT_CALLS)]
     });
     runtime.block_on(limiter.shutdown()).expect("all is settled");
-    let columns = [("charged", Kind::Ours), ("charged and settled", Kind::Ours)];
+    let columns = [("charged", Kind::Beside), ("charged and settled", Kind::Ours)];
     let table = Table {
         title: "A call that is settled, with a Redis that is 5 ms away",
         unit: "microseconds",

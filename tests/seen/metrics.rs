@@ -6,6 +6,7 @@ use std::time::Duration;
 use metrics::{Label, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use ratelimit_runtime::{Limit, OnError, Part, RateLimiter};
+use support::proxy::{Network, Proxy};
 use support::server::Server;
 
 use crate::{KEY, TestLimiter, calls};
@@ -21,6 +22,9 @@ struct Recording {
     waits: BTreeMap<String, usize>,
     /// The largest number of calls that wait at the end.
     waiting: f64,
+    /// The units of debts, and the charges that could not be corrected, by limit.
+    debts: BTreeMap<String, u64>,
+    lost: BTreeMap<String, u64>,
 }
 
 impl Recording {
@@ -49,6 +53,12 @@ impl Recording {
                     recording.durations.insert(labels.join(" "), seconds);
                 }
                 ("ratelimit_keys", DebugValue::Gauge(_)) => {}
+                ("ratelimit_debt_units_total", DebugValue::Counter(units)) => {
+                    recording.debts.insert(labels.join(" "), units);
+                }
+                ("ratelimit_settlements_lost_total", DebugValue::Counter(charges)) => {
+                    recording.lost.insert(labels.join(" "), charges);
+                }
                 ("ratelimit_waiting_calls", DebugValue::Gauge(calls)) => {
                     recording.waiting = recording.waiting.max(calls.into_inner());
                 }
@@ -258,4 +268,44 @@ async fn a_gauge_shows_whether_the_breaker_is_open() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(is_open(&recorder), Some(false));
+}
+
+#[tokio::test]
+async fn debts_are_counted() {
+    const TOKENS: Limit = Limit::fixed("tokens", 100, Duration::from_secs(3600));
+    let recording = Recording::during(async {
+        let limiter = RateLimiter::embedded();
+        for used in [7, 30, 12] {
+            limiter.acquire(&TOKENS, KEY, 10).await.expect("admitted").settle(used);
+        }
+    });
+    let recording = recording.await;
+    assert_eq!(recording.debts, BTreeMap::from([("tokens".to_owned(), 22)]));
+    assert_eq!(recording.lost, BTreeMap::new());
+    recording.assert(&[("tokens", "allowed", "embedded", 3)]);
+}
+
+/// While Redis does not reply, a bounded number of settlements waits for it. The others are lost, and counted.
+#[tokio::test]
+async fn settlements_that_are_too_many_are_counted() {
+    const LARGE: Limit = Limit::fixed("large", u32::MAX, Duration::from_secs(3600));
+    const PARTS: usize = 2_000;
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let limiter = builder.deadline(Duration::from_secs(60)).build().expect("valid settings");
+    let recording = Recording::during(async {
+        let parts = vec![Part::new(&LARGE, &KEY, 2); PARTS];
+        let mut permits = Vec::new();
+        for _ in 0..35 {
+            permits.extend(limiter.acquire_all(&parts).await.expect("admitted"));
+        }
+        proxy.set(Network::Blackhole);
+        for permit in permits {
+            permit.settle(1);
+        }
+    });
+    let lost = recording.await.lost["large"];
+    // 65,536 wait, and up to 1,024 are in flight.
+    assert!((70_000 - 65_536 - 1_024..=70_000 - 65_536).contains(&lost), "{lost}");
 }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use tokio::sync::oneshot;
 
@@ -73,8 +74,8 @@ impl Settlements {
         queue.added += 1;
         if !mem::replace(&mut queue.is_sending, true) {
             drop(queue);
-            let settlements = Arc::clone(self);
-            self.backend.background().spawn(async move { settlements.send().await });
+            let sender = SettlementSender { settlements: Arc::clone(self), has_ended: false };
+            self.backend.background().spawn(async move { sender.run().await });
         }
     }
 
@@ -99,20 +100,6 @@ impl Settlements {
         }
     }
 
-    /// Sends settlements until none is pending.
-    async fn send(&self) {
-        while let Some(taken) = self.take() {
-            let results = self.backend.settle_shared(taken.clone()).await;
-            for (SettledCharge { charge, settlement }, result) in taken.iter().zip(results) {
-                match result {
-                    Ok(()) => report::settled(charge.terms.name(), settlement.more()),
-                    Err(_) => report::settlement_lost(charge.terms.name()),
-                }
-            }
-            self.complete(taken.len() as u64);
-        }
-    }
-
     /// Takes the next settlements; `None` if there are none. Then this process sends nothing until another is added.
     fn take(&self) -> Option<Vec<SettledCharge>> {
         let mut queue = self.lock();
@@ -133,5 +120,51 @@ impl Settlements {
 
     fn lock(&self) -> MutexGuard<'_, SettlementQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The job of the background thread that sends settlements.
+struct SettlementSender {
+    settlements: Arc<Settlements>,
+    has_ended: bool,
+}
+
+impl SettlementSender {
+    /// Sends settlements until none is pending.
+    async fn run(mut self) {
+        let settlements = Arc::clone(&self.settlements);
+        while let Some(taken) = settlements.take() {
+            let results = settlements.backend.settle_shared(taken.clone()).await;
+            for (SettledCharge { charge, settlement }, result) in taken.iter().zip(results) {
+                match result {
+                    Ok(()) => report::settled(charge.terms.name(), settlement.more()),
+                    Err(_) => report::settlement_lost(charge.terms.name()),
+                }
+            }
+            settlements.complete(taken.len() as u64);
+        }
+        self.has_ended = true;
+    }
+}
+
+impl Drop for SettlementSender {
+    /// If the job did not end by itself, because the recorder of metrics has panicked or the thread has ended, the next
+    /// settlement starts another. What was pending is lost, and nobody waits for it.
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let lost = {
+            let mut queue = self.settlements.lock();
+            queue.is_sending = false;
+            queue.done = queue.added;
+            queue.flushes.clear();
+            mem::take(&mut queue.pending)
+        };
+        if !thread::panicking() {
+            for SettledCharge { charge, .. } in lost {
+                report::settlement_lost(charge.terms.name());
+            }
+        }
     }
 }

@@ -238,8 +238,8 @@ impl ShortLog {
     }
 }
 
-/// Returns a birth that fits into the highest bits of a total, and is not 0. Two logs of one key that have entries of the
-/// same microsecond do not have the same: the store does not create thousands of logs in that time.
+/// Returns a birth that fits into the highest bits of a total, and is not 0. Two logs of one key that have entries of
+/// the same microsecond do not have the same: the store does not create thousands of logs in that time.
 fn small_birth(birth: u64) -> u64 {
     const BIRTHS: u64 = (1 << (64 - BIRTH)) - 1;
     birth / 2 % BIRTHS + 1
