@@ -269,7 +269,8 @@ impl RateLimiter {
     ///
     /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
     /// back after its own charge has left the window reduces the charge of another call, so the window can
-    /// admit one unit more.
+    /// admit one unit more. To give back the units of one call, [`acquire`](Self::acquire) it: its permit finds its own
+    /// charge.
     ///
     /// # Errors
     ///
