@@ -55,7 +55,8 @@ local function least_levels(pack, unpack, state, from)
   local function give_back(number, units)
     local step = size
     while step > 0 and first[step] > number do step = step - 1 end
-    if step == 0 then return 0 end
+    -- A charge after the last one was lost: the server has failed over to a replica without it.
+    if step == 0 or number > last then return 0 end
     local given = math.min(units, level[step])
     for index = step, size do level[index] = level[index] - given end
     for index = 1, step - 1 do level[index] = math.min(level[index], level[step]) end

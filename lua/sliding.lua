@@ -107,6 +107,7 @@ local function sliding(
       expire(now - period)
       if op ~= 'charge' then excess = log.used + cost - threshold end
     end
+    if op == 'charge' then cost = math.min(cost, MOST - log.used) end
     if cost > 0 then
       if op == 'refund' then
         -- Removes the newest units. The last record that stays may lose a part of its units.

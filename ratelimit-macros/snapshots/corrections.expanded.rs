@@ -31,11 +31,18 @@ async fn complete(
             }
         }
     };
-    let output: Result<Answer, Rejection> = async move {
-        let _ = &_parameter_2;
-        let _ = &estimate;
-        let _ = &team;
-        { ask(team).await }
+    let output = async move {
+        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+        if false {
+            let unreached: Result<Answer, Rejection> = loop {};
+            return unreached;
+        }
+        {
+            let _ = &_parameter_2;
+            let _ = &estimate;
+            let _ = &team;
+            { ask(team).await }
+        }
     }
         .await;
     ::ratelimit_runtime::__private::settle(permit_0, &output, |result| used(result));
@@ -187,10 +194,12 @@ fn several(team: &str) -> Answer {
             }
         }
     };
-    let output: Answer = (move || {
-        let _ = &team;
-        { ask(team) }
-    })();
+    let output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
+        {
+            let _ = &team;
+            { ask(team) }
+        }
+    });
     ::ratelimit_runtime::__private::count_if(permit_0, &output, Answer::is_wrong);
     ::ratelimit_runtime::__private::settle(permit_1, &output, Answer::tokens);
     ::ratelimit_runtime::__private::count_if(permit_2, &output, Answer::is_wrong);

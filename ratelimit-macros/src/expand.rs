@@ -121,15 +121,42 @@ impl Expansion<'_> {
         sig
     }
 
+    /// The value of the body, whose type is known to the body, as in the function: a `?` converts to it, and a value
+    /// coerces to it.
+    fn known_output(&self, block: &Group) -> TokenStream {
+        let (rt, owning) = (&self.rt, self.owning(block));
+        let ty = self.function.output().filter(|ty| !hides_a_type(ty.to_token_stream()));
+        if self.function.is_synchronous() {
+            let untyped = || quote_spanned!(hygienic()=> move || #owning);
+            let typed = |ty| quote_spanned!(hygienic()=> move || -> #ty { #owning });
+            let body = ty.map_or_else(untyped, typed);
+            return quote_spanned!(hygienic()=> #rt::__private::call_once(#body));
+        }
+        // The block returns a value of the type here, so its other values coerce to the type.
+        let returned = ty.map(|ty| {
+            quote_spanned! {hygienic()=>
+                #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+                if false {
+                    let unreached: #ty = loop {};
+                    return unreached;
+                }
+            }
+        });
+        quote_spanned!(hygienic()=> async move { #returned #owning }.await)
+    }
+
     /// The block of the body, which owns all parameters: it drops them as the function would.
     fn owning(&self, block: &Group) -> Group {
         if !self.sees_result() {
             return block.clone();
         }
         // A block drops what it owns in the order in which it names it.
-        let parameters = self.function.parameters().into_iter().rev();
-        let names = parameters.map(|(index, name)| name.unwrap_or_else(|| unnamed(index)));
-        let tokens = quote_spanned!(hygienic()=> #(let _ = &#names;)* #block);
+        let owned = self.function.parameters().into_iter().rev().map(|(index, name)| {
+            let name = name.unwrap_or_else(|| unnamed(index));
+            let conditions = self.function.conditions(index);
+            quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
+        });
+        let tokens = quote_spanned!(hygienic()=> #(#owned)* #block);
         let mut owning = Group::new(Delimiter::Brace, tokens);
         owning.set_span(hygienic());
         owning
@@ -171,12 +198,9 @@ impl Expansion<'_> {
             Some(spanned_at(function, call))
         });
         let body = if each().any(|(_, correction)| correction.sees_result()) {
-            let output = self.output_of(&self.owning(block));
-            // Names the type, so that `?` in the body and the functions know it.
-            let ty = self.function.output().filter(|ty| !hides_a_type(ty.to_token_stream()));
-            let ty = ty.map(|ty| quote_spanned!(hygienic()=> : #ty));
+            let output = self.known_output(block);
             quote_spanned! {hygienic()=>
-                let output #ty = #output;
+                let output = #output;
                 #(#by_result;)*
                 output
             }

@@ -118,6 +118,16 @@ impl Function {
         found
     }
 
+    /// The `#[cfg(..)]` of a parameter.
+    pub(crate) fn conditions(&self, index: usize) -> Vec<&Attribute> {
+        let attrs = match self.sig.inputs.iter().nth(index) {
+            Some(FnArg::Typed(typed)) => &typed.attrs[..],
+            Some(FnArg::Receiver(receiver)) => &receiver.attrs[..],
+            None => &[],
+        };
+        attrs.iter().filter(|attribute| attribute.path().is_ident("cfg")).collect()
+    }
+
     /// The names of all values that the signature binds.
     pub(crate) fn bindings(&self) -> Vec<Ident> {
         let mut found = Vec::new();

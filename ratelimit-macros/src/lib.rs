@@ -462,8 +462,8 @@ mod words;
 ///
 /// Corrects the charge once the call has ended. A call is charged its [`cost`](#cost) before it runs: an estimate.
 /// `settle` takes a reference to the return value, and returns the units that the call has really used, as a `u32`.
-/// What was not used is given back. What was used beyond the estimate is charged, also above the limit: then no call is
-/// admitted until this debt has left the window, or drained. `Permit` documents it exactly.
+/// What was not used is given back. What was used beyond the estimate is charged, also above the limit: no call is
+/// admitted while the count is above the limit. `Permit` documents it exactly.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -487,7 +487,8 @@ mod words;
 /// ```
 ///
 /// A call that panics, or whose future is dropped, keeps its charge. The result is not awaited, and on Redis, the
-/// charge is corrected in the background: it delays no response. `settle` sees the return value only. An argument that
+/// charge is corrected in the background: it delays no response. `settle` sees the return value only, and arguments that
+/// can be copied as they were at the start. An argument that
 /// the body has moved is gone then: return what `settle` needs, or use [`permit`](#permit). `settle`, `count_if` and
 /// `permit` exclude each other, and `lease`. With `-> impl Trait`, use `permit`.
 ///

@@ -109,11 +109,42 @@ fn synchronous(used: u32) -> Option<u32> {
     Some(used)
 }
 
+/// Values of the body coerce to the return type, as without the attribute.
+#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
+async fn coerced(
+    texts: &[String; 2],
+    number: u32,
+) -> Result<Box<dyn fmt::Debug + Send>, Rejection> {
+    if number == 0 {
+        return Ok(Box::new(texts.len()));
+    }
+    Ok(Box::new(number))
+}
+
+#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
+async fn borrowed(texts: &Vec<String>) -> Result<&[String], Rejection> {
+    Ok(texts)
+}
+
+/// The feature is never enabled.
+#[rate_limit(limit = TOKENS, count_if = Result::is_err)]
+async fn conditional(
+    #[cfg(any())] absent: u32,
+    #[cfg(not(any()))] present: u32,
+) -> Result<u32, Rejection> {
+    Ok(present)
+}
+
 struct Service {
     tokens: u32,
 }
 
 impl Service {
+    #[rate_limit(limit = TOKENS, scope = "process", count_if = Result::is_err)]
+    fn tokens(&mut self) -> Result<&mut u32, Rejection> {
+        Ok(&mut self.tokens)
+    }
+
     #[rate_limit(limit = TOKENS, cost = 50, settle = |result| result.as_ref().map_or(0, |it| **it))]
     async fn method<'a>(&'a mut self, more: &'a u32) -> Result<&'a u32, Rejection> {
         self.tokens += *more;
@@ -187,7 +218,12 @@ async fn run_mixed() {
 }
 
 async fn run_methods() {
-    let mut service = Service { tokens: 1 };
+    let texts = [String::new(), String::new()];
+    assert_eq!(format!("{:?}", coerced(&texts, 0).await.expect("admitted")), "2");
+    assert_eq!(borrowed(&texts.to_vec()).await.expect("admitted").len(), 2);
+    assert_eq!(conditional(7).await.expect("admitted"), 7);
+    let mut service = Service { tokens: 0 };
+    *service.tokens().expect("admitted") += 1;
     assert_eq!(service.method(&2).await.expect("admitted"), &3);
     assert_eq!(left().await, 97);
     let service = service.consumed(String::new(), (1, String::new())).await.expect("admitted");

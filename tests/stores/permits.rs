@@ -109,6 +109,46 @@ async fn a_debt_saturates() {
     server.assert_all_keys_expire();
 }
 
+/// A debt of the largest size in a log whose ring is full: a further debt changes nothing.
+#[tokio::test]
+async fn a_saturated_log_keeps_its_entries() {
+    let server = Server::start();
+    let (limiters, _) = limiters(&server);
+    let limit = Limit::sliding("saturated", 100_000, MINUTE);
+    for limiter in &limiters {
+        for _ in 0..63 {
+            acquire(limiter, &limit, 1).await.keep();
+        }
+        for _ in 0..2 {
+            acquire(limiter, &limit, 0).await.settle(u32::MAX);
+            assert_eq!(remaining(limiter, &limit).await, 0);
+        }
+    }
+}
+
+/// Parts of one count share what a fallback has charged. None gives back the units of another.
+#[tokio::test]
+async fn parts_of_a_fallback_give_back_what_it_has_charged() {
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(SECOND / 20);
+    let limiter = builder.instances(10).build().expect("valid settings");
+    // The share of this process is two units.
+    let limit = Limit::fixed("parts", 20, MINUTE);
+    let parts = [Part::new(&limit, &"key", 3), Part::new(&limit, &"key", 4)];
+    let permits = limiter.acquire_all(&parts).await.expect("admitted");
+    let [first, second] = <[Permit; 2]>::try_from(permits).expect("two");
+    first.settle(1);
+    assert_eq!(remaining(&limiter, &limit).await, 1);
+    limiter.check(&limit, "key", 1).await.expect("admitted");
+    second.refund();
+    assert_eq!(remaining(&limiter, &limit).await, 0);
+    limiter.reset(&limit, "key").await.expect_err("no Redis");
+    // Less than the estimate is no debt.
+    acquire(&limiter, &limit, 10).await.settle(9);
+    assert_eq!(remaining(&limiter, &limit).await, 0);
+    let wait = decision(limiter.peek(&limit, "key", 2).await);
+    assert!(wait.retry_after <= MINUTE);
+}
+
 /// Nothing is given back to a count that is not the one that was charged, also at the same moment.
 #[tokio::test]
 async fn a_permit_of_a_lost_count_gives_nothing_back() {
@@ -321,6 +361,8 @@ async fn calls_that_are_not_charged_have_empty_permits() {
     let permit = acquire(&limiter, &limit, 5).await;
     assert_eq!(permit.decision().source, Source::Fallback);
     permit.settle(100);
+    let local = limit.clone().on_error(OnError::Local);
+    assert_eq!(decision(limiter.peek(&local, "key", 1).await).remaining, 10);
     let denied = limit.on_error(OnError::Deny);
     let rejection = limiter.acquire(&denied, "key", 1).await.expect_err("no Redis");
     assert!(matches!(rejection, Rejection::Unavailable { .. }));

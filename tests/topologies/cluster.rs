@@ -127,7 +127,6 @@ async fn several_limits_are_charged_all_or_none() {
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
-/// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 /// Charges of several hash slots are settled slot by slot, also those of calls that have waited.
 #[tokio::test]
 async fn charges_of_several_hash_slots_are_settled() {
@@ -156,6 +155,7 @@ async fn charges_of_several_hash_slots_are_settled() {
     }
 }
 
+/// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");

@@ -65,7 +65,7 @@ impl LeastLevels {
     pub(crate) fn give_back(&mut self, number: u64, units: u64) -> u64 {
         // Most calls settle one of the last charges.
         let step = self.steps[..self.len].iter().rposition(|step| step.first <= number);
-        let Some(step) = step else { return 0 };
+        let Some(step) = step.filter(|_| number <= self.last) else { return 0 };
         let given = units.min(self.steps[step].level);
         for step in &mut self.steps[step..self.len] {
             step.level -= given;

@@ -98,9 +98,9 @@ pub(crate) struct Settlement {
 }
 
 impl Settlement {
-    /// Returns the units that were charged and not used.
+    /// Returns the units that were charged and not used. A charge without a receipt cannot be found again.
     pub(crate) fn less(self) -> u32 {
-        self.charged.saturating_sub(self.used)
+        if self.receipt.birth == 0 { 0 } else { self.charged.saturating_sub(self.used) }
     }
 
     /// Returns the units that were used and not charged.

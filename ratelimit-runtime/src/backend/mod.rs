@@ -213,6 +213,14 @@ impl Backend {
         }
     }
 
+    /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
+    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
+        match source {
+            Source::Fallback => charge.share(self.settings.instances).cost,
+            _ => charge.cost,
+        }
+    }
+
     /// Corrects a charge of the embedded store.
     pub(crate) fn settle_local(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
@@ -231,8 +239,7 @@ impl Backend {
             Some(shared) if source == shared.source() => return false,
             Some(_) => {
                 let share = charge.share(self.settings.instances);
-                let charged = settlement.charged.min(share.cost);
-                self.local.settle_one((&share).into(), Settlement { charged, ..settlement })
+                self.local.settle_one((&share).into(), settlement)
             }
             None => self.local.settle_one((&**charge).into(), settlement),
         };

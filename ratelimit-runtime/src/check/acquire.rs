@@ -66,6 +66,7 @@ impl Checker {
         let charge = || PermitCharge {
             settlements: Arc::clone(&self.settlements),
             made: MadeCharge::Here { key_id, terms: terms() },
+            cost,
             charged: cost,
             receipt,
         };
@@ -126,7 +127,7 @@ impl Checker {
         let call = AcquiredCall { report, labels, charges, policy, settlements };
         let costs: Vec<u32> = parts.iter().map(|part| part.cost).collect();
         AcquireAll(self.start(first, call, move |call, reply| {
-            let permits = call.conclude(reply)?;
+            let mut permits = call.conclude(reply)?;
             // Parts of one count have one charge.
             Ok(charge_of
                 .iter()
@@ -181,7 +182,8 @@ impl AcquiredCall {
             let charge = receipts.get(index).map(|receipt| PermitCharge {
                 settlements: Arc::clone(&settlements),
                 made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
-                charged: charge.cost,
+                cost: charge.cost,
+                charged: settlements.charged_by(source, charge),
                 receipt: *receipt,
             });
             Permit::new(decision, charge)

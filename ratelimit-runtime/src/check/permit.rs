@@ -21,12 +21,12 @@ use crate::store::Charge;
 ///   as if the call had been charged what it used, and never more. For the two buckets, it may admit a little less, if
 ///   hundreds of calls are not settled yet. Nothing is given back of a charge that no longer counts: after its window,
 ///   or after the count was reset or lost.
-/// - **More than estimated:** the difference is charged when it is settled, also above the limit. Until this debt has
-///   left the window, or drained, no call is admitted. A fixed window forgives it when the window ends.
+/// - **More than estimated:** the difference is charged when it is settled, also above the limit: a debt. While the
+///   count is above the limit, no call is admitted. A fixed window forgives its debt when it ends.
 ///
 /// A permit is settled where the call was charged. On the embedded store, that happens at once. With Redis, the
-/// background thread sends settlements in batches: no caller waits. If Redis does not reply, the estimate stays
-/// charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements.
+/// background thread sends settlements in batches: no caller waits. If Redis does not reply, or too
+/// many settlements wait for it, the estimate stays charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements.
 ///
 /// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
 /// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.
@@ -43,7 +43,9 @@ pub struct Permit {
 pub(super) struct PermitCharge {
     pub(super) settlements: Arc<Settlements>,
     pub(super) made: MadeCharge,
-    /// The units of this call in the charge.
+    /// The cost of the call.
+    pub(super) cost: u32,
+    /// The units of the call in the charge: fewer than its cost if a fallback has charged it.
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
 }
@@ -81,10 +83,14 @@ impl Permit {
         Self { decision, charge }
     }
 
-    /// Returns the permit of a part of this charge.
-    pub(super) fn part(&self, cost: u32) -> Self {
-        let part = |charge: &PermitCharge| PermitCharge { charged: cost, ..charge.clone() };
-        Self { decision: self.decision, charge: self.charge.as_ref().map(part) }
+    /// Returns the permit of a part of this charge, and takes its units from those of the other parts.
+    pub(super) fn part(&mut self, cost: u32) -> Self {
+        let part = |charge: &mut PermitCharge| {
+            let charged = cost.min(charge.charged);
+            charge.charged -= charged;
+            PermitCharge { cost, charged, ..charge.clone() }
+        };
+        Self { decision: self.decision, charge: self.charge.as_mut().map(part) }
     }
 
     /// Returns the decision about the call.
@@ -95,9 +101,11 @@ impl Permit {
 
     /// Replaces the charge by `used`, the units that the call has really used.
     pub fn settle(self, used: u32) {
-        let Some(PermitCharge { settlements, made, charged, receipt }) = self.charge else {
+        let Some(PermitCharge { settlements, made, cost, charged, receipt }) = self.charge else {
             return;
         };
+        // What was used beyond the cost is a debt, whatever was charged.
+        let used = used.min(cost).min(charged).saturating_add(used.saturating_sub(cost));
         let settlement = Settlement { receipt, charged, used };
         if charged == used {
             return;

@@ -161,6 +161,11 @@ impl<const N: usize> Future for SeveralPermits<N> {
     }
 }
 
+/// Calls the body of a function. The bound makes a closure that may return what it owns.
+pub fn call_once<T>(body: impl FnOnce() -> T) -> T {
+    body()
+}
+
 /// Corrects a charge to the units that the call has used, which `used` reads from its return value.
 pub fn settle<T: ?Sized>(permit: Permit, output: &T, used: impl FnOnce(&T) -> u32) {
     permit.settle(used(output));

@@ -247,9 +247,9 @@ impl RateLimiter {
         self.checker.acquire_all(parts)
     }
 
-    /// Completes once the [permits](crate::Permit) that were settled before are settled in Redis, or could not be.
-    /// Redis settles in the background; without `flush`, a later check may be decided before. On the embedded store,
-    /// permits are settled at once.
+    /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call, or could not.
+    /// Without `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits are
+    /// settled at once.
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ pub(crate) fn outage_ended() {
     tracing::info!("Redis decides again");
 }
 
-/// Reports that a settlement waits for Redis in vain, because too many wait.
+/// Reports that a settlement is dropped, because too many wait for Redis.
 pub(crate) fn settlement_queue_full() {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {

@@ -47,6 +47,11 @@ impl Settlements {
         Arc::new(Self { backend, queue: Mutex::default() })
     }
 
+    /// Returns the units of a charge that `source` has charged.
+    pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
+        self.backend.charged_by(source, charge)
+    }
+
     /// Settles a charge of the embedded store.
     pub(crate) fn settle_here(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
         self.backend.settle_local(key_id, terms, settlement);
@@ -74,7 +79,11 @@ impl Settlements {
         queue.added += 1;
         if !mem::replace(&mut queue.is_sending, true) {
             drop(queue);
-            let sender = SettlementSender { settlements: Arc::clone(self), has_ended: false };
+            let sender = SettlementSender {
+                settlements: Arc::clone(self),
+                taken: Vec::new(),
+                has_ended: false,
+            };
             self.backend.background().spawn(async move { sender.run().await });
         }
     }
@@ -126,6 +135,8 @@ impl Settlements {
 /// The job of the background thread that sends settlements.
 struct SettlementSender {
     settlements: Arc<Settlements>,
+    /// The settlements in flight.
+    taken: Vec<SettledCharge>,
     has_ended: bool,
 }
 
@@ -134,7 +145,9 @@ impl SettlementSender {
     async fn run(mut self) {
         let settlements = Arc::clone(&self.settlements);
         while let Some(taken) = settlements.take() {
-            let results = settlements.backend.settle_shared(taken.clone()).await;
+            self.taken = taken;
+            let results = settlements.backend.settle_shared(self.taken.clone()).await;
+            let taken = mem::take(&mut self.taken);
             for (SettledCharge { charge, settlement }, result) in taken.iter().zip(results) {
                 match result {
                     Ok(()) => report::settled(charge.terms.name(), settlement.more()),
@@ -162,7 +175,7 @@ impl Drop for SettlementSender {
             mem::take(&mut queue.pending)
         };
         if !thread::panicking() {
-            for SettledCharge { charge, .. } in lost {
+            for SettledCharge { charge, .. } in self.taken.iter().chain(&lost) {
                 report::settlement_lost(charge.terms.name());
             }
         }

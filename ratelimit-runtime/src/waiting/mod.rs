@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings};
-use crate::algorithm::Op;
+use crate::algorithm::{Op, Receipt};
 use crate::backend::{Backend, GivenBack};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
@@ -110,6 +110,12 @@ impl Waiting {
         match poll_fn(|context| call.poll(context)).await {
             Err(error @ StoreError::Timeout { .. }) => {
                 self.backend.fall_back(policy, &request, error)
+            }
+            // The units were charged for a call before it, which does not settle. They cannot be given back, but what is
+            // used beyond them can be charged.
+            Ok(mut reply) if settles && reply.is_charged() && reply.receipts.is_empty() => {
+                reply.receipts = reply.outcomes.map(|_| Receipt::default());
+                Ok(reply)
             }
             result => result,
         }

@@ -238,24 +238,28 @@ impl ShortLog {
     }
 }
 
-/// Returns a birth that fits into the highest bits of a total, and is not 0. Two logs of one key that have entries of
-/// the same microsecond do not have the same: the store does not create thousands of logs in that time.
+/// Returns a birth that fits into the highest bits of a total, and is not 0. A receipt also has the time of its charge, so
+/// it finds another log only if a thousand calls acquire units within a microsecond.
 fn small_birth(birth: u64) -> u64 {
-    const BIRTHS: u64 = (1 << (64 - BIRTH)) - 1;
+    // The highest bit stays 0: a running total does not overflow.
+    const BIRTHS: u64 = (1 << (63 - BIRTH)) - 1;
     birth / 2 % BIRTHS + 1
 }
 
 impl Page {
     /// Returns the birth of the log, which is `birth` if it has none.
     fn born(&mut self, birth: u64) -> u64 {
-        if self.base >> BIRTH == 0 {
-            self.set_birth(birth);
+        let own = self.base >> BIRTH;
+        // A total that comes near the birth starts again.
+        let is_high = self.base & ((1 << BIRTH) - 1) > 1 << (BIRTH - 1);
+        if own == 0 || is_high {
+            self.set_birth(if own == 0 { birth } else { own });
         }
         self.base >> BIRTH
     }
 
     fn set_birth(&mut self, birth: u64) {
-        let change = (birth << BIRTH).wrapping_sub(self.base >> BIRTH << BIRTH);
+        let change = (birth << BIRTH).wrapping_sub(self.base);
         for entry in &mut self.entries {
             entry.total = entry.total.wrapping_add(change);
         }

@@ -56,7 +56,12 @@ impl Servers {
         };
         match self.run_for(&call, Instant::now() + self.deadline).await {
             Ok(reply) => {
-                decode(&reply, group).unwrap_or_else(|| vec![Err(unexpected()); group.len()])
+                let results = decode(&reply, group);
+                let results = results.unwrap_or_else(|| vec![Err(unexpected()); group.len()]);
+                for error in results.iter().filter_map(|result| result.as_ref().err()) {
+                    self.back_off_from_replica(error);
+                }
+                results
             }
             // Some keys of the hash slot have migrated to another node. Nothing was executed.
             Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && group.len() > 1 => {
