@@ -33,10 +33,12 @@ end
 -- Returns how many of `count` equal calls all limits admit now.
 local function fitting(costs, count)
   for limit = 1, #KEYS do
+    current = limit
+    local _, allowed, remaining = unpack('>I7I1I4', ask(limit, KEYS[limit], 'peek', 0))
     if costs[limit] > 0 then
-      current = limit
-      local remaining = unpack('>I4', ask(limit, KEYS[limit], 'peek', 0), 9)
       count = math.min(count, math.floor(remaining / costs[limit]))
+    elseif allowed ~= 1 then
+      return 0
     end
   end
   return count
@@ -60,7 +62,7 @@ local function decide()
       if wait > 0 and (held == 0 or held + costs[1] <= most) then
         reply = ask(1, KEYS[1], 'reserve', costs[1], wait)
       end
-      if not reply or string.byte(reply, 8) == 0 then return add(0, 'peek', costs, 1) end
+      if not reply or string.byte(reply, 8) ~= 1 then return add(0, 'peek', costs, 1) end
       if birth > 0 then reply = reply .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31) end
       parts[#parts + 1] = pack('>I4', 1) .. reply
       held, reserved = held + costs[1], reserved + 1

@@ -6,11 +6,14 @@
 -- Reply    how many keys were removed (1). If the log has segments, also the number of the first (6) and their count
 --          (4), as in `lua/sliding.lua`
 
-local LONG, BORN = 130, 64
-local state = redis.pcall('GETRANGE', KEYS[1], '0', '47')
+local LONG, BORN, CLOSED = 130, 64, 32
+local state = redis.pcall('GETRANGE', KEYS[1], '0', '68')
 local removed = string.char(redis.call('UNLINK', KEYS[1]))
 -- GETRANGE fails on a key of another type.
-if type(state) ~= 'string' or #state < 41 then return removed end
+if type(state) ~= 'string' then return removed end
+-- The state of a closed key contains that of the open key, see `closing.lua`.
+if string.byte(state) == CLOSED then state = string.sub(state, 22) end
+if #state < 41 then return removed end
 local version = string.byte(state)
 if version == LONG then return removed .. string.sub(state, 32, 41) end
 if version == LONG + BORN then return removed .. string.sub(state, 39, 48) end

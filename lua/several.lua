@@ -18,9 +18,17 @@ end
 -- raises its error.
 local function ask(limit, key, op, cost, moment)
   local decide_and_terms = limits[limit]
+  local decide = decide_and_terms[1]
   local reply = answer(call, pack, key, clock, given,
-    decide_and_terms[1](call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
-  if type(reply) == 'table' then error(reply) end
+    decide(call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
+  if type(reply) == 'table' then
+    local function apply(call, clock, op, cost, moment)
+      return answer(call, pack, key, clock, given,
+        decide(call, pack, unpack, key, clock, given, op, cost, moment, unpack_list(decide_and_terms, 2)))
+    end
+    reply = ask_closed(apply, decide == bucket, key, op, cost, moment or 0)
+    if type(reply) == 'table' then error(reply) end
+  end
   -- A call that is charged nothing has a receipt of zeros.
   if op == 'acquire' and cost == 0 then reply = reply .. string.rep('\0', 14) end
   return reply

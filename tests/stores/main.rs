@@ -119,7 +119,8 @@ async fn settle_lines(limiter: &RateLimiter) {
 /// Returns the decision of an admitted or a rejected call.
 fn decision(result: Result<Decision, Rejection>) -> Decision {
     match result {
-        Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
+        Ok(decision)
+        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => decision,
         Err(other) => panic!("the store makes no decision: {other:?}"),
     }
 }

@@ -476,3 +476,31 @@ async fn a_steady_stream_uses_the_whole_limit() {
         assert!((0.95..=1.001).contains(&share), "{limit:?}: {share}");
     }
 }
+
+/// A call can get the units that were charged for a call before it, which does not settle. It can be charged a debt, and
+/// gives nothing back, because nothing tells its charge from others.
+#[tokio::test]
+async fn a_passed_grant_can_be_settled() {
+    let server = Server::start();
+    let ([_, limiter], clock) = limiters(&server);
+    let limit = Limit::fixed("passed", 100, MINUTE);
+    let waiting = limit.clone().wait(10 * MINUTE);
+    for (used, left) in [(0, 100), (500, 0)] {
+        acquire(&limiter, &limit, 100).await.keep();
+        let mut first = Box::pin(limiter.check(&waiting, "key", 10));
+        assert!(timeout(SECOND / 20, first.as_mut()).await.is_err());
+        clock.advance(MINUTE);
+        // The background thread charges the units of the first call, which is not polled.
+        settle_lines(&limiter).await;
+        acquire(&limiter, &limit, 90).await.keep();
+        let mut second = Box::pin(limiter.acquire(&waiting, "key", 10));
+        assert!(timeout(SECOND / 20, second.as_mut()).await.is_err());
+        drop(first);
+        second.await.expect("admitted").settle(used);
+        assert_eq!(remaining(&limiter, &limit).await, 0);
+        // A debt of 490 units is left over.
+        limiter.refund(&limit, "key", 100).await.expect("refunded");
+        assert_eq!(remaining(&limiter, &limit).await, left);
+        clock.advance(10 * MINUTE);
+    }
+}

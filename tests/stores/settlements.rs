@@ -29,6 +29,11 @@ enum Step {
     /// Drops one of the open permits.
     Drop(usize),
     Peek(u32),
+    /// Closes the key by eighths of a period and microseconds.
+    Close(u64, u64),
+    Open,
+    /// Gives units back to the newest charges, whoever made them. The model does not know that.
+    Refund(u32),
     Reset,
     /// Moves the clock by eighths of a period and microseconds.
     Wait(u64, u64),
@@ -54,6 +59,9 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (any::<usize>(), used).prop_map(|(which, used)| Step::Settle(which, used)),
         1 => any::<usize>().prop_map(Step::Drop),
         1 => cost().prop_map(Step::Peek),
+        1 => (0_u64..12, 0_u64..10).prop_map(|(eighths, micros)| Step::Close(eighths, micros)),
+        1 => Just(Step::Open),
+        1 => cost().prop_map(Step::Refund),
         1 => Just(Step::Reset),
         6 => (eighths, 0_u64..10).prop_map(|(eighths, micros)| Step::Wait(eighths, micros)),
         3 => any::<bool>().prop_map(Step::Retry),
@@ -103,6 +111,8 @@ struct Settling {
     /// Whether the stores still count exactly what the model counts.
     is_exact: bool,
     has_one_rate: bool,
+    /// Whether units were refunded since the last reset. Then only the stores are compared.
+    was_refunded: bool,
 }
 
 impl Settling {
@@ -118,6 +128,7 @@ impl Settling {
             open: Vec::new(),
             is_exact: true,
             has_one_rate: true,
+            was_refunded: false,
             clock,
         }
     }
@@ -131,9 +142,38 @@ impl Settling {
         let (mut limit, mut retry, mut decisions) = (trace.limits[0].clone(), None, 0);
         for (index, step) in trace.steps.iter().enumerate() {
             match *step {
+                Step::Close(eighths, micros) => {
+                    retry = None;
+                    let time = eighths_of(&limit, eighths, micros);
+                    self.model.close(self.now(), time);
+                    for limiter in [&self.embedded, &self.redis] {
+                        let closed = limiter.close(&limit, &self.key, Duration::from_micros(time));
+                        closed.await.expect("closed");
+                    }
+                    self.peek(index, &limit, 1).await?;
+                    decisions += 1;
+                }
+                Step::Refund(cost) => {
+                    (retry, self.was_refunded, self.is_exact) = (None, true, false);
+                    for limiter in [&self.embedded, &self.redis] {
+                        limiter.refund(&limit, &self.key, cost).await.expect("refunded");
+                    }
+                    self.peek(index, &limit, 1).await?;
+                    decisions += 1;
+                }
+                Step::Open => {
+                    retry = None;
+                    let was_closed = self.model.open(self.now());
+                    for limiter in [&self.embedded, &self.redis] {
+                        let opened = limiter.open(&limit, &self.key).await.expect("opened");
+                        prop_assert_eq!(opened, was_closed, "step {}", index);
+                    }
+                    self.peek(index, &limit, 1).await?;
+                    decisions += 1;
+                }
                 Step::Wait(eighths, micros) => {
                     retry = None;
-                    let wait = limit.period().as_micros() as u64 * eighths / 8 + micros;
+                    let wait = eighths_of(&limit, eighths, micros);
                     self.clock.advance(Duration::from_micros(wait));
                 }
                 Step::Change(index) => {
@@ -147,6 +187,7 @@ impl Settling {
                     retry = None;
                     self.model.reset();
                     self.is_exact = self.has_one_rate;
+                    self.was_refunded = false;
                     self.embedded.reset(&limit, &self.key).await.expect("embedded");
                     self.redis.reset(&limit, &self.key).await.expect("Redis");
                 }
@@ -179,7 +220,7 @@ impl Settling {
                 Step::Settle(which, used) => {
                     let open = self.open.swap_remove(which % self.open.len());
                     let OpenCharge { limit: charged_by, receipt, embedded, redis } = open;
-                    self.is_exact &= !is_bucket(&limit) || self.model.open() <= EXACT;
+                    self.is_exact &= !is_bucket(&limit) || self.model.charges() <= EXACT;
                     self.model.settle(&charged_by, self.now(), receipt, used);
                     embedded.settle(used);
                     redis.settle(used);
@@ -210,6 +251,10 @@ impl Settling {
             let checked = self.redis.check(limit, key, cost).await;
             return self.checked(index, limit, cost, embedded, decision(checked).into());
         };
+        for result in [&embedded, &redis] {
+            let is_closed = matches!(result, Err(Rejection::Closed { .. }));
+            prop_assert_eq!(is_closed, self.model.is_closed(now), "step {}", index);
+        }
         let (embedded, redis) = (split(embedded), split(redis));
         let expected = self.compare(index, limit, cost, embedded.0, redis.0)?;
         if let (Some(embedded), Some(redis)) = (embedded.1, redis.1) {
@@ -246,7 +291,8 @@ impl Settling {
         if self.is_exact {
             prop_assert_eq!(expected, embedded, "step {}", index);
         }
-        prop_assert!(embedded.remaining <= expected.remaining, "step {}", index);
+        let is_sound = self.was_refunded || embedded.remaining <= expected.remaining;
+        prop_assert!(is_sound, "step {}", index);
         Ok(())
     }
 
@@ -260,6 +306,9 @@ impl Settling {
         redis: ExpectedDecision,
     ) -> Result<ExpectedDecision, TestCaseError> {
         prop_assert_eq!(embedded, redis, "the stores differ, step {}", index);
+        if self.was_refunded {
+            return Ok(embedded);
+        }
         let expected = self.model.clone().acquire(limit, self.now(), cost).0;
         if self.is_exact {
             prop_assert_eq!(expected, embedded, "step {}", index);
@@ -269,6 +318,10 @@ impl Settling {
         prop_assert!(!is_same || embedded.remaining <= expected.remaining, "step {}", index);
         Ok(embedded)
     }
+}
+
+fn eighths_of(limit: &Limit, eighths: u64, micros: u64) -> u64 {
+    limit.period().as_micros() as u64 * eighths / 8 + micros
 }
 
 fn is_bucket(limit: &Limit) -> bool {

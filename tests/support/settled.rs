@@ -1,6 +1,8 @@
 //! The reference model of settled charges: a list of all charges of a key, each with the units that its call has really
 //! used, as far as they are known. It decides as if each call had been charged these units at first.
 //!
+//! A key that is closed admits nothing. The time of a bucket then stands still.
+//!
 //! It shares no code with the stores or with [`model`](crate::model), and is slow on purpose. The clock of a trace must
 //! not step back.
 
@@ -22,10 +24,13 @@ pub struct SettledModel {
     /// How often the key was as if it had never been used. A charge of another time cannot be settled.
     births: u64,
     charged: u64,
+    /// When the key was closed, and when it opens or has opened.
+    closings: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ModelCharge {
+    /// The time that has passed, in which a bucket of a closed key stands still.
     at: u64,
     /// The start of the window that counts it.
     start: u64,
@@ -59,6 +64,7 @@ impl SettledModel {
     /// Charges a call, whether or not it is admitted.
     pub fn charge(&mut self, limit: &Limit, now: u64, cost: u32) -> ModelReceipt {
         if cost > 0 {
+            let now = self.passed(limit, now);
             self.forget(limit, now);
             self.charged += 1;
             let start = self.window_start(limit, now);
@@ -75,8 +81,9 @@ impl SettledModel {
         let threshold = self.changed.0.max(1);
         let in_force = Limit::new("settled", limit.algorithm(), threshold, limit.period())
             .expect("a limit of a trace");
-        let limit = if self.is_unused(&in_force, now) {
-            self.reset();
+        let passed = self.passed(&in_force, now);
+        let limit = if self.is_unused(&in_force, passed) {
+            self.restart();
             limit
         } else {
             &in_force
@@ -86,14 +93,44 @@ impl SettledModel {
             return;
         }
         if self.births == birth && self.charges.iter().any(|charge| charge.number == number) {
-            self.forget(limit, now);
+            self.forget(limit, passed);
             if let Some(charge) = self.charges.iter_mut().find(|it| it.number == number) {
                 charge.units -= u64::from(cost - used);
             }
         }
-        if self.is_unused(limit, now) {
-            self.reset();
+        if self.is_unused(limit, passed) {
+            self.restart();
         }
+    }
+
+    /// Closes the key for some microseconds.
+    pub fn close(&mut self, now: u64, time: u64) {
+        match self.closings.last_mut() {
+            Some((_, until)) if now < *until => *until = (*until).max(now + time),
+            _ => self.closings.push((now, now + time)),
+        }
+    }
+
+    /// Opens the key, and returns whether it was closed.
+    pub fn open(&mut self, now: u64) -> bool {
+        let is_closed = self.is_closed(now);
+        if let Some((_, until)) = self.closings.last_mut() {
+            *until = now.min(*until);
+        }
+        is_closed
+    }
+
+    #[must_use]
+    pub fn is_closed(&self, now: u64) -> bool {
+        self.closings.iter().any(|(from, until)| (*from..*until).contains(&now))
+    }
+
+    /// Returns the time that has passed for the count.
+    fn passed(&self, limit: &Limit, now: u64) -> u64 {
+        let stands_still =
+            matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let closed = self.closings.iter().map(|(from, until)| now.min(*until) - from);
+        if stands_still { now - closed.sum::<u64>() } else { now }
     }
 
     /// Decides a call without charging it.
@@ -103,7 +140,9 @@ impl SettledModel {
         let remaining = last(limit.capacity().into(), |cost| self.admits(limit, now, cost));
         let admitted_after = |wait| self.admits(limit, now + wait, cost.into());
         let retry_after = if allowed { 0 } else { first(admitted_after) };
-        let reset_after = first(|wait| self.is_unused(limit, now + wait));
+        let is_unused =
+            |now| !self.is_closed(now) && self.is_unused(limit, self.passed(limit, now));
+        let reset_after = first(|wait| is_unused(now + wait));
         ExpectedDecision {
             allowed,
             remaining: remaining as u32,
@@ -112,21 +151,30 @@ impl SettledModel {
         }
     }
 
-    /// Removes the count.
+    /// Removes the count, and opens the key.
     pub fn reset(&mut self) {
-        let births = self.births + 1;
-        *self = Self { births, charged: self.charged, ..Self::default() };
+        self.closings.clear();
+        self.restart();
+    }
+
+    /// Forgets all charges.
+    fn restart(&mut self) {
+        let (births, closings) = (self.births + 1, std::mem::take(&mut self.closings));
+        *self = Self { births, charged: self.charged, closings, ..Self::default() };
     }
 
     /// Returns how many charges could still be settled.
     #[must_use]
-    pub fn open(&self) -> usize {
+    pub fn charges(&self) -> usize {
         self.charges.len()
     }
 
     fn admits(&self, limit: &Limit, now: u64, cost: u64) -> bool {
+        if self.is_closed(now) {
+            return false;
+        }
         let (period, threshold) = (limit.period().as_micros(), u128::from(limit.threshold()));
-        let counted = self.counted(limit, now);
+        let counted = self.counted(limit, self.passed(limit, now));
         cost == 0
             || match limit.algorithm() {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
@@ -197,7 +245,7 @@ impl SettledModel {
     /// only a level.
     fn forget(&mut self, limit: &Limit, now: u64) {
         if self.is_unused(limit, now) {
-            self.reset();
+            self.restart();
         }
         let threshold = limit.threshold();
         if matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)

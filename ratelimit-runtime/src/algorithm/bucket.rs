@@ -9,7 +9,7 @@
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
 use super::least_levels::LeastLevels;
-use super::{BucketOp, Op, Outcome, Receipt, Settlement, State};
+use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::{Rate, Terms};
 
 /// The highest level and the latest time.
@@ -69,6 +69,8 @@ impl From<UnpackedBucket> for [u64; 3] {
 }
 
 impl State for Bucket {
+    const STANDS_STILL: bool = true;
+
     #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         if op == Op::Decide
@@ -81,7 +83,7 @@ impl State for Bucket {
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
         let outcome = self.apply_any(Op::Decide, terms, clock, cost);
-        if !outcome.allowed || cost == 0 {
+        if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
         (outcome, self.mark(birth))
@@ -117,6 +119,17 @@ impl State for Bucket {
         self.keep(terms, clock, now, changed, (level, full))
     }
 
+    fn postpone(&mut self, by: u64) {
+        // The low bits of the word. Stays below `MOST`.
+        self.words[0] += by;
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.words[0] -= by;
+    }
+}
+
+impl Expires for Bucket {
     fn expires(&self) -> u64 {
         self.unpack().full_at()
     }
@@ -145,7 +158,7 @@ impl Bucket {
         self.words = UnpackedBucket { at: now, level, token, drain }.into();
         Some(Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: ((capacity - level) / token) as u32,
             retry_us: 0,
             reset_us: ceil(level, drain) + (now - clock),
@@ -272,7 +285,7 @@ impl Bucket {
         let lag = now - clock;
         Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: (capacity_of(terms).saturating_sub(level) / token) as u32,
             retry_us: 0,
             reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
@@ -343,7 +356,7 @@ fn rejected(terms: &Terms, clock: u64, lag: u64, level: u64, charge: u64, full: 
     let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
     Outcome {
         clock,
-        allowed: false,
+        verdict: Verdict::Rejected,
         remaining: (capacity.saturating_sub(level) / token) as u32,
         retry_us: ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag,
         reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },

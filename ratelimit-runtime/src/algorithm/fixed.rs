@@ -1,6 +1,6 @@
 //! Fixed window: one count per window. Twin of `lua/fixed.lua`.
 
-use super::{Op, Outcome, Receipt, Settlement, State};
+use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The count of the window from `start` to `end`.
@@ -43,7 +43,7 @@ impl State for Window {
 
         Outcome {
             clock,
-            allowed,
+            verdict: allowed.into(),
             remaining: threshold.saturating_sub(count),
             retry_us: if allowed { 0 } else { left },
             reset_us: if count == 0 { 0 } else { left },
@@ -52,7 +52,7 @@ impl State for Window {
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
         let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.allowed || cost == 0 {
+        if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
         if self.birth == 0 {
@@ -73,13 +73,15 @@ impl State for Window {
         self.keep(window);
         Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: terms.threshold().saturating_sub(count),
             retry_us: 0,
             reset_us: if count == 0 { 0 } else { left },
         }
     }
+}
 
+impl Expires for Window {
     fn expires(&self) -> u64 {
         self.end
     }

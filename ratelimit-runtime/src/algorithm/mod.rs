@@ -12,6 +12,7 @@
 )]
 
 pub(crate) mod bucket;
+mod closing;
 pub(crate) mod fixed;
 mod least_levels;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod settling;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
+pub(crate) use self::closing::{Closing, Closure};
 use crate::limit::Terms;
 
 /// An operation on one count that every algorithm supports.
@@ -63,7 +65,7 @@ impl Op {
 pub(crate) struct Outcome {
     /// The time of the call, by the clock of the store.
     pub(crate) clock: u64,
-    pub(crate) allowed: bool,
+    pub(crate) verdict: Verdict,
     /// The units that are left, after the charge if the call is admitted.
     pub(crate) remaining: u32,
     /// The smallest wait after which the same call is admitted if no other call comes; for a reservation,
@@ -73,10 +75,33 @@ pub(crate) struct Outcome {
     pub(crate) reset_us: u64,
 }
 
+/// What an operation answers to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Rejected,
+    Admitted,
+    /// Rejected because the key is closed. `is_full` says whether the limit also rejects the call once the key opens.
+    Closed {
+        is_full: bool,
+    },
+}
+
+impl From<bool> for Verdict {
+    #[inline(always)]
+    fn from(allowed: bool) -> Self {
+        if allowed { Self::Admitted } else { Self::Rejected }
+    }
+}
+
 impl Outcome {
+    #[inline(always)]
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.verdict == Verdict::Admitted
+    }
+
     /// The outcome of a call that is admitted because no store could decide.
     pub(crate) const UNDECIDED: Self =
-        Self { clock: 0, allowed: true, remaining: 0, retry_us: 0, reset_us: 0 };
+        Self { clock: 0, verdict: Verdict::Admitted, remaining: 0, retry_us: 0, reset_us: 0 };
 }
 
 /// What a count needs to find a charge again.
@@ -90,7 +115,7 @@ pub(crate) struct Receipt {
 }
 
 /// A charge, and what the call has used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settlement {
     pub(crate) receipt: Receipt,
     pub(crate) charged: u32,
@@ -109,8 +134,17 @@ impl Settlement {
     }
 }
 
-/// The state of one count. The default is the state of a key that was never used.
-pub(crate) trait State: Default {
+/// What a table keeps until a time. The default is what a key has that was never used.
+pub(crate) trait Expires: Default {
+    /// Returns the time from which this equals the default; 0 if it does now.
+    fn expires(&self) -> u64;
+}
+
+/// The state of one count.
+pub(crate) trait State: Expires {
+    /// Whether the count of a closed key does not change as time passes.
+    const STANDS_STILL: bool = false;
+
     /// Applies `op` at the time `clock`.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 
@@ -123,8 +157,11 @@ pub(crate) trait State: Default {
     /// and not charged are charged now, also above the capacity.
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
 
-    /// Returns the time from which this state equals that of a key that was never used; 0 if it does now.
-    fn expires(&self) -> u64;
+    /// Moves the times of a state that stands still ahead.
+    fn postpone(&mut self, _by: u64) {}
+
+    /// Moves the times of a state that stands still back.
+    fn advance(&mut self, _by: u64) {}
 }
 
 /// Passes the list of states to `$callback!`, after `($args)`. The list names for each state its tables in the

@@ -77,9 +77,9 @@ fn run<S: State>(
             TraceStep::Wait(time) => now += time,
             TraceStep::Acquire(cost) => {
                 let (outcome, receipt) = state.acquire(births, terms, now, cost);
-                prop_assert_eq!(outcome.allowed, cost <= before);
-                prop_assert_eq!(receipt.birth != 0, outcome.allowed);
-                if outcome.allowed {
+                prop_assert_eq!(outcome.is_allowed(), cost <= before);
+                prop_assert_eq!(receipt.birth != 0, outcome.is_allowed());
+                if outcome.is_allowed() {
                     // The place of a charge in a window is the start of the window.
                     charges.push((now, receipt.place, cost.into()));
                     let settlement = Settlement { receipt, charged: cost, used: cost };
@@ -87,7 +87,7 @@ fn run<S: State>(
                 }
             }
             TraceStep::Decide(cost) => {
-                if state.apply(Op::Decide, terms, now, cost).allowed {
+                if state.apply(Op::Decide, terms, now, cost).is_allowed() {
                     charges.push((now, u64::MAX, cost.into()));
                 }
             }
@@ -178,9 +178,9 @@ fn a_sliding_counter_lowers_the_window_that_counted_the_charge() {
     let debt = counters.settle(settle(second, 8, 100), terms, now);
     assert_eq!((debt.remaining, debt.reset_us), (0, 1_500));
     let wait = counters.apply(Op::Peek, terms, now, 1);
-    assert!(!wait.allowed && wait.retry_us > 500, "{wait:?}");
-    assert!(counters.apply(Op::Peek, terms, now + wait.retry_us, 1).allowed);
-    assert!(!counters.apply(Op::Peek, terms, now + wait.retry_us - 1, 1).allowed);
+    assert!(!wait.is_allowed() && wait.retry_us > 500, "{wait:?}");
+    assert!(counters.apply(Op::Peek, terms, now + wait.retry_us, 1).is_allowed());
+    assert!(!counters.apply(Op::Peek, terms, now + wait.retry_us - 1, 1).is_allowed());
     // Two windows later, nothing is given back.
     counters.acquire(9, terms, 20 * PERIOD, 20);
     counters.settle(settle(first, 12, 0), terms, 20 * PERIOD);

@@ -5,7 +5,7 @@
 //! algorithm in "How we built rate limiting capable of scaling to millions of domains" (2017), and reports
 //! 0.003 % wrong decisions in 400 million requests.
 
-use super::{Op, Outcome, Receipt, Settlement, State};
+use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The counts of the window that started at `start` and of the window before it.
@@ -73,12 +73,12 @@ impl State for Counters {
 
         let retried =
             CountersAtCall { lag, elapsed, start, previous, current }.outcome(terms, clock);
-        Outcome { allowed, retry_us: retry, ..retried }
+        Outcome { verdict: allowed.into(), retry_us: retry, ..retried }
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
         let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.allowed || cost == 0 {
+        if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
         if self.birth == 0 {
@@ -105,7 +105,9 @@ impl State for Counters {
         self.keep(period, counters.start, counters.previous, counters.current);
         counters.outcome(terms, clock)
     }
+}
 
+impl Expires for Counters {
     fn expires(&self) -> u64 {
         self.expires
     }
@@ -152,7 +154,7 @@ impl CountersAtCall {
         let free = room.saturating_sub(weight);
         Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: (free / u128::from(scale.span)) as u32,
             retry_us: 0,
             reset_us: match (self.previous, self.current) {

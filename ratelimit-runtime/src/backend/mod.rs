@@ -1,6 +1,7 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection cache and
 //! the outage log, and gives units back to the store that charged them.
 
+mod closings;
 mod give_backs;
 mod outage;
 mod rejections;
@@ -8,9 +9,11 @@ mod rejections;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::closings::PendingClosing;
+use self::closings::PendingClosings;
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::outage::OutageLog;
-use crate::algorithm::{Op, Outcome, Settlement};
+use crate::algorithm::{Closure, Op, Outcome, Settlement, Verdict};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
@@ -26,6 +29,7 @@ pub(crate) struct Backend {
     local: Embedded,
     shared: Option<SharedStore>,
     give_backs: Arc<GiveBacks>,
+    closings: Arc<PendingClosings>,
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
@@ -51,7 +55,8 @@ impl Backend {
         background: Arc<Background>,
         settings: BackendSettings,
     ) -> Self {
-        Self { local, shared, give_backs, outages: OutageLog::default(), settings, background }
+        let (closings, outages) = (Arc::default(), OutageLog::default());
+        Self { local, shared, give_backs, closings, outages, settings, background }
     }
 
     /// Sets the function that is called with each count to which this process has given units back.
@@ -156,6 +161,8 @@ impl Backend {
             self.observe_give_back(request, result.as_ref().ok());
             return result;
         };
+        let key_ids = request.charges().iter().map(|charge| charge.key_id);
+        self.closings.made(key_ids, self.settings.deadline).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = shared.execute(request.clone()).await;
         match (request, &result) {
@@ -222,9 +229,62 @@ impl Backend {
     }
 
     /// Corrects a charge of the embedded store.
-    pub(crate) fn settle_local(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
+    pub(crate) fn settle_local(
+        &self,
+        key_id: KeyId,
+        terms: &Terms,
+        settlement: Settlement,
+        closure: Closure,
+    ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.observe_settlement(key_id, settlement, Some(&outcome), self.local.source());
+        self.close_here(key_id, terms, closure);
+    }
+
+    /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
+    /// key was closed.
+    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, closure: Closure) -> bool {
+        if closure == Closure::Unchanged {
+            return false;
+        }
+        let was_closed = self.local.close(terms, key_id, closure);
+        self.observe_closure(key_id, closure);
+        was_closed
+    }
+
+    /// Closes or opens a key: in this process at once, then in the shared store. Returns whether the key was closed.
+    pub(crate) fn close(
+        self: &Arc<Self>,
+        policy: Policy,
+        charge: Arc<Charge>,
+        closure: Closure,
+    ) -> Answer<bool> {
+        let was_here = self.close_here(charge.key_id, &charge.terms, closure);
+        if !self.is_shared(policy) {
+            return Answer::ready(Ok(was_here));
+        }
+        let backend = Arc::clone(self);
+        Answer::pending(async move {
+            let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
+            let key_id = charge.key_id;
+            let settled = SettledCharge { charge, settlement: Settlement::default(), closure };
+            let results = shared.settle(vec![settled]).await;
+            backend.observe_closure(key_id, closure);
+            let result = results.into_iter().next().unwrap_or(Err(StoreError::NoRuntime));
+            result.map(|before| matches!(before.verdict, Verdict::Closed { .. }))
+        })
+    }
+
+    /// Makes the calls of a key wait until it is closed in the shared store.
+    pub(crate) fn expect_closing(&self, key_id: KeyId) -> PendingClosing {
+        self.closings.add(key_id)
+    }
+
+    /// Observes that a key was closed or opened: waiting calls ask again.
+    fn observe_closure(&self, key_id: KeyId, closure: Closure) {
+        if closure != Closure::Unchanged {
+            self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
+        }
     }
 
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
@@ -234,6 +294,7 @@ impl Backend {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
+        closure: Closure,
     ) -> bool {
         let outcome = match self.shared_for(policy) {
             Some(shared) if source == shared.source() => return false,
@@ -244,6 +305,7 @@ impl Backend {
             None => self.local.settle_one((&**charge).into(), settlement),
         };
         self.observe_settlement(charge.key_id, settlement, Some(&outcome), source);
+        self.close_here(charge.key_id, &charge.terms, closure);
         true
     }
 
@@ -254,10 +316,11 @@ impl Backend {
     ) -> Vec<Result<(), StoreError>> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let results = shared.settle(charges.clone()).await;
-        let observe = |(SettledCharge { charge, settlement }, result): (&_, _)| {
+        let observe = |(SettledCharge { charge, settlement, closure }, result): (&_, _)| {
             let result: Result<Outcome, StoreError> = result;
             let outcome = result.as_ref().ok();
             self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
+            self.observe_closure(charge.key_id, *closure);
             result.map(drop)
         };
         charges.iter().zip(results).map(observe).collect()

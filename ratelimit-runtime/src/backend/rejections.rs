@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -82,12 +82,16 @@ impl RejectionCache {
         source: Source,
     ) {
         let Some(cell) = self.cell(charge.key_id) else { return };
-        if outcome.allowed {
+        if outcome.is_allowed() {
             // Removes an older entry: after a step of the clock backwards, it would hold again.
             *cell.lock().unwrap_or_else(PoisonError::into_inner) = None;
             return;
         }
         if charge.cost != 1 || source != Source::Redis {
+            return;
+        }
+        // Once the key opens, the call is rejected for another reason.
+        if outcome.verdict == (Verdict::Closed { is_full: true }) {
             return;
         }
         // The store decided between `sent` and now, by a clock that may run a little faster.

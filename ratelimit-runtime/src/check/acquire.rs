@@ -70,12 +70,12 @@ impl Checker {
             charged: cost,
             receipt,
         };
-        if outcome.allowed && !report::is_observed() {
+        if outcome.is_allowed() && !report::is_observed() {
             let decision = Decision::new(limit.capacity(), &outcome, Source::Embedded);
             return Acquire(AcquireStage::Ready(Some(Ok(Permit::new(decision, Some(charge()))))));
         }
         let check = self.check_slow(started, limit, key, cost, Some(&outcome));
-        let permit = |decision| Permit::new(decision, outcome.allowed.then(charge));
+        let permit = |decision| Permit::new(decision, outcome.is_allowed().then(charge));
         let result = check.now(|| limit.label()).map(permit);
         Acquire(AcquireStage::Ready(Some(result)))
     }

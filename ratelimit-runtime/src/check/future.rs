@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::judge::{apply_shadow, count_others, hardest, judge};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::reply::{Decision, Rejection, Source, StoreError};
 use crate::report::Report;
@@ -45,7 +45,7 @@ struct AdmittedCall {
 /// A call that was decided at once.
 struct DecidedCall {
     is_rejected: bool,
-    allowed: bool,
+    verdict: Verdict,
     source: Source,
     capacity: u32,
     remaining: u32,
@@ -265,8 +265,8 @@ impl DecidedCall {
     #[inline]
     fn new(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         Self {
-            is_rejected: !outcome.allowed,
-            allowed: outcome.allowed,
+            is_rejected: !outcome.is_allowed(),
+            verdict: outcome.verdict,
             source,
             capacity: label.capacity,
             remaining: outcome.remaining,
@@ -280,7 +280,7 @@ impl DecidedCall {
     #[inline]
     fn result(&self) -> Result<Decision, Rejection> {
         let decision = Decision {
-            allowed: self.allowed,
+            allowed: self.verdict == Verdict::Admitted,
             limit: self.capacity,
             remaining: self.remaining,
             retry_after: Duration::from_micros(self.retry_us),
@@ -290,7 +290,7 @@ impl DecidedCall {
         if !self.is_rejected {
             return Ok(decision);
         }
-        Err(Rejection::Limited { name: self.name.clone(), quota: self.quota, decision })
+        Err(Rejection::decided(self.name.clone(), self.quota, self.verdict, decision))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, StoreError};
 use crate::report::{PartEnd, Report};
@@ -20,8 +20,9 @@ pub(super) fn judge(
             let index = hardest(&reply.outcomes);
             let (label, outcome) = (&labels[index], &reply.outcomes[index]);
             let decision = Decision::new(label.capacity, outcome, reply.source);
-            let rejected = || Rejection::limited_by(label, decision);
-            (index, if outcome.allowed { Ok(decision) } else { Err(rejected()) })
+            let LimitLabel { name, quota, .. } = label;
+            let rejected = || Rejection::decided(name.clone(), *quota, outcome.verdict, decision);
+            (index, if outcome.is_allowed() { Ok(decision) } else { Err(rejected()) })
         }
         Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
     }
@@ -39,10 +40,15 @@ pub(super) fn count_others(
     let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
     for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
         let part = match reply {
-            Ok(Reply { outcomes, source, .. }) if !outcomes[index].allowed => {
+            Ok(Reply { outcomes, source, .. })
+                if matches!(outcomes[index].verdict, Verdict::Closed { .. }) =>
+            {
+                PartEnd::Closed(*source)
+            }
+            Ok(Reply { outcomes, source, .. }) if !outcomes[index].is_allowed() => {
                 PartEnd::Rejecting(*source)
             }
-            Ok(Reply { outcomes, source, .. }) if outcomes[spoken].allowed => {
+            Ok(Reply { outcomes, source, .. }) if outcomes[spoken].is_allowed() => {
                 PartEnd::Charged(*source)
             }
             Ok(Reply { source, .. }) => PartEnd::NotCharged(*source),
@@ -56,7 +62,7 @@ pub(super) fn count_others(
 /// rejection, the outcome with the fewest remaining units; of equal outcomes, the first.
 pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
     let hardness = |outcome: &Outcome| {
-        let Outcome { allowed, retry_us, remaining, .. } = *outcome;
+        let (Outcome { retry_us, remaining, .. }, allowed) = (*outcome, outcome.is_allowed());
         (!allowed, retry_us, Reverse(if allowed { remaining } else { 0 }))
     };
     let mut hardest = 0;
@@ -77,7 +83,10 @@ pub(super) fn apply_shadow(
 ) -> Result<Decision, Rejection> {
     match result {
         Err(rejection) if !label.shadow => Err(rejection),
-        Ok(decision) | Err(Rejection::Limited { decision, .. }) => Ok(decision),
+        Ok(decision)
+        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
+            Ok(decision)
+        }
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
             Ok(Decision::cost_exceeds(capacity))
         }

@@ -18,7 +18,7 @@ pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
 pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
-use crate::algorithm::{Op, Outcome, match_algorithm, with_state};
+use crate::algorithm::{Closure, Op, Outcome, Verdict, match_algorithm, with_state};
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::lease::Leases;
@@ -108,7 +108,7 @@ impl Checker {
         outcome: &mut Option<Outcome>,
     ) -> FastDecision {
         let decided = self.backend.local().apply_as::<S>(Op::Decide, charge);
-        let is_final = decided.allowed && !report::is_observed();
+        let is_final = decided.is_allowed() && !report::is_observed();
         if !is_final {
             *outcome = Some(decided);
         }
@@ -127,7 +127,7 @@ impl Checker {
     ) -> Check {
         let Some(outcome) = outcome else { return self.check_by_request(limit, key, cost) };
         let label = limit.label();
-        if outcome.allowed {
+        if outcome.is_allowed() {
             Check::decided(Report::since(started), &label, outcome, Source::Embedded)
         } else if report::is_observed()
             || self.backend.reports().on_rejected.is_some()
@@ -209,7 +209,7 @@ impl Checker {
             let (mut outcome, held) = (reply.first(), leases.spendable(key_id));
             outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
             if held >= cost {
-                (outcome.allowed, outcome.retry_us) = (true, 0);
+                (outcome.verdict, outcome.retry_us) = (Verdict::Admitted, 0);
             }
             Ok(Reply::one(outcome, reply.source))
         })
@@ -269,6 +269,25 @@ impl Checker {
             leases.discard(key_id);
             let result = reset.await;
             leases.discard(key_id);
+            result
+        })
+    }
+
+    /// Closes or opens a key. Leased units of this process go back. Returns whether the key was closed.
+    pub(crate) fn close(&self, limit: &Limit, key: &dyn Key, closure: Closure) -> Answer<bool> {
+        let policy = limit.policy();
+        let charge = self.backend.charge(self.counted(limit), key, 0);
+        let charge = self.backend.address(policy, charge, key);
+        let answer = self.backend.close(policy, charge, closure);
+        if !self.is_leased(limit) {
+            return answer;
+        }
+        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
+        Answer::pending(async move {
+            leases.give_back(key_id);
+            let result = answer.await;
+            // Units can be leased while the request is in flight.
+            leases.give_back(key_id);
             result
         })
     }

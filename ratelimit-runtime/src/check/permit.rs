@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::algorithm::{Receipt, Settlement};
+use crate::algorithm::{Closure, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Decision, Source};
@@ -101,21 +101,28 @@ impl Permit {
 
     /// Replaces the charge by `used`, the units that the call has really used.
     pub fn settle(self, used: u32) {
+        self.correct(Some(used), Closure::Unchanged);
+    }
+
+    /// Replaces the charge by `used` if it is given, and changes the opening of the key.
+    pub(crate) fn correct(self, used: Option<u32>, closure: Closure) {
         let Some(PermitCharge { settlements, made, cost, charged, receipt }) = self.charge else {
             return;
         };
-        // What was used beyond the cost is a debt, whatever was charged.
-        let used = used.min(cost).min(charged).saturating_add(used.saturating_sub(cost));
+        let used = used.map_or(charged, |used| {
+            // What was used beyond the cost is a debt, whatever was charged.
+            used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
+        });
         let settlement = Settlement { receipt, charged, used };
-        if charged == used {
+        if charged == used && closure == Closure::Unchanged {
             return;
         }
         match made {
             MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(key_id, &terms, settlement);
+                settlements.settle_here(key_id, &terms, settlement, closure);
             }
             MadeCharge::ByRequest { charge, policy, source } => {
-                settlements.settle(policy, source, &charge, settlement);
+                settlements.settle(policy, source, &charge, settlement, closure);
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
@@ -131,7 +131,7 @@ impl LeaseEntry {
         let HeldUnits { units, at: clock, requested, remaining, reset_us, .. } = self.held;
         let outcome = Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: remaining.saturating_add(units).min(self.target.capacity()),
             retry_us: 0,
             reset_us: reset_us.saturating_sub(now.saturating_sub(requested)),

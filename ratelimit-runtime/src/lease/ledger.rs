@@ -312,6 +312,11 @@ impl LeaseLedger {
         self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.fetching.is_some()))
     }
 
+    /// Takes the units that the process holds of a count.
+    pub(super) fn take(&self, key_id: KeyId) -> Option<UnspentUnits> {
+        self.shard(key_id).get_mut(&key_id).and_then(LeaseEntry::take_unspent)
+    }
+
     /// Takes all units that the process holds.
     pub(super) fn take_all(&self) -> Vec<UnspentUnits> {
         let take = |shard: &Mutex<HashMap<KeyId, LeaseEntry>>| {

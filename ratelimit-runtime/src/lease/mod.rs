@@ -92,6 +92,13 @@ impl Leases {
         LeasedCall { leases: Arc::clone(self), key_id, target: Arc::new(target) }
     }
 
+    /// Gives back the units that this process holds of a count.
+    pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
+        if let Some(unspent) = self.ledger.take(key_id) {
+            self.return_in_background(unspent);
+        }
+    }
+
     /// Discards the units of a count that is reset.
     pub(crate) fn discard(&self, key_id: KeyId) {
         self.ledger.discard(key_id);

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
-use crate::algorithm::Op;
+use crate::algorithm::{Closure, Op};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;
@@ -304,6 +304,57 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when the store does not reply; the count may have been removed.
     pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
         self.checker.reset(limit, &key)
+    }
+
+    /// Closes `key` for `duration`: the limit admits no call of it, also none of cost 0. Use it when the other side says
+    /// so: a service that you call replies with `Retry-After`, or an operator stops a client. A call is rejected with
+    /// [`Rejection::Closed`](crate::Rejection::Closed). Calls that [wait](Limit::wait) are admitted once the key opens,
+    /// in their order.
+    ///
+    /// With Redis, the key is closed for all processes. Each obeys with its next request, and with reservations and
+    /// leases within a second. A key that is closed opens at the later of the two times. Meanwhile, a window ages as
+    /// before, and a bucket stands still: it refills from the opening on. [`open`](Self::open) and
+    /// [`reset`](Self::reset) open the key earlier. A key is closed for at most 100 years.
+    ///
+    /// The attribute closes a key by the result of a call: see `close` of
+    /// [`rate_limit`](macro@crate::rate_limit).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rejection};
+    ///
+    /// const UPSTREAM: Limit = Limit::leaky_bucket("upstream", 10, Duration::from_secs(1));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.close(&UPSTREAM, "api.example.com", Duration::from_secs(30)).await?;
+    ///
+    /// let rejection = limiter.check(&UPSTREAM, "api.example.com", 1).await.unwrap_err();
+    /// assert!(matches!(rejection, Rejection::Closed { .. }));
+    /// assert!(rejection.retry_after() > Some(Duration::from_secs(29)));
+    ///
+    /// assert!(limiter.open(&UPSTREAM, "api.example.com").await?);
+    /// limiter.check(&UPSTREAM, "api.example.com", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been closed. This process then
+    /// closes it for the calls that it decides without Redis.
+    pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
+        self.checker.close(limit, &key, Closure::close_for(duration)).map(drop)
+    }
+
+    /// Opens a key that is [closed](Self::close). Returns whether it was closed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been opened.
+    pub fn open(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
+        self.checker.close(limit, &key, Closure::Open)
     }
 
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it

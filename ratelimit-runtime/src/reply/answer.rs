@@ -22,6 +22,18 @@ impl<T> Answer<T> {
         Self(AnswerStage::Ready(Some(answer)))
     }
 
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
+    where
+        T: 'static,
+    {
+        Answer(match self.0 {
+            AnswerStage::Ready(answer) => AnswerStage::Ready(answer.map(|it| it.map(change))),
+            AnswerStage::Pending(answer) => {
+                AnswerStage::Pending(Box::pin(async move { answer.await.map(change) }))
+            }
+        })
+    }
+
     pub(crate) fn pending(
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Self {

@@ -28,7 +28,7 @@ impl Decision {
     #[inline]
     pub(crate) fn new(capacity: u32, outcome: &Outcome, source: Source) -> Self {
         Self {
-            allowed: outcome.allowed,
+            allowed: outcome.is_allowed(),
             limit: capacity,
             remaining: outcome.remaining,
             retry_after: Duration::from_micros(outcome.retry_us),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Source, StoreError};
+use crate::algorithm::Verdict;
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
@@ -21,6 +22,17 @@ pub enum Rejection {
         /// The threshold and the period of the limit.
         quota: Quota,
         /// The decision, with the wait in `retry_after`.
+        decision: Decision,
+    },
+    /// The key is closed: [`RateLimiter::close`](crate::RateLimiter::close) or the `close` of the attribute has closed
+    /// it. The limit may be reached as well.
+    #[non_exhaustive]
+    Closed {
+        /// The name of the limit.
+        name: Name,
+        /// The threshold and the period of the limit.
+        quota: Quota,
+        /// The decision. Its `retry_after` is the wait until the key opens, or until the limit then admits the call.
         decision: Decision,
     },
     /// The call costs more than the limit can ever admit at once. Waiting does not help.
@@ -58,15 +70,26 @@ impl Rejection {
     /// ```
     #[must_use]
     pub fn limited(limit: &Limit, retry_after: Duration) -> Self {
-        let decision = Decision {
+        let LimitLabel { name, quota, .. } = limit.label();
+        Self::Limited { name, quota, decision: Self::decision(limit, retry_after) }
+    }
+
+    /// Creates the rejection of a call whose key `limit` closes for `retry_after`, for tests.
+    #[must_use]
+    pub fn closed(limit: &Limit, retry_after: Duration) -> Self {
+        let LimitLabel { name, quota, .. } = limit.label();
+        Self::Closed { name, quota, decision: Self::decision(limit, retry_after) }
+    }
+
+    fn decision(limit: &Limit, retry_after: Duration) -> Decision {
+        Decision {
             allowed: false,
             limit: limit.capacity(),
             remaining: 0,
             retry_after,
             reset_after: retry_after,
             source: Source::Embedded,
-        };
-        Self::limited_by(&limit.label(), decision)
+        }
     }
 
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
@@ -81,8 +104,12 @@ impl Rejection {
         Self::unavailable_by(&limit.label(), error)
     }
 
-    pub(crate) fn limited_by(label: &LimitLabel, decision: Decision) -> Self {
-        Self::Limited { name: label.name.clone(), quota: label.quota, decision }
+    /// Creates the rejection of a call that a store has rejected.
+    pub(crate) fn decided(name: Name, quota: Quota, verdict: Verdict, decision: Decision) -> Self {
+        match verdict {
+            Verdict::Closed { .. } => Self::Closed { name, quota, decision },
+            Verdict::Rejected | Verdict::Admitted => Self::Limited { name, quota, decision },
+        }
     }
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
@@ -93,12 +120,14 @@ impl Rejection {
         Self::Unavailable { name: label.name.clone(), error }
     }
 
-    /// Returns how long to wait before the same call can be admitted, for `Limited`. `None` for
+    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` for
     /// `CostExceedsCapacity`, because waiting does not help, and for `Unavailable`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Limited { decision, .. } => Some(decision.retry_after),
+            Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
+                Some(decision.retry_after)
+            }
             _ => None,
         }
     }
@@ -108,6 +137,7 @@ impl Rejection {
     pub fn name(&self) -> &str {
         match self {
             Self::Limited { name, .. }
+            | Self::Closed { name, .. }
             | Self::CostExceedsCapacity { name, .. }
             | Self::Unavailable { name, .. } => name.as_str(),
         }
@@ -117,7 +147,7 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Limited { decision, .. } => {
+            Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
                 f.write_str("too many requests, try again in ")?;
                 write_wait(f, decision.retry_after)
             }

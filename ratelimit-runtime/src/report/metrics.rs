@@ -71,6 +71,9 @@ pub(super) fn record_part(started: &Started, label: &LimitLabel, part: PartEnd) 
         PartEnd::Charged(source) => {
             (either(MetricOutcome::Allowed, MetricOutcome::ShadowAllowed), Some(source))
         }
+        PartEnd::Closed(source) => {
+            (either(MetricOutcome::Closed, MetricOutcome::ShadowLimited), Some(source))
+        }
         PartEnd::Rejecting(source) => {
             (either(MetricOutcome::Limited, MetricOutcome::ShadowLimited), Some(source))
         }
@@ -101,6 +104,7 @@ fn record_outcome(
 enum MetricOutcome {
     Allowed,
     Limited,
+    Closed,
     CostExceedsCapacity,
     Unavailable,
     ShadowAllowed,
@@ -110,9 +114,10 @@ enum MetricOutcome {
 
 impl MetricOutcome {
     /// The texts of the values, in the order of the variants.
-    const NAMES: [&str; 7] = [
+    const NAMES: [&str; 8] = [
         "allowed",
         "limited",
+        "closed",
         "cost_exceeds_capacity",
         "unavailable",
         "shadow_allowed",
@@ -127,6 +132,9 @@ impl MetricOutcome {
             Ok(decision) => (either(Self::Allowed, Self::ShadowAllowed), Some(decision.source)),
             Err(Rejection::Limited { decision, .. }) => {
                 (either(Self::Limited, Self::ShadowLimited), Some(decision.source))
+            }
+            Err(Rejection::Closed { decision, .. }) => {
+                (either(Self::Closed, Self::ShadowLimited), Some(decision.source))
             }
             Err(Rejection::CostExceedsCapacity { .. }) => {
                 (either(Self::CostExceedsCapacity, Self::ShadowLimited), None)

@@ -138,7 +138,8 @@ pub(crate) fn is_observed() -> bool {
 #[inline]
 fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if let Ok(decision) | Err(Rejection::Limited { decision, .. }) = result
+    if let Ok(decision)
+    | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
         && !label.shadow
     {
         request_log::record(&label.name, label.quota, decision);
@@ -194,6 +195,8 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
 pub(crate) enum PartEnd {
     Charged(Source),
     Rejecting(Source),
+    /// As `Rejecting`, because the key is closed.
+    Closed(Source),
     /// The limit would have admitted the call, but another limit rejected it.
     NotCharged(Source),
     Undecided,
@@ -257,6 +260,20 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
             retry_after = ?decision.retry_after,
             source = source_name(Some(decision.source)),
             "rejected"
+        ),
+        Rejection::Closed { name, decision, .. } if shadow => tracing::info!(
+            limit = name.as_str(),
+            key = keys.logged(),
+            retry_after = ?decision.retry_after,
+            source = source_name(Some(decision.source)),
+            "would be rejected: the key is closed"
+        ),
+        Rejection::Closed { name, decision, .. } => tracing::debug!(
+            limit = name.as_str(),
+            key = keys.logged(),
+            retry_after = ?decision.retry_after,
+            source = source_name(Some(decision.source)),
+            "rejected: the key is closed"
         ),
         Rejection::CostExceedsCapacity { name, cost, capacity } if shadow => tracing::info!(
             limit = name.as_str(),

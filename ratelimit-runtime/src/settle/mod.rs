@@ -11,8 +11,8 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use crate::algorithm::Settlement;
-use crate::backend::Backend;
+use crate::algorithm::{Closure, Settlement};
+use crate::backend::{Backend, PendingClosing};
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::Source;
@@ -33,13 +33,20 @@ pub(crate) struct Settlements {
 
 #[derive(Default)]
 struct SettlementQueue {
-    pending: VecDeque<SettledCharge>,
+    pending: VecDeque<QueuedSettlement>,
     /// Completed once the settlements before them are sent: each with the number of these settlements.
     flushes: Vec<(u64, oneshot::Sender<()>)>,
     /// The number of settlements that were ever added, and of those that are done.
     added: u64,
     done: u64,
     is_sending: bool,
+}
+
+/// A settlement that waits to be sent.
+struct QueuedSettlement {
+    settled: SettledCharge,
+    /// If it closes a key, the calls of the key wait for it.
+    _closing: Option<PendingClosing>,
 }
 
 impl Settlements {
@@ -53,8 +60,14 @@ impl Settlements {
     }
 
     /// Settles a charge of the embedded store.
-    pub(crate) fn settle_here(&self, key_id: KeyId, terms: &Terms, settlement: Settlement) {
-        self.backend.settle_local(key_id, terms, settlement);
+    pub(crate) fn settle_here(
+        &self,
+        key_id: KeyId,
+        terms: &Terms,
+        settlement: Settlement,
+        closure: Closure,
+    ) {
+        self.backend.settle_local(key_id, terms, settlement, closure);
         report::settled(terms.name(), settlement.more());
     }
 
@@ -65,17 +78,24 @@ impl Settlements {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
+        closure: Closure,
     ) {
-        if self.backend.settle_here(policy, source, charge, settlement) {
+        if self.backend.settle_here(policy, source, charge, settlement, closure) {
             return report::settled(charge.terms.name(), settlement.more());
         }
+        let closes = closure != Closure::Unchanged;
+        if closes {
+            self.backend.close_here(charge.key_id, &charge.terms, closure);
+        }
+        let closing = closes.then(|| self.backend.expect_closing(charge.key_id));
+        let settled = SettledCharge { charge: Arc::clone(charge), settlement, closure };
         let mut queue = self.lock();
         if queue.pending.len() == MAX_PENDING {
             drop(queue);
             report::settlement_queue_full();
             return report::settlement_lost(charge.terms.name());
         }
-        queue.pending.push_back(SettledCharge { charge: Arc::clone(charge), settlement });
+        queue.pending.push_back(QueuedSettlement { settled, _closing: closing });
         queue.added += 1;
         if !mem::replace(&mut queue.is_sending, true) {
             drop(queue);
@@ -110,7 +130,7 @@ impl Settlements {
     }
 
     /// Takes the next settlements; `None` if there are none. Then this process sends nothing until another is added.
-    fn take(&self) -> Option<Vec<SettledCharge>> {
+    fn take(&self) -> Option<Vec<QueuedSettlement>> {
         let mut queue = self.lock();
         let count = queue.pending.len().min(MAX_TAKEN);
         queue.is_sending = count > 0;
@@ -136,7 +156,7 @@ impl Settlements {
 struct SettlementSender {
     settlements: Arc<Settlements>,
     /// The settlements in flight.
-    taken: Vec<SettledCharge>,
+    taken: Vec<QueuedSettlement>,
     has_ended: bool,
 }
 
@@ -146,9 +166,11 @@ impl SettlementSender {
         let settlements = Arc::clone(&self.settlements);
         while let Some(taken) = settlements.take() {
             self.taken = taken;
-            let results = settlements.backend.settle_shared(self.taken.clone()).await;
+            let settled = self.taken.iter().map(|queued| queued.settled.clone()).collect();
+            let results = settlements.backend.settle_shared(settled).await;
             let taken = mem::take(&mut self.taken);
-            for (SettledCharge { charge, settlement }, result) in taken.iter().zip(results) {
+            for (QueuedSettlement { settled, .. }, result) in taken.iter().zip(results) {
+                let SettledCharge { charge, settlement, .. } = settled;
                 match result {
                     Ok(()) => report::settled(charge.terms.name(), settlement.more()),
                     Err(_) => report::settlement_lost(charge.terms.name()),
@@ -175,8 +197,8 @@ impl Drop for SettlementSender {
             mem::take(&mut queue.pending)
         };
         if !thread::panicking() {
-            for SettledCharge { charge, .. } in self.taken.iter().chain(&lost) {
-                report::settlement_lost(charge.terms.name());
+            for QueuedSettlement { settled, .. } in self.taken.iter().chain(&lost) {
+                report::settlement_lost(settled.charge.terms.name());
             }
         }
     }

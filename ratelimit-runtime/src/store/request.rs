@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OneOrMany;
-use crate::algorithm::{Op, Outcome, Receipt, Settlement};
+use crate::algorithm::{Closure, Op, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -36,6 +36,8 @@ impl Charge {
 pub(crate) struct SettledCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) settlement: Settlement,
+    /// What happens to the key.
+    pub(crate) closure: Closure,
 }
 
 /// A charge of a bucket.
@@ -233,7 +235,7 @@ impl Reply {
 
     /// Returns whether all charges were admitted.
     pub(crate) fn is_allowed(&self) -> bool {
-        self.outcomes.iter().all(|outcome| outcome.allowed)
+        self.outcomes.iter().all(|outcome| outcome.is_allowed())
     }
 
     /// Returns whether a store has charged the call.

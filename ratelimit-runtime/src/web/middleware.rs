@@ -265,7 +265,9 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
 }
 
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
-    if let Rejection::Limited { name, quota, decision } = rejection {
+    if let Rejection::Limited { name, quota, decision }
+    | Rejection::Closed { name, quota, decision } = rejection
+    {
         log.record(name, *quota, decision);
     }
 }

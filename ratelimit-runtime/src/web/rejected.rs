@@ -69,7 +69,7 @@ pub(crate) const CACHE_CONTROL_VALUE: &str = "no-store";
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
         let namesakes = match rejection {
-            Rejection::Limited { name, quota, .. } => {
+            Rejection::Limited { name, quota, .. } | Rejection::Closed { name, quota, .. } => {
                 let before = log.limits().take_while(|it| it.identity() != (name, *quota));
                 before.filter(|it| it.name == *name).count()
             }
@@ -135,7 +135,9 @@ impl<'a> RejectedRequest<'a> {
     #[must_use]
     pub fn problem_json(&self) -> String {
         let (kind, title, has_policies) = match self.rejection {
-            Rejection::Limited { .. } => (QUOTA_EXCEEDED, "Quota Exceeded", true),
+            Rejection::Limited { .. } | Rejection::Closed { .. } => {
+                (QUOTA_EXCEEDED, "Quota Exceeded", true)
+            }
             Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
             Rejection::Unavailable { .. } => (REDUCED_CAPACITY, "Temporary Reduced Capacity", true),
         };
@@ -190,7 +192,7 @@ impl fmt::Debug for RequestFacts {
 /// The status code of a rejection.
 pub(crate) fn status(rejection: &Rejection) -> u16 {
     match rejection {
-        Rejection::Limited { .. } => 429,
+        Rejection::Limited { .. } | Rejection::Closed { .. } => 429,
         Rejection::CostExceedsCapacity { .. } => 413,
         Rejection::Unavailable { .. } => 503,
     }

@@ -14,7 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use self::pages::LongLog;
-use super::{Op, Outcome, Receipt, Settlement, State};
+use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
 use crate::limit::Terms;
 
 /// The number of entries in a full page; small in unit tests, so that short logs have many pages.
@@ -131,7 +131,7 @@ impl State for Log {
 
         Outcome {
             clock,
-            allowed,
+            verdict: allowed.into(),
             remaining: threshold.saturating_sub(used) as u32,
             retry_us: retry,
             reset_us: if used == 0 { 0 } else { newest + period - clock },
@@ -140,7 +140,7 @@ impl State for Log {
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
         let outcome = self.apply(Op::Decide, terms, clock, cost);
-        if !outcome.allowed || cost == 0 {
+        if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
         let birth = small_birth(birth);
@@ -169,7 +169,9 @@ impl State for Log {
         self.put_back(long);
         outcome
     }
+}
 
+impl Expires for Log {
     fn expires(&self) -> u64 {
         match self {
             Self::Short(short) => short.expires,
@@ -230,7 +232,7 @@ impl ShortLog {
         let used = used + more;
         Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: threshold.saturating_sub(used) as u32,
             retry_us: 0,
             reset_us: if used == 0 { 0 } else { newest + period - clock },

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::{BIRTH, LogEntry, PAGE, Page, ShortLog};
-use crate::algorithm::{Op, Outcome, Settlement};
+use crate::algorithm::{Op, Outcome, Settlement, Verdict};
 use crate::limit::Terms;
 
 /// The number of pages that one call frees at most, because each takes some microseconds to free.
@@ -71,7 +71,7 @@ impl LongLog {
 
         Outcome {
             clock,
-            allowed,
+            verdict: allowed.into(),
             remaining: threshold.saturating_sub(used) as u32,
             retry_us: retry,
             reset_us: if used == 0 { 0 } else { self.newest() + period - clock },
@@ -101,7 +101,7 @@ impl LongLog {
         self.changed(period);
         Outcome {
             clock,
-            allowed: true,
+            verdict: Verdict::Admitted,
             remaining: threshold.saturating_sub(self.used) as u32,
             retry_us: 0,
             reset_us: if self.used == 0 { 0 } else { self.newest() + period - clock },

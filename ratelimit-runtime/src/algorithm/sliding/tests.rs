@@ -109,7 +109,7 @@ proptest! {
             };
             let expected = list.apply(op, limit.threshold().into(), clock, cost.into());
             let got = log.apply(op, limit.terms(), clock, cost);
-            let got = (got.allowed, got.remaining.into(), got.retry_us, got.reset_us);
+            let got = (got.is_allowed(), got.remaining.into(), got.retry_us, got.reset_us);
             prop_assert_eq!(got, expected, "{:?} at {}", op, clock);
             let expires = list.0.last().map_or(0, |last| last.0 + PERIOD);
             prop_assert_eq!(log.expires(), expires);

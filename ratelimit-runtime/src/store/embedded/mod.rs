@@ -11,12 +11,14 @@
 
 #[cfg(all(test, loom))]
 mod interleavings;
+mod line;
+mod several;
 mod shard;
 mod table;
 
 use std::array;
 use std::future::ready;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
 
@@ -25,14 +27,8 @@ use loom::sync::{Mutex, MutexGuard};
 
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
-use super::{
-    CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, OneOrMany, Reply,
-    Request, Reservations, SettledCharge, Store,
-};
-use crate::algorithm::bucket::Bucket;
-use crate::algorithm::{
-    BucketOp, Op, Outcome, Receipt, Settlement, State, match_algorithm, with_state,
-};
+use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
+use crate::algorithm::{Closure, Op, Outcome, Receipt, Settlement, match_algorithm, with_state};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::Terms;
@@ -81,7 +77,7 @@ impl Embedded {
                     self.acquire_as::<S>((&**charge).into())
                 });
                 let mut reply = Reply::one(outcome, source);
-                if outcome.allowed {
+                if outcome.is_allowed() {
                     reply.receipts = OneOrMany::One(receipt);
                 }
                 return reply;
@@ -144,7 +140,7 @@ impl Embedded {
             let clock = self.clock.local();
             let mut shard = self.shard(shard_of(key_id));
             let mut new = None::<S>;
-            let outcome = shard.state(key_id, &mut new).settle(settlement, terms, clock);
+            let outcome = shard.settle(charge, settlement, clock, &mut new);
             if let Some(state) = new {
                 add(shard, key_id, state, clock);
             }
@@ -152,129 +148,11 @@ impl Embedded {
         })
     }
 
-    /// Decides a call whose charges can be settled. Without receipts if it is rejected. Twin of `lua/all.lua`.
-    fn acquire_many(&self, charges: &[Arc<Charge>]) -> (Vec<Outcome>, Vec<Receipt>) {
-        self.with_counts(charges, |apply| {
-            let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
-                let apply = |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost);
-                charges.iter().enumerate().map(apply).unzip()
-            };
-            let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
-            let fits = peeked.iter().all(|outcome| outcome.allowed);
-            if fits { apply_all(CountOp::Acquire) } else { (peeked, Vec::new()) }
-        })
-    }
-
-    /// Applies an operation to several counts. Twin of `lua/all.lua`.
-    fn apply_many(&self, op: Op, charges: &[Arc<Charge>]) -> Vec<Outcome> {
-        self.with_counts(charges, |apply| {
-            let mut apply_all = |op| {
-                let op = CountOp::Apply(op);
-                let apply =
-                    |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost).0;
-                charges.iter().enumerate().map(apply).collect()
-            };
-            match op {
-                Op::Decide => {
-                    let peeked: Vec<Outcome> = apply_all(Op::Peek);
-                    let fits = peeked.iter().all(|outcome| outcome.allowed);
-                    if fits { apply_all(Op::Decide) } else { peeked }
-                }
-                Op::Peek | Op::Refund | Op::Return { .. } => apply_all(op),
-            }
-        })
-    }
-
-    /// Decides the calls of a line. Returns the receipts of the admitted calls if their charges can be settled. Twin of
-    /// `lua/line.lua`.
-    fn apply_line(
-        &self,
-        LineRequest { counts, calls, settles }: &LineRequest,
-    ) -> (Vec<Outcome>, Vec<Receipt>) {
-        let mut receipts = Vec::new();
-        match counts {
-            LineCounts::Each(charges) => self.with_counts(charges, |apply| {
-                let decide = if *settles { CountOp::Acquire } else { CountOp::Apply(Op::Decide) };
-                let mut outcomes = Vec::new();
-                for EqualCalls { costs, count, .. } in calls {
-                    for _ in 0..*count {
-                        let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
-                            let apply = |(index, cost): (usize, &u32)| apply(index, op, *cost);
-                            costs.iter().enumerate().map(apply).unzip()
-                        };
-                        let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
-                        if !peeked.iter().all(|outcome| outcome.allowed) {
-                            outcomes.extend(peeked);
-                            return (outcomes, receipts);
-                        }
-                        let (decided, of_charges) = apply_all(decide);
-                        outcomes.extend(decided);
-                        if *settles {
-                            receipts.extend(of_charges);
-                        }
-                    }
-                }
-                (outcomes, receipts)
-            }),
-            LineCounts::Bucket(bucket, reservations) => {
-                let Charge { terms, key_id, .. } = &**bucket.charge();
-                let clock = self.clock.local();
-                let mut shard = self.shard(shard_of(*key_id));
-                let birth = shard.birth();
-                let mut new = None::<Bucket>;
-                let state = shard.state(*key_id, &mut new);
-                let outcomes = reserve(*reservations, calls, |op, cost| {
-                    let outcome = state.apply_ahead(op, terms, clock, cost);
-                    if *settles && outcome.allowed && matches!(op, BucketOp::Reserve { .. }) {
-                        receipts.push(if cost > 0 {
-                            state.mark(birth)
-                        } else {
-                            Receipt::default()
-                        });
-                    }
-                    outcome
-                });
-                if let Some(state) = new {
-                    add(shard, *key_id, state, clock);
-                }
-                (outcomes, receipts)
-            }
-        }
-    }
-
-    /// Locks the shards of several counts. Passes a function to `work` that applies an operation to the count with an
-    /// index.
-    fn with_counts<T>(
-        &self,
-        charges: &[Arc<Charge>],
-        work: impl FnOnce(&mut dyn FnMut(usize, CountOp, u32) -> (Outcome, Receipt)) -> T,
-    ) -> T {
-        let clock = self.clock.local();
-        // Every call locks shards in ascending order, so no two calls wait for each other.
-        let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
-        indices.sort_unstable();
-        indices.dedup();
-        let shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
-        change(shards, |shards| {
-            work(&mut |index, op, cost| {
-                let charge = &charges[index];
-                let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
-                with_state!(charge.terms.algorithm(), S => {
-                    let mut new = None::<S>;
-                    let charge = LocalCharge { cost, ..(&**charge).into() };
-                    let applied = match op {
-                        CountOp::Apply(op) => {
-                            let outcome = shards[at].apply(op, charge, clock, &mut new);
-                            (outcome, Receipt::default())
-                        }
-                        CountOp::Acquire => shards[at].acquire(charge, clock, &mut new),
-                    };
-                    if let Some(state) = new {
-                        shards[at].add(charge.key_id, state, clock);
-                    }
-                    applied
-                })
-            })
+    /// Changes the opening of a key. Returns whether the key was closed.
+    pub(crate) fn close(&self, terms: &Terms, key_id: KeyId, closure: Closure) -> bool {
+        let (clock, shard) = (self.clock.local(), self.shard(shard_of(key_id)));
+        with_state!(terms.algorithm(), S => {
+            change([shard], |[shard]| shard.close::<S>(key_id, closure, clock))
         })
     }
 
@@ -300,51 +178,6 @@ impl Drop for Embedded {
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
     }
-}
-
-/// An operation on one of several counts.
-#[derive(Clone, Copy)]
-enum CountOp {
-    Apply(Op),
-    /// Decides a call whose charge can be settled.
-    Acquire,
-}
-
-/// Cancels and reserves moments of a bucket. `apply` applies an operation to it.
-fn reserve(
-    Reservations { cancelled, mut held, most }: Reservations,
-    calls: &[EqualCalls],
-    mut apply: impl FnMut(BucketOp, u32) -> Outcome,
-) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    if let Some(CancelledUnits { units, end }) = cancelled {
-        let outcome = apply(BucketOp::Cancel { end }, units);
-        outcomes.push(outcome);
-        if !outcome.allowed {
-            return outcomes;
-        }
-    }
-    let mut reserved = 0;
-    for EqualCalls { costs, count, wait } in calls {
-        let cost = costs.first().copied().unwrap_or(0);
-        for _ in 0..*count {
-            let may_reserve = held == 0 || held.saturating_add(cost) <= most;
-            let wait = if may_reserve { *wait } else { 0 };
-            let outcome = apply(BucketOp::Reserve { wait }, cost);
-            outcomes.push(outcome);
-            if !outcome.allowed {
-                return outcomes;
-            }
-            if outcome.retry_us > 0 {
-                held = held.saturating_add(cost);
-                reserved += 1;
-                if reserved == MAX_RESERVED {
-                    return outcomes;
-                }
-            }
-        }
-    }
-    outcomes
 }
 
 #[inline(never)]
@@ -382,8 +215,10 @@ impl Store for Embedded {
         &self,
         charges: Vec<SettledCharge>,
     ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
-        let settle = |SettledCharge { charge, settlement }: &SettledCharge| {
-            Ok(self.settle_one((&**charge).into(), *settlement))
+        let settle = |SettledCharge { charge, settlement, closure }: &SettledCharge| {
+            let outcome = self.settle_one((&**charge).into(), *settlement);
+            self.close(&charge.terms, charge.key_id, *closure);
+            Ok(outcome)
         };
         ready(charges.iter().map(settle).collect())
     }

@@ -3,7 +3,9 @@
 use std::any::Any;
 
 use super::table::Table;
-use crate::algorithm::{Op, Outcome, Receipt, State, match_algorithm, states, with_state};
+use crate::algorithm::{
+    Closing, Closure, Op, Outcome, Receipt, Settlement, State, match_algorithm, states, with_state,
+};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
 use crate::store::Charge;
@@ -33,7 +35,9 @@ macro_rules! define_shard {
     (() $($table:ident: $state:ty = $($algorithm:ident)|+;)*) => {
         pub(crate) struct Shard {
             $($table: Table<$state>,)*
-            /// The most counts that the shard keeps.
+            /// The keys that are closed. Their states are set aside: in their tables, under other ids.
+            closings: Table<Closing>,
+            /// The most counts that the shard keeps, and the most closed keys.
             capacity: usize,
             /// The last birth: an odd number, because some states keep the low half, which must not be 0.
             births: u64,
@@ -48,7 +52,7 @@ macro_rules! define_shard {
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                Self { $($table: Table::new(),)* capacity, births: 1 }
+                Self { $($table: Table::new(),)* closings: Table::new(), capacity, births: 1 }
             }
 
             /// Returns the number of counts.
@@ -59,6 +63,10 @@ macro_rules! define_shard {
             /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table.
             fn make_room(&mut self, now: u64, spread: usize) {
                 $(self.$table.sweep(now);)*
+                self.closings.sweep(now);
+                if self.closings.len() >= self.capacity {
+                    self.closings.evict(spread);
+                }
                 if self.len() < self.capacity {
                     return;
                 }
@@ -84,7 +92,13 @@ impl Shard {
         clock: u64,
         new: &mut Option<S>,
     ) -> Outcome {
-        self.state(key_id, new).apply(op, terms, clock, cost)
+        self.visit(
+            key_id,
+            clock,
+            new,
+            |state| state.apply(op, terms, clock, cost),
+            |closing, state| closing.apply(state, op, terms, clock, cost),
+        )
     }
 
     /// Decides a call whose charge can be settled, as [`apply`](Self::apply) does.
@@ -95,7 +109,30 @@ impl Shard {
         new: &mut Option<S>,
     ) -> (Outcome, Receipt) {
         let birth = self.birth();
-        self.state(key_id, new).acquire(birth, terms, clock, cost)
+        self.visit(
+            key_id,
+            clock,
+            new,
+            |state| state.acquire(birth, terms, clock, cost),
+            |closing, state| (closing.reject(state, terms, clock, cost), Receipt::default()),
+        )
+    }
+
+    /// Corrects a charge.
+    pub(super) fn settle<S: StoredState>(
+        &mut self,
+        LocalCharge { key_id, terms, .. }: LocalCharge<'_>,
+        settlement: Settlement,
+        clock: u64,
+        new: &mut Option<S>,
+    ) -> Outcome {
+        self.visit(
+            key_id,
+            clock,
+            new,
+            |state| state.settle(settlement, terms, clock),
+            |closing, state| closing.settle(state, settlement, terms, clock),
+        )
     }
 
     /// Returns a birth that no other state of this shard has.
@@ -104,14 +141,95 @@ impl Shard {
         self.births
     }
 
-    /// Returns the state of a count. If the count has no state, creates one in `new`.
+    /// Passes the state of a count to `open`, or to `closed` if its key is closed. If the count has no state, creates
+    /// one in `new`.
     #[inline(always)]
-    pub(super) fn state<'a, S: StoredState>(
-        &'a mut self,
+    pub(super) fn visit<S: StoredState, T>(
+        &mut self,
         key_id: KeyId,
-        new: &'a mut Option<S>,
-    ) -> &'a mut S {
-        S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
+        clock: u64,
+        new: &mut Option<S>,
+        open: impl FnOnce(&mut S) -> T,
+        closed: impl FnOnce(Closing, &mut S) -> T,
+    ) -> T {
+        let state = match S::table(self).get_mut(key_id) {
+            Some(state) => state,
+            None => {
+                if self.closings.len() > 0
+                    && let Some(closing) = self.closing::<S>(key_id, clock)
+                {
+                    return self.visit_aside(key_id, |state| closed(closing, state));
+                }
+                // Its key may have opened now.
+                S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
+            }
+        };
+        open(state)
+    }
+
+    /// Changes the opening of a key. Returns whether the key was closed.
+    pub(super) fn close<S: StoredState>(
+        &mut self,
+        key_id: KeyId,
+        closure: Closure,
+        clock: u64,
+    ) -> bool {
+        let closing = self.closing::<S>(key_id, clock);
+        match (closure, closing) {
+            (Closure::Close(0) | Closure::Unchanged, _) | (Closure::Open, None) => {}
+            (Closure::Close(time), None) => {
+                self.make_room(clock, key_id.bits() as usize);
+                if let Some(state) = S::table(self).remove(key_id) {
+                    S::table(self).insert(key_id.aside(), state);
+                }
+                let closing =
+                    self.visit_aside(key_id, |state: &mut S| Closing::start(state, clock, time));
+                self.closings.insert(key_id, closing);
+            }
+            (Closure::Close(time), Some(mut closing)) => {
+                self.visit_aside(key_id, |state: &mut S| closing.extend(state, clock, time));
+                if let Some(kept) = self.closings.get_mut(key_id) {
+                    *kept = closing;
+                }
+            }
+            (Closure::Open, Some(closing)) => {
+                self.visit_aside(key_id, |state: &mut S| closing.end(state, clock));
+                self.open::<S>(key_id);
+            }
+        }
+        closing.is_some()
+    }
+
+    /// Returns the closing of a key. A key whose time has come is opened.
+    #[inline(never)]
+    fn closing<S: StoredState>(&mut self, key_id: KeyId, clock: u64) -> Option<Closing> {
+        let closing = *self.closings.get_mut(key_id)?;
+        if closing.is_over(clock) {
+            self.open::<S>(key_id);
+            return None;
+        }
+        Some(closing)
+    }
+
+    fn open<S: StoredState>(&mut self, key_id: KeyId) {
+        self.closings.remove(key_id);
+        if let Some(state) = S::table(self).remove(key_id.aside()) {
+            S::table(self).insert(key_id, state);
+        }
+    }
+
+    /// Passes the state of a closed key to `work`.
+    fn visit_aside<S: StoredState, T>(
+        &mut self,
+        key_id: KeyId,
+        work: impl FnOnce(&mut S) -> T,
+    ) -> T {
+        let mut state = S::table(self).remove(key_id.aside()).unwrap_or_default();
+        let result = work(&mut state);
+        if state.expires() > 0 {
+            S::table(self).insert(key_id.aside(), state);
+        }
+        result
     }
 
     /// Adds the state of a count that has none. Drops a state that equals that of an unused key.
@@ -122,8 +240,16 @@ impl Shard {
         }
     }
 
-    /// Removes a count and returns its state, which the caller drops after the shard is unlocked.
+    /// Removes a count and returns its state, which the caller drops after the shard is unlocked. Opens its key.
     pub(super) fn remove(&mut self, algorithm: Algorithm, key_id: KeyId) -> Option<Box<dyn Any>> {
-        with_state!(algorithm, S => Some(Box::new(S::table(self).remove(key_id)?)))
+        let closing = self.closings.remove(key_id);
+        with_state!(algorithm, S => {
+            let id = if closing.is_some() { key_id.aside() } else { key_id };
+            let state = S::table(self).remove(id);
+            match (state, closing) {
+                (None, None) => None,
+                (state, closing) => Some(Box::new((state, closing))),
+            }
+        })
     }
 }

@@ -4,7 +4,7 @@
 //! evenly. They nearly are, so each key id is in its home or in one of the next cells. A lookup starts at the home
 //! and ends at the first key id that is not smaller.
 
-use crate::algorithm::State;
+use crate::algorithm::Expires;
 use crate::key::KeyId;
 
 /// The number of cells after the last home, for key ids whose homes are taken.
@@ -31,7 +31,7 @@ struct TableCell<S> {
     state: S,
 }
 
-impl<S: State> Table<S> {
+impl<S: Expires> Table<S> {
     pub(super) const fn new() -> Self {
         Self { cells: Vec::new(), homes: 0, len: 0, hand: 0 }
     }
@@ -158,7 +158,7 @@ impl<S: State> Table<S> {
     }
 }
 
-impl<S: State> TableCell<S> {
+impl<S: Expires> TableCell<S> {
     fn new(key_id: KeyId, state: S) -> Self {
         Self { key_id: [(key_id.bits() >> 64) as u64, key_id.bits() as u64], state }
     }
@@ -185,26 +185,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Op, Outcome, Receipt, Settlement};
-    use crate::limit::Terms;
 
     /// A state that consists of its expiry.
     #[derive(Default)]
     struct Until(u64);
 
-    impl State for Until {
-        fn apply(&mut self, _: Op, _: &Terms, _: u64, _: u32) -> Outcome {
-            unreachable!("the table does not decide")
-        }
-
-        fn acquire(&mut self, _: u64, _: &Terms, _: u64, _: u32) -> (Outcome, Receipt) {
-            unreachable!("the table does not decide")
-        }
-
-        fn settle(&mut self, _: Settlement, _: &Terms, _: u64) -> Outcome {
-            unreachable!("the table does not decide")
-        }
-
+    impl Expires for Until {
         fn expires(&self) -> u64 {
             self.0
         }

@@ -134,7 +134,7 @@ impl Store for Redis {
             Request::Acquire(charges) => {
                 let charges = charges.iter().map(Arc::clone).collect();
                 let acquired = servers.acquire(charges, by).await?;
-                let is_charged = acquired.iter().all(|(outcome, _)| outcome.allowed);
+                let is_charged = acquired.iter().all(|(outcome, _)| outcome.is_allowed());
                 let (outcomes, receipts): (Vec<_>, Vec<_>) = acquired.into_iter().unzip();
                 let mut reply = Reply::new(outcomes.into(), Source::Redis);
                 if is_charged {

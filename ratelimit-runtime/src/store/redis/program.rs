@@ -45,6 +45,9 @@ const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 const ANSWER: &str = include_str!("../../../lua/answer.lua");
 const SEVERAL: &str = include_str!("../../../lua/several.lua");
 const ALL: &str = include_str!("../../../lua/all.lua");
+const CLOSING: &str = include_str!("../../../lua/closing.lua");
+const CLOSE: &str = include_str!("../../../lua/close.lua");
+const EACH: &str = include_str!("../../../lua/each.lua");
 const BATCH: &str = include_str!("../../../lua/batch.lua");
 const LINE: &str = include_str!("../../../lua/line.lua");
 const SETTLE: &str = include_str!("../../../lua/settle.lua");
@@ -166,14 +169,26 @@ impl Form {
         self.arguments().iter().map(|argument| argument.width.format()).collect()
     }
 
-    /// Returns the script that decides one call.
+    /// Returns the script that decides one call. Only calls of closed keys pay for what is between the functions of the
+    /// algorithm and the answer.
     pub(crate) fn script(self) -> String {
         let ((name, files), layout) = (self.function(), self.layout());
         let decide = format!(
             "\nlocal key = KEYS[1]\nlocal {RESULTS} =\n  \
-             {name}({COMMON}, unpack('>{CALL}{layout}', ARGV[1]))\n"
+             {name}({COMMON}, unpack('>{CALL}{layout}', ARGV[1]))\n\
+             if allowed == nil then\n"
         );
-        [PRELUDE, &files.concat(), &decide, ANSWER].concat()
+        let stands = name == "bucket";
+        let closed = format!(
+            "\nlocal op, cost, moment, terms = unpack('>{CALL}', ARGV[1])\n\
+             local function apply(call, clock, op, cost, moment)\n  \
+               return answer(call, pack, key, clock, given,\n    \
+                 {name}({COMMON}, op, cost, moment, unpack('>{layout}', ARGV[1], terms)))\n\
+             end\n\
+             return ask_closed(apply, {stands}, key, op, cost, moment)\nend\n"
+        );
+        let files = files.concat();
+        [PRELUDE, &files, &decide, &answer(), CLOSING, &closed, ANSWER].concat()
     }
 
     /// Returns the script that decides one call, with text as its arguments and as its reply.
@@ -197,7 +212,7 @@ pub(crate) fn all() -> String {
 
 /// Returns the script that decides many calls, each by itself.
 pub(crate) fn batch() -> String {
-    over_several(BATCH)
+    over_several(&[EACH, BATCH].concat())
 }
 
 /// Returns the script that decides the calls of a line.
@@ -205,9 +220,9 @@ pub(crate) fn line() -> String {
     over_several(LINE)
 }
 
-/// Returns the script that corrects charges once their calls have ended.
+/// Returns the script that corrects charges once their calls have ended, and closes and opens keys.
 pub(crate) fn settle() -> String {
-    over_several(SETTLE)
+    over_several(&[CLOSE, EACH, SETTLE].concat())
 }
 
 /// Returns the script that removes the state of a sliding log.
@@ -224,10 +239,13 @@ fn over_several(main: &str) -> String {
     }
     let names = Form::EACH.map(|form| form.function().0).join(", ");
     let layouts = Form::EACH.map(|form| format!("'>{}'", form.layout())).join(", ");
-    let answer =
-        format!("\nlocal function answer(call, pack, key, clock, given, {RESULTS})\n{ANSWER}end\n");
     let lists = format!("\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n");
-    [PRELUDE, &answer, &files.concat(), &lists, SEVERAL, main].concat()
+    [PRELUDE, &answer(), &files.concat(), CLOSING, &lists, SEVERAL, main].concat()
+}
+
+/// Returns `lua/answer.lua` as a function.
+fn answer() -> String {
+    format!("\nlocal function answer(call, pack, key, clock, given, {RESULTS})\n{ANSWER}end\n")
 }
 
 /// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.

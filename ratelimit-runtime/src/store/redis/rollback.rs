@@ -82,7 +82,7 @@ fn keep(
 }
 
 fn is_allowed(replies: &[(Outcome, Receipt)]) -> bool {
-    replies.iter().all(|(outcome, _)| outcome.allowed)
+    replies.iter().all(|(outcome, _)| outcome.is_allowed())
 }
 
 /// The charges of a call that is not admitted yet. Gives them back on drop.

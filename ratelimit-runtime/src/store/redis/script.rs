@@ -5,7 +5,7 @@ use once_cell::sync::Lazy;
 use redis::Cmd;
 
 use super::program::{self, Form};
-use crate::algorithm::{BucketOp, Op, Outcome, Receipt, Settlement};
+use crate::algorithm::{BucketOp, Closure, Op, Outcome, Receipt, Settlement, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 
@@ -189,14 +189,27 @@ pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) 
     out.extend(count.to_be_bytes());
 }
 
-/// Appends a charge of `lua/settle.lua`, with the index of its limit.
-pub(super) fn put_settlement(out: &mut Vec<u8>, limit: usize, settlement: Settlement) {
+/// Appends an entry of `lua/settle.lua`, with the index of its limit.
+pub(super) fn put_settlement(
+    out: &mut Vec<u8>,
+    limit: usize,
+    settlement: Settlement,
+    closure: Closure,
+) {
     let Receipt { birth, place } = settlement.receipt;
     out.push(limit as u8 + 1);
     put_7(out, birth);
     put_7(out, place);
     out.extend(settlement.less().to_be_bytes());
     out.extend(settlement.more().to_be_bytes());
+    put_7(
+        out,
+        match closure {
+            Closure::Unchanged => 0,
+            Closure::Close(time) => time,
+            Closure::Open => u64::MAX,
+        },
+    );
 }
 
 /// Packs a limit for `lua/several.lua`.
@@ -230,14 +243,20 @@ pub(super) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
 /// Decodes a reply of `lua/answer.lua`; `None` if it is malformed.
 pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
     let (clock, reply) = reply.split_first_chunk()?;
-    let (allowed, reply) = reply.split_first()?;
+    let (verdict, reply) = reply.split_first()?;
     let (remaining, reply) = reply.split_first_chunk()?;
     let (retry, reply) = reply.split_first_chunk()?;
     let (reset, slack) = reply.split_first_chunk()?;
     (slack.len() == 4).then_some(())?;
     Some(Outcome {
         clock: get_7(*clock),
-        allowed: *allowed == 1,
+        verdict: match verdict {
+            0 => Verdict::Rejected,
+            1 => Verdict::Admitted,
+            2 => Verdict::Closed { is_full: false },
+            3 => Verdict::Closed { is_full: true },
+            _ => return None,
+        },
         remaining: u32::from_be_bytes(*remaining),
         retry_us: get_7(*retry),
         reset_us: get_7(*reset),

@@ -39,14 +39,14 @@ impl Servers {
     /// Corrects charges of one hash slot.
     async fn settle_group(&self, group: &[&SettledCharge]) -> Vec<Result<Outcome, StoreError>> {
         let mut limits: Vec<&Terms> = Vec::new();
-        let mut packed = Vec::with_capacity(23 * group.len());
-        for SettledCharge { charge, settlement } in group {
+        let mut packed = Vec::with_capacity(30 * group.len());
+        for SettledCharge { charge, settlement, closure } in group {
             let known = limits.iter().position(|terms| **terms == charge.terms);
             let limit = known.unwrap_or_else(|| {
                 limits.push(&charge.terms);
                 limits.len() - 1
             });
-            script::put_settlement(&mut packed, limit, *settlement);
+            script::put_settlement(&mut packed, limit, *settlement, *closure);
         }
         let call = ScriptCall {
             script: Script::settle(),

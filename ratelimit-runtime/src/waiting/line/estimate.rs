@@ -52,7 +52,7 @@ impl Estimate {
             outcome.reset_us = outcome.reset_us.saturating_sub(passed);
         }
         // The limit that rejects the first call for longest also holds up the calls behind it.
-        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.allowed);
+        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
         if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
             outcome.retry_us = outcome.retry_us.max(retry);
             outcome.reset_us = outcome.reset_us.max(outcome.retry_us);

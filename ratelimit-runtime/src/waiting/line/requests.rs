@@ -59,7 +59,7 @@ impl Line {
         if request.cancels() {
             let Some((cancellation, rest)) = outcomes.split_first() else { return };
             outcomes = rest;
-            if !cancellation.allowed {
+            if !cancellation.is_allowed() {
                 // Another process has reserved a later moment: the reservations stay.
                 return self.restore(cancelled);
             }
@@ -69,7 +69,7 @@ impl Line {
         let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
         for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
             let Some(costs) = request.costs_of(granted) else { break };
-            if !outcomes.iter().all(|outcome| outcome.allowed) {
+            if !outcomes.iter().all(|outcome| outcome.is_allowed()) {
                 rejected = Some((*arrival, outcomes));
                 break;
             }

@@ -41,7 +41,7 @@ impl<'a> BatchReply<'a> {
         }
         if calls == 1 {
             let (outcome, slack) = self.outcome()?;
-            let admitted = usize::from(outcome.allowed);
+            let admitted = usize::from(outcome.is_allowed());
             return Some(Ok(EntryOutcome { admitted, last: outcome, slack, rejected: outcome }));
         }
         self.take(4)?;
