@@ -120,6 +120,7 @@ impl SettledModel {
         is_closed
     }
 
+    /// Returns whether the key is closed.
     #[must_use]
     pub fn is_closed(&self, now: u64) -> bool {
         self.closings.iter().any(|(from, until)| (*from..*until).contains(&now))

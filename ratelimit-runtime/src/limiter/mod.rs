@@ -6,7 +6,6 @@ mod shutdown;
 
 use std::fmt;
 use std::sync::Arc;
-#[cfg(feature = "stream")]
 use std::time::Duration;
 
 pub use self::builder::Builder;

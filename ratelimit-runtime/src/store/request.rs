@@ -235,7 +235,7 @@ impl Reply {
 
     /// Returns whether all charges were admitted.
     pub(crate) fn is_allowed(&self) -> bool {
-        self.outcomes.iter().all(|outcome| outcome.is_allowed())
+        self.outcomes.iter().all(Outcome::is_allowed)
     }
 
     /// Returns whether a store has charged the call.

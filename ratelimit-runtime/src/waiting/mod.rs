@@ -99,11 +99,22 @@ impl Waiting {
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
-        let entered =
-            if takes_nothing { None } else { self.enter(policy, &charges, wait, settles) };
-        let request =
-            if settles { Request::Acquire(charges) } else { Request::Apply(Op::Decide, charges) };
-        let Some((line, arrival)) = entered else {
+        let request = if settles {
+            Request::Acquire(charges.clone())
+        } else {
+            Request::Apply(Op::Decide, charges.clone())
+        };
+        if takes_nothing {
+            // Only a closed key rejects it.
+            let result = self.backend.execute(policy, request.clone()).await;
+            let is_early = |reply: &Reply| {
+                reply.outcomes.iter().any(|it| !it.is_allowed() && it.retry_us <= wait)
+            };
+            if !result.as_ref().is_ok_and(is_early) {
+                return result;
+            }
+        }
+        let Some((line, arrival)) = self.enter(policy, &charges, wait, settles) else {
             return self.backend.execute(policy, request).await;
         };
         let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);

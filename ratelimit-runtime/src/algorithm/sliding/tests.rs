@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::Log;
-use crate::algorithm::{Op, State};
+use crate::algorithm::{Expires, Op, State};
 use crate::limit::Limit;
 
 const PERIOD: u64 = 1_000;

@@ -41,7 +41,7 @@ fn apply(store: &Embedded, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
 
 /// Charges all of these counts at once, or none. Returns whether they admitted the call.
 fn charge_all(store: &Embedded, key_ids: &[KeyId]) -> bool {
-    apply(store, Op::Decide, key_ids).iter().all(|outcome| outcome.is_allowed())
+    apply(store, Op::Decide, key_ids).iter().all(Outcome::is_allowed)
 }
 
 fn charge(store: &Embedded, key_id: KeyId) -> bool {

@@ -26,7 +26,7 @@ impl Embedded {
                             costs.iter().enumerate().map(apply).unzip()
                         };
                         let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
-                        if !peeked.iter().all(|outcome| outcome.is_allowed()) {
+                        if !peeked.iter().all(Outcome::is_allowed) {
                             outcomes.extend(peeked);
                             return (outcomes, receipts);
                         }

@@ -23,7 +23,7 @@ impl Embedded {
                 charges.iter().enumerate().map(apply).unzip()
             };
             let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
-            let fits = peeked.iter().all(|outcome| outcome.is_allowed());
+            let fits = peeked.iter().all(Outcome::is_allowed);
             if fits { apply_all(CountOp::Acquire) } else { (peeked, Vec::new()) }
         })
     }
@@ -40,7 +40,7 @@ impl Embedded {
             match op {
                 Op::Decide => {
                     let peeked: Vec<Outcome> = apply_all(Op::Peek);
-                    let fits = peeked.iter().all(|outcome| outcome.is_allowed());
+                    let fits = peeked.iter().all(Outcome::is_allowed);
                     if fits { apply_all(Op::Decide) } else { peeked }
                 }
                 Op::Peek | Op::Refund | Op::Return { .. } => apply_all(op),

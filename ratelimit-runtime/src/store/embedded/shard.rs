@@ -152,17 +152,16 @@ impl Shard {
         open: impl FnOnce(&mut S) -> T,
         closed: impl FnOnce(Closing, &mut S) -> T,
     ) -> T {
-        let state = match S::table(self).get_mut(key_id) {
-            Some(state) => state,
-            None => {
-                if self.closings.len() > 0
-                    && let Some(closing) = self.closing::<S>(key_id, clock)
-                {
-                    return self.visit_aside(key_id, |state| closed(closing, state));
-                }
-                // Its key may have opened now.
-                S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
+        let state = if let Some(state) = S::table(self).get_mut(key_id) {
+            state
+        } else {
+            if self.closings.len() > 0
+                && let Some(closing) = self.closing::<S>(key_id, clock)
+            {
+                return self.visit_aside(key_id, |state| closed(closing, state));
             }
+            // Its key may have opened now.
+            S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
         };
         open(state)
     }

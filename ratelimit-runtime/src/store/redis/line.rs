@@ -91,7 +91,7 @@ impl Servers {
             let (decided, receipts): (Vec<_>, Vec<_>) =
                 self.decide_by_slots(op, groups, by).await?.into_iter().unzip();
             // If another call took units in the meantime, the line is decided later.
-            let is_admitted = decided.iter().all(|outcome| outcome.is_allowed());
+            let is_admitted = decided.iter().all(Outcome::is_allowed);
             if is_admitted {
                 for index in 0..fitting {
                     let later = u64::from(fitting - 1 - index);
@@ -106,7 +106,7 @@ impl Servers {
             }
         }
         let rejected = self.apply_many(Op::Peek, of(1), by).await?;
-        if !rejected.iter().all(|outcome| outcome.is_allowed()) {
+        if !rejected.iter().all(Outcome::is_allowed) {
             replies.outcomes.extend(rejected);
         }
         Ok(false)

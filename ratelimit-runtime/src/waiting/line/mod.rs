@@ -59,14 +59,16 @@ pub(super) struct Line {
     /// The time of the next request, by the clock of the limiter.
     next_request: u64,
     last_request: Option<Now>,
-    /// Whether the next request must not follow the last one at once.
-    pauses: bool,
+    /// The time before which no request is made, if the next one must not follow the last one at once.
+    pause_end: Option<Instant>,
     last_scan: Option<Instant>,
     is_asking: bool,
     /// The number of give-backs in flight.
     returning: usize,
-    /// Whether units were given back since the last request was sent.
+    /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
+    /// Whether the last call was rejected because its key is closed.
+    is_closed: bool,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
@@ -135,11 +137,12 @@ impl Line {
             estimate: None,
             next_request: 0,
             last_request: None,
-            pauses: false,
+            pause_end: None,
             last_scan: None,
             is_asking: false,
             returning: 0,
             has_changed: false,
+            is_closed: false,
             wakers: Vec::new(),
             long: LONG_LINE,
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::estimate::Estimate;
 use super::grant::Grant;
 use super::{Line, Now, Waiter, WaiterStage, WakeTimes};
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
 use crate::store::{
@@ -69,7 +69,7 @@ impl Line {
         let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
         for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
             let Some(costs) = request.costs_of(granted) else { break };
-            if !outcomes.iter().all(|outcome| outcome.is_allowed()) {
+            if !outcomes.iter().all(Outcome::is_allowed) {
                 rejected = Some((*arrival, outcomes));
                 break;
             }
@@ -82,10 +82,12 @@ impl Line {
             let grant = Grant::new(costs.clone(), charged, source, at, due);
             self.assign(*arrival, grant, now);
         }
-        self.pauses = granted == 0 || self.granted.last().is_some_and(|(at, _)| *at > now.local);
+        let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
+        self.pause_if(granted == 0 || is_ahead || rejected.is_some());
         self.estimate = None;
+        let is_closed = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Closed { .. });
+        self.is_closed = rejected.is_some_and(|(_, outcomes)| outcomes.iter().any(is_closed));
         if let Some((arrival, outcomes)) = rejected {
-            self.pauses = true;
             let at = self.moment_of(outcomes, now);
             // Its run had a shorter wait than the call. If that was why it was rejected, the line asks again at once.
             let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
@@ -114,7 +116,7 @@ impl Line {
         if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
             self.restore(cancelled);
         }
-        self.pauses = true;
+        self.pause_if(true);
         for arrival in self.queued.iter().copied().collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get(&arrival) else { continue };
             match waiter.on_error {
@@ -139,16 +141,19 @@ impl Line {
             let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
             return again.filter(|_| is_ahead).map(|at| WakeTimes { local: Some(at), real: None });
         }
-        let earliest = match self.last_request {
-            Some(last) if self.settings.is_shared && self.pauses => last.real + PAUSE,
-            _ => now.real,
-        };
+        let earliest = self.pause_end.unwrap_or(now.real);
         if cancels || self.has_changed || self.estimate.is_none() || now.local >= self.next_request
         {
             return Some(WakeTimes { local: None, real: Some(earliest) });
         }
         let next = again.map_or(self.next_request, |again| again.min(self.next_request));
         Some(WakeTimes { local: Some(next), real: None })
+    }
+
+    /// Makes the next request to a shared store a little later than the last one, if it `pauses`.
+    fn pause_if(&mut self, pauses: bool) {
+        let last = self.last_request.filter(|_| self.settings.is_shared && pauses);
+        self.pause_end = last.map(|last| last.real + PAUSE);
     }
 
     /// Returns when the line asks at the latest, by the clock of the limiter.
@@ -160,7 +165,9 @@ impl Line {
     /// Returns whether reservations are to be made again, because units were given back, or another process may have
     /// given units back.
     pub(super) fn rebooks(&self, now: Now) -> bool {
-        let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
+        let is_due = self.has_changed
+            || self.is_closed
+            || self.looks_again().is_some_and(|at| now.local >= at);
         is_due
             && self.bucket.is_some()
             && self.granted.last().is_some_and(|(at, _)| *at > now.local)
@@ -202,7 +209,9 @@ impl Line {
 
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
     /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
-    /// again at its moment. Reservations of a fallback are not cancelled. What is not cancelled passes unused.
+    /// again at its moment. If the key is closed, all processes cancel their reservations, so this one cancels all of
+    /// its own. Reservations of a fallback are not cancelled, but their calls do not start while the key is closed. What
+    /// is not cancelled passes unused.
     pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
         let Some(bucket) = &self.bucket else { return Cancellation::default() };
         let rate = bucket.charge().terms.rate();
@@ -218,10 +227,21 @@ impl Line {
                 reserved.push((Some(*arrival), grant.clone()));
             }
         }
-        reserved.retain(|(_, grant)| grant.source != Source::Fallback);
+        let is_cancelled = |(_, grant): &(_, Grant)| grant.source != Source::Fallback;
+        let (mut reserved, by_fallback): (Vec<_>, Vec<_>) =
+            reserved.into_iter().partition(is_cancelled);
+        if self.is_closed {
+            for (arrival, grant) in by_fallback {
+                if let Some(arrival) = arrival {
+                    self.granted.remove(&(grant.at, arrival));
+                    self.queue(arrival);
+                }
+            }
+        }
         reserved.sort_by_key(|(_, grant)| grant.end);
         let pairs = reserved.windows(2).rev();
-        let together = pairs.take_while(|pair| pair[1].1.follows(&pair[0].1, rate)).count() + 1;
+        let is_next = |pair: &&[(_, Grant)]| self.is_closed || pair[1].1.follows(&pair[0].1, rate);
+        let together = pairs.take_while(is_next).count() + 1;
         let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
 
         let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
