@@ -17,7 +17,7 @@ mod correction;
 mod diagnostics;
 #[path = "../../ratelimit-macros/src/duration.rs"]
 mod duration;
-#[path = "../../ratelimit-macros/src/expand.rs"]
+#[path = "../../ratelimit-macros/src/expand/mod.rs"]
 mod expand;
 #[path = "../../ratelimit-macros/src/format.rs"]
 mod format;

@@ -24,7 +24,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::algorithm::{BucketOp, Op, Outcome};
+use self::algorithm::{BucketOp, Op, Outcome, Verdict};
 use self::limit::{Algorithm, Align, Limit, Terms};
 
 /// The parts of a limit.
@@ -146,7 +146,11 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
 /// The reply of `lua/answer.lua`.
 fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     let mut reply = outcome.clock.to_be_bytes()[1..].to_vec();
-    reply.push(outcome.allowed.into());
+    reply.push(match outcome.verdict {
+        Verdict::Rejected => 0,
+        Verdict::Admitted => 1,
+        Verdict::Closed { is_full } => 2 + u8::from(is_full),
+    });
     reply.extend(outcome.remaining.to_be_bytes());
     reply.extend(&outcome.retry_us.to_be_bytes()[1..]);
     reply.extend(&outcome.reset_us.to_be_bytes()[1..]);
@@ -160,7 +164,8 @@ fuzz_target!(|input: (LimitInput, OpInput, Option<u64>, u32, &[u8])| {
         check_arguments(limit.terms(), &op, clock.map(time), cost);
     }
     let decoded = script::decode_reply(bytes);
-    assert_eq!(decoded.is_some(), bytes.len() == script::REPLY);
+    let is_reply = bytes.len() == script::REPLY && bytes[7] <= 3;
+    assert_eq!(decoded.is_some(), is_reply);
     if let Some(outcome) = decoded {
         let slack = script::decode_slack(bytes).expect("as long as a reply");
         let mut again = reply(&outcome, slack);

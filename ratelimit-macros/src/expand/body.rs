@@ -1,0 +1,172 @@
+//! The body, and the corrections of its charges.
+
+use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
+use quote::{ToTokens, quote_spanned};
+use syn::{FnArg, Pat, Signature, parse_quote};
+
+use super::Expansion;
+use crate::correction::Correction;
+use crate::function::Body;
+use crate::spans::{hygienic, spanned_at};
+
+impl Expansion<'_> {
+    /// The body, whose value the function returns.
+    pub(super) fn body(&self, block: &Group) -> TokenStream {
+        if !self.wraps_output() {
+            return block.into_token_stream();
+        }
+        let (rt, output) = (&self.rt, self.output_of(block));
+        quote_spanned! {hygienic()=>
+            let output = #output;
+            ::core::result::Result::<_, #rt::Rejection>::Ok(output)
+        }
+    }
+
+    /// The value of the body, in a block of its own. A `return` in the body ends the block and not the function.
+    pub(super) fn output_of(&self, block: &Group) -> TokenStream {
+        if self.function.is_synchronous() {
+            quote_spanned!(hygienic()=> (move || #block)())
+        } else {
+            quote_spanned!(hygienic()=> async move #block.await)
+        }
+    }
+
+    /// Whether a correction looks at the return value. The block of the body then owns all parameters.
+    pub(super) fn sees_result(&self) -> bool {
+        let mut corrections = self.guard.charges.corrections().into_iter().flatten();
+        corrections.any(Correction::sees_result) && matches!(self.function.body, Body::Plain(_))
+    }
+
+    /// The signature. If the block of the body owns all parameters, each has a name.
+    pub(super) fn signature(&self) -> Signature {
+        let mut sig = self.function.sig.clone();
+        for (index, input) in sig.inputs.iter_mut().enumerate().filter(|_| self.sees_result()) {
+            if let FnArg::Typed(typed) = input
+                && matches!(*typed.pat, Pat::Wild(_))
+            {
+                let name = unnamed(index);
+                *typed.pat = parse_quote!(#name);
+            }
+        }
+        sig
+    }
+
+    /// The value of the body, whose type is known to the body, as in the function: a `?` converts to it, and a value
+    /// coerces to it.
+    pub(super) fn known_output(&self, block: &Group) -> TokenStream {
+        let (rt, owning) = (&self.rt, self.owning(block));
+        let ty = self.function.output().filter(|ty| !hides_a_type(ty.to_token_stream()));
+        if self.function.is_synchronous() {
+            let untyped = || quote_spanned!(hygienic()=> move || #owning);
+            let typed = |ty| quote_spanned!(hygienic()=> move || -> #ty { #owning });
+            let body = ty.map_or_else(untyped, typed);
+            return quote_spanned!(hygienic()=> #rt::__private::call_once(#body));
+        }
+        // The block returns a value of the type here, so its other values coerce to the type.
+        let returned = ty.map(|ty| {
+            quote_spanned! {hygienic()=>
+                #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+                if false {
+                    let unreached: #ty = loop {};
+                    return unreached;
+                }
+            }
+        });
+        quote_spanned!(hygienic()=> async move { #returned #owning }.await)
+    }
+
+    /// The block of the body, which owns all parameters: it drops them as the function would.
+    pub(super) fn owning(&self, block: &Group) -> Group {
+        if !self.sees_result() {
+            return block.clone();
+        }
+        // A block drops what it owns in the order in which it names it.
+        let owned = self.function.parameters().into_iter().rev().map(|(index, name)| {
+            let name = name.unwrap_or_else(|| unnamed(index));
+            let conditions = self.function.conditions(index);
+            quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
+        });
+        let tokens = quote_spanned!(hygienic()=> #(#owned)* #block);
+        let mut owning = Group::new(Delimiter::Brace, tokens);
+        owning.set_span(hygienic());
+        owning
+    }
+
+    /// The check, the body, and the correction of each charge. Without one that looks at the return value, the body
+    /// stays a block.
+    pub(super) fn corrected(
+        &self,
+        corrections: &[Option<&Correction>],
+        block: &Group,
+        result: &TokenStream,
+    ) -> TokenStream {
+        let rt = &self.rt;
+        let acquire = self.check("acquire");
+        let rejected = self.rejected();
+        let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
+        let patterns = corrections.iter().enumerate().map(|(index, correction)| {
+            let nothing = || quote_spanned!(hygienic()=> _);
+            correction.map_or_else(nothing, |_| permit(index).into_token_stream())
+        });
+        let each = || {
+            let all = corrections.iter().enumerate();
+            all.filter_map(|(index, correction)| Some((permit(index), (*correction)?)))
+        };
+        let by_hand = each().filter_map(|(permit, correction)| match correction {
+            Correction::Permit(name) => Some(quote_spanned!(hygienic()=> let #name = #permit;)),
+            Correction::Settle(_) | Correction::CountIf(_) => None,
+        });
+        let by_result = each().filter_map(|(permit, correction)| {
+            let (call, function) = match correction {
+                Correction::Settle(function) => ("settle", function),
+                Correction::CountIf(function) => ("count_if", function),
+                Correction::Permit(_) => return None,
+            };
+            let call = Ident::new(call, hygienic());
+            let call =
+                quote_spanned!(hygienic()=> #rt::__private::#call(#permit, &output, #function));
+            Some(spanned_at(function, call))
+        });
+        let body = if each().any(|(_, correction)| correction.sees_result()) {
+            let output = self.known_output(block);
+            quote_spanned! {hygienic()=>
+                let output = #output;
+                #(#by_result;)*
+                output
+            }
+        } else {
+            self.body(block)
+        };
+        quote_spanned! {hygienic()=>
+            let [#(#patterns),*] = {
+                let pending = #acquire;
+                match #result {
+                    ::core::result::Result::Ok(permits) => permits,
+                    ::core::result::Result::Err(rejection) => return #rejected,
+                }
+            };
+            #(#by_hand)*
+            #body
+        }
+    }
+
+    /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection
+    /// cannot be converted to it.
+    pub(super) fn wraps_output(&self) -> bool {
+        self.guard.on_limited.is_none() && self.function.returns_impl_trait()
+    }
+}
+
+/// The name of a parameter that has none.
+fn unnamed(index: usize) -> Ident {
+    Ident::new(&format!("_parameter_{index}"), hygienic())
+}
+
+/// Whether a type contains `impl Trait`, which cannot be written in a body.
+fn hides_a_type(ty: TokenStream) -> bool {
+    ty.into_iter().any(|tree| match tree {
+        TokenTree::Ident(word) => word == "impl",
+        TokenTree::Group(group) => hides_a_type(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}

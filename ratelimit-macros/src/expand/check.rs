@@ -1,0 +1,164 @@
+//! The check of a call: which limits, which keys, which costs.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, quote_spanned};
+use syn::punctuated::Pair;
+use syn::spanned::Spanned;
+use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
+
+use super::Expansion;
+use super::limit::registered;
+use crate::guard::{Charge, ChargeGroup, Charges, KeyAndCost};
+use crate::key::{Key, KeyPiece};
+use crate::limit_source::{LimitConstant, LimitSource};
+use crate::spans::{hygienic, spanned_at};
+use crate::values::unwrap_parens;
+
+impl Expansion<'_> {
+    /// The expression that starts the check. Its value is the future of the decision, or of the permits for `acquire`.
+    pub(super) fn check(&self, function: &str) -> TokenStream {
+        let rt = &self.rt;
+        match &self.guard.charges {
+            Charges::One(charge) => {
+                let Charge { limit, key_and_cost, correction } = &**charge;
+                let limit = match limit {
+                    LimitSource::Constant(constant) => self.constant(constant, correction.as_ref()),
+                    LimitSource::Arguments(limit) => {
+                        let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
+                        registered(rt, &tokens, limit, limit.name.is_none())
+                    }
+                };
+                let key = self.key(key_and_cost.key.as_ref());
+                let cost = cost(key_and_cost.cost.as_ref());
+                let check = self.check_function(function);
+                quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key, #cost))
+            }
+            Charges::Several(group) => self.check_group(group, function),
+        }
+    }
+
+    /// The function of the runtime, for a function that is async or not.
+    pub(super) fn check_function(&self, name: &str) -> Ident {
+        let now = if self.function.is_synchronous() { "_now" } else { "" };
+        Ident::new(&format!("{name}{now}"), hygienic())
+    }
+
+    pub(super) fn check_group(&self, group: &ChargeGroup, function: &str) -> TokenStream {
+        let rt = &self.rt;
+        let ChargeGroup { name, charges, shared, shared_correction } = group;
+        let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
+        let variable = |name| Ident::new(name, hygienic()).into_token_stream();
+        let parts =
+            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost, correction }, number)| {
+                let correction = correction.as_ref().or(shared_correction.as_ref());
+                let limit = match limit {
+                    LimitSource::Constant(constant) => self.constant(constant, correction),
+                    LimitSource::Arguments(limit) => {
+                        let number = format!("#{number}");
+                        let own_name = limit.name.as_ref().map_or_else(
+                            || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
+                            ToTokens::to_token_stream,
+                        );
+                        let is_default = limit.name.is_none() && !is_named;
+                        registered(rt, &self.limit(limit, &own_name), limit, is_default)
+                    }
+                };
+                let KeyAndCost { key, cost } = key_and_cost;
+                let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
+                let cost =
+                    cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
+                quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#limit, &#key, #cost))
+            });
+        let agree = self.agreement(charges);
+        let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
+        // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
+        // alive while they are borrowed.
+        let check_all = self.check_function(&format!("{function}_all"));
+        let check = quote_spanned! {hygienic()=>
+            match (#key, #cost) {
+                (key, cost) => {
+                    let _ = (&key, cost);
+                    #rt::__private::#check_all(&[#(#parts),*])
+                }
+            }
+        };
+        match agree {
+            Some(agree) => quote_spanned!(hygienic()=> { #agree #check }),
+            None => check,
+        }
+    }
+
+    /// The limits of a group have one policy. The attribute sets it, but a constant can have its own.
+    pub(super) fn agreement(&self, charges: &[Charge]) -> Option<TokenStream> {
+        let rt = &self.rt;
+        let limits = charges.iter().map(|charge| match &charge.limit {
+            LimitSource::Constant(constant) => Ok(self.constant(constant, None)),
+            LimitSource::Arguments(limit) => Err(limit),
+        });
+        let limits: Vec<_> = limits.collect();
+        let constant = limits.iter().position(Result::is_ok)?;
+        let LimitSource::Constant(LimitConstant { path }) = &charges[constant].limit else {
+            return None;
+        };
+        let name = LitStr::new("limit", hygienic()).into_token_stream();
+        let limits = limits.into_iter().map(|limit| match limit {
+            Ok(constant) => constant,
+            Err(limit) => {
+                let limit = self.limit(limit, &name);
+                quote_spanned!(hygienic()=> &#limit)
+            }
+        });
+        let call = spanned_at(
+            path,
+            quote_spanned!(hygienic()=> #rt::__private::decided_together(&[#(#limits),*])),
+        );
+        Some(quote_spanned!(hygienic()=> const { #call };))
+    }
+
+    pub(super) fn key(&self, key: Option<&Key>) -> TokenStream {
+        let rt = &self.rt;
+        match key {
+            None => quote_spanned!(hygienic()=> ()),
+            Some(Key::Expr(expr)) => borrow(expr).into_token_stream(),
+            Some(Key::Format(pieces)) => format_key(rt, pieces),
+        }
+    }
+}
+
+fn cost(given: Option<&Expr>) -> TokenStream {
+    given.map_or_else(|| quote_spanned!(hygienic()=> 1_u32), ToTokens::to_token_stream)
+}
+
+/// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
+fn borrow(expr: &Expr) -> Expr {
+    let expr = match unwrap_parens(expr) {
+        Expr::Tuple(tuple) => {
+            let elems = tuple.elems.pairs().map(|pair| {
+                let (elem, comma) = pair.into_tuple();
+                Pair::new(borrow(elem), comma.copied())
+            });
+            Expr::Tuple(ExprTuple { elems: elems.collect(), ..tuple.clone() })
+        }
+        _ => expr.clone(),
+    };
+
+    Expr::Reference(ExprReference {
+        attrs: Vec::new(),
+        and_token: Token![&](hygienic().located_at(expr.span())),
+        mutability: None,
+        expr: Box::new(expr),
+    })
+}
+
+/// The key of a format string. It borrows the values.
+pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
+    let pieces = pieces.iter().map(|piece| match piece {
+        KeyPiece::Text(text) => {
+            quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
+        }
+        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
+            #rt::__private::Piece::Arg(::core::format_args!(#spec, #root #(.#fields)*))
+        },
+    });
+    quote_spanned!(hygienic()=> #rt::__private::Format(&[#(#pieces),*]))
+}

@@ -1,0 +1,147 @@
+//! A limit, as a constant of the runtime.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, quote_spanned};
+use syn::LitStr;
+use syn::ext::IdentExt;
+
+use super::Expansion;
+use crate::correction::Correction;
+use crate::limit::Limit;
+use crate::limit_source::LimitConstant;
+use crate::offset::Offset;
+use crate::policy::Policy;
+use crate::spans::{hygienic, spanned_at};
+use crate::values::Constant;
+use crate::words::Word;
+
+impl Expansion<'_> {
+    pub(super) fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
+        let rt = &self.rt;
+        let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
+        let constructor = Ident::new(algorithm.as_str(), hygienic());
+        let threshold = &threshold.expr;
+        let period_tokens = self.duration(period);
+
+        let mut tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
+            #rt::Limit::#constructor(#name, #threshold, #period_tokens)
+        });
+        if let Some(Constant { expr, .. }) = burst {
+            let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
+            tokens = spanned_at(expr, call);
+        }
+        if let Some(Offset { minutes }) = align {
+            tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
+                #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
+            });
+        }
+        if let Some(Constant { expr, .. }) = lease {
+            let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
+            tokens = spanned_at(expr, call);
+        }
+        self.with_policy(tokens)
+    }
+
+    /// The limit of a constant, with the policy of the attribute.
+    pub(super) fn constant(
+        &self,
+        LimitConstant { path }: &LimitConstant,
+        correction: Option<&Correction>,
+    ) -> TokenStream {
+        let rt = &self.rt;
+        let mut limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
+        if correction.is_some() {
+            let unleased = quote_spanned!(hygienic()=> #rt::__private::unleased(#limit));
+            limit = spanned_at(path, unleased);
+        }
+        let limit = self.with_policy(limit);
+        quote_spanned!(hygienic()=> const { &#limit })
+    }
+
+    pub(super) fn with_policy(&self, mut tokens: TokenStream) -> TokenStream {
+        let rt = &self.rt;
+        let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
+        let variant = |name: &str| Ident::new(name, hygienic());
+        if let Some(scope) = scope {
+            let scope = variant(scope.variant());
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::scope(#tokens, #rt::Scope::#scope));
+        }
+        if let Some(on_error) = on_error {
+            let policy = variant(on_error.variant());
+            tokens =
+                quote_spanned!(hygienic()=> #rt::Limit::on_error(#tokens, #rt::OnError::#policy));
+        }
+        if let Some(wait) = wait {
+            let wait = self.duration(wait);
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::wait(#tokens, #wait));
+        }
+        if let Some(shadow) = shadow {
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::shadow(#tokens, #shadow));
+        }
+        tokens
+    }
+
+    pub(super) fn duration(&self, duration: &Constant<u64>) -> TokenStream {
+        let rt = &self.rt;
+        duration.known.map_or_else(
+            || duration.expr.to_token_stream(),
+            |us| quote_spanned!(hygienic()=> #rt::__private::micros(#us)),
+        )
+    }
+
+    /// The given name, or the path of the function.
+    pub(super) fn name(&self, given: Option<&LitStr>) -> TokenStream {
+        given.map_or_else(
+            || {
+                let function = self.function.sig.ident.unraw().to_string();
+                quote_spanned! {hygienic()=>
+                    ::core::concat!(::core::module_path!(), "::", #function)
+                }
+            },
+            ToTokens::to_token_stream,
+        )
+    }
+}
+
+impl Limit {
+    /// The same call. The compiler evaluates a constant behind a path in this call, and its error
+    /// points at the call, so the call gets the span of the constant.
+    pub(super) fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
+        let Limit { threshold, period, .. } = self;
+        match (threshold.known, period.known) {
+            (None, Some(_)) => spanned_at(&threshold.expr, call),
+            (Some(_), None) => spanned_at(&period.expr, call),
+            _ => call,
+        }
+    }
+}
+
+/// The limit as a constant. It also registers its source location if it has the default name, which
+/// two functions can share by mistake, or can have an align, which can differ between two functions
+/// of one name.
+pub(super) fn registered(
+    rt: &TokenStream,
+    tokens: &TokenStream,
+    limit: &Limit,
+    has_default_name: bool,
+) -> TokenStream {
+    let site = if has_default_name {
+        "new"
+    } else if limit.algorithm.has_align() {
+        "named"
+    } else {
+        return quote_spanned!(hygienic()=> const { &#tokens });
+    };
+    let site = Ident::new(site, hygienic());
+    // The limit is outside the block of `SITE`, because the user's constant may be called `SITE`.
+    quote_spanned! {hygienic()=>
+        match const { &#tokens } {
+            limit => {
+                static SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
+                    ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                ));
+                SITE.visit(limit)
+            }
+        }
+    }
+}

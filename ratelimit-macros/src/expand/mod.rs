@@ -1,0 +1,95 @@
+//! Writes the limited function: the check, then the untouched body.
+//!
+//! The check starts in one statement and is awaited in the next. The borrows of the key end in
+//! between, so the attribute does not change whether the future is `Send`. Paths are absolute and
+//! variables are hygienic, so the check and the body cannot see the names of each other.
+
+mod body;
+mod check;
+mod limit;
+
+use proc_macro2::{Delimiter, Group, TokenStream};
+use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
+
+pub(crate) use self::check::format_key;
+use crate::function::{Body, Function};
+use crate::guard::Guard;
+use crate::spans::{hygienic, spanned_at};
+
+struct Expansion<'a> {
+    function: &'a Function,
+    guard: &'a Guard,
+    /// The path of the runtime.
+    rt: TokenStream,
+}
+
+pub(crate) fn expand(function: &Function, guard: &Guard) -> TokenStream {
+    let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
+    let rt = guard.runtime.as_ref().map_or_else(default, ToTokens::to_token_stream);
+    Expansion { function, guard, rt }.function()
+}
+
+impl Expansion<'_> {
+    fn function(&self) -> TokenStream {
+        let Function { attrs, vis, brace, inner_attrs, body, .. } = self.function;
+        let sig = self.signature();
+        let mut tokens = quote!(#(#attrs)* #vis #sig);
+        brace.surround(&mut tokens, |tokens| {
+            tokens.append_all(inner_attrs);
+            tokens.append_all(match body {
+                Body::Plain(body) => self.guarded(body),
+                Body::Boxed(boxed) => boxed.rebuild(&self.guarded(&boxed.body)),
+            });
+        });
+        tokens
+    }
+
+    /// The check, then the body in a block of its own, which keeps its `use`s and items inside.
+    fn guarded(&self, body: &TokenStream) -> TokenStream {
+        let function = self.function;
+        let mut block = Group::new(Delimiter::Brace, body.clone());
+        // The span is hygienic: otherwise lints would ask the user to remove these braces.
+        block.set_span(hygienic().located_at(function.brace.span.join()));
+        let result = if function.is_synchronous() {
+            quote_spanned!(hygienic()=> pending)
+        } else {
+            quote_spanned!(hygienic()=> pending.await)
+        };
+        let corrections = self.guard.charges.corrections();
+        if corrections.iter().any(Option::is_some) {
+            return self.corrected(&corrections, &block, &result);
+        }
+
+        let check = self.check("check");
+        let (rejected, body) = (self.rejected(), self.body(&block));
+        quote_spanned! {hygienic()=>
+            {
+                let pending = #check;
+                if let ::core::result::Result::Err(rejection) = #result {
+                    return #rejected;
+                }
+            }
+            #body
+        }
+    }
+
+    /// The value that a rejected call returns instead of running the body.
+    fn rejected(&self) -> TokenStream {
+        let rt = &self.rt;
+        if let Some(on_limited) = &self.guard.on_limited {
+            let call = quote_spanned! {hygienic()=>
+                #rt::__private::reject_with(rejection, #on_limited)
+            };
+            return spanned_at(on_limited, call);
+        }
+        if self.wraps_output() {
+            return quote_spanned!(hygienic()=> ::core::result::Result::Err(rejection));
+        }
+        // A return type that cannot carry a rejection is an error, which points at that type.
+        let call = quote_spanned!(hygienic()=> #rt::__private::reject(rejection));
+        match self.function.output() {
+            Some(output) => spanned_at(output, call),
+            None => spanned_at(&self.function.sig.ident, call),
+        }
+    }
+}
