@@ -11,12 +11,12 @@ mod args;
 mod argument;
 #[path = "../../ratelimit-macros/src/boxed.rs"]
 mod boxed;
-#[path = "../../ratelimit-macros/src/correction.rs"]
-mod correction;
 #[path = "../../ratelimit-macros/src/diagnostics.rs"]
 mod diagnostics;
 #[path = "../../ratelimit-macros/src/duration.rs"]
 mod duration;
+#[path = "../../ratelimit-macros/src/ending.rs"]
+mod ending;
 #[path = "../../ratelimit-macros/src/expand/mod.rs"]
 mod expand;
 #[path = "../../ratelimit-macros/src/format.rs"]

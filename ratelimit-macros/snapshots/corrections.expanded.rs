@@ -205,3 +205,138 @@ fn several(team: &str) -> Answer {
     ::ratelimit_runtime::__private::count_if(permit_2, &output, Answer::is_wrong);
     output
 }
+async fn closed() -> Answer {
+    let [permit_0] = {
+        let pending = ::ratelimit_runtime::__private::acquire(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "closed"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
+        );
+        match pending.await {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let output = async move {
+        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+        if false {
+            let unreached: Answer = loop {};
+            return unreached;
+        }
+        { { ask().await } }
+    }
+        .await;
+    ::ratelimit_runtime::Permit::keep(
+        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+    );
+    output
+}
+async fn closed_and_counted() -> Answer {
+    let [permit_0] = {
+        let pending = ::ratelimit_runtime::__private::acquire(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "closed_and_counted"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
+        );
+        match pending.await {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let output = async move {
+        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+        if false {
+            let unreached: Answer = loop {};
+            return unreached;
+        }
+        { { ask().await } }
+    }
+        .await;
+    ::ratelimit_runtime::__private::count_if(
+        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+        &output,
+        Answer::is_wrong,
+    );
+    output
+}
+async fn closed_by_result_and_settled_by_hand() -> Answer {
+    let [permit_0] = {
+        let pending = ::ratelimit_runtime::__private::acquire(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(
+                        ::core::module_path!(), "::",
+                        "closed_by_result_and_settled_by_hand"
+                    ),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
+        );
+        match pending.await {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let (tokens, permit_0) = ::ratelimit_runtime::__private::shared(permit_0);
+    let output = async move {
+        #[allow(unreachable_code, clippy::all, clippy::pedantic)]
+        if false {
+            let unreached: Answer = loop {};
+            return unreached;
+        }
+        { { ask(tokens).await } }
+    }
+        .await;
+    ::ratelimit_runtime::Permit::keep(
+        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+    );
+    output
+}

@@ -19,3 +19,18 @@ async fn stream() -> Result<Stream, Rejection> {
 fn several(team: &str) -> Answer {
     ask(team)
 }
+
+#[rate_limit(period = 60, threshold = 100, close = retry_after)]
+async fn closed() -> Answer {
+    ask().await
+}
+
+#[rate_limit(period = 60, threshold = 100, count_if = Answer::is_wrong, close = retry_after)]
+async fn closed_and_counted() -> Answer {
+    ask().await
+}
+
+#[rate_limit(period = 60, threshold = 100, permit = tokens, close = retry_after)]
+async fn closed_by_result_and_settled_by_hand() -> Answer {
+    ask(tokens).await
+}

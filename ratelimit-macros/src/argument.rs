@@ -27,6 +27,7 @@ word_enum! {
         Settle = "settle" | "actual_cost" | "real_cost",
         CountIf = "count_if" | "only_if" | "charge_if",
         Permit = "permit",
+        Close = "close" | "close_for" | "retry_after" | "backoff",
         Crate = "crate",
     }
 }
@@ -55,7 +56,7 @@ impl ArgumentName {
             | Self::Limit
             | Self::Settle
             | Self::Permit => Place::OneLimit,
-            Self::Key | Self::Cost | Self::Name | Self::CountIf => Place::Anywhere,
+            Self::Key | Self::Cost | Self::Name | Self::CountIf | Self::Close => Place::Anywhere,
             Self::Scope
             | Self::OnError
             | Self::Shadow
@@ -87,6 +88,7 @@ impl ArgumentName {
             Self::Settle => "settle = |result| result.as_ref().map_or(0, |answer| answer.tokens)",
             Self::CountIf => "count_if = Result::is_err",
             Self::Permit => "permit = tokens",
+            Self::Close => "close = |result| result.as_ref().err().and_then(Error::retry_after)",
             Self::Crate => "crate = my_crate::limits",
         }
     }

@@ -45,6 +45,7 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         | ArgumentName::Settle
         | ArgumentName::CountIf
         | ArgumentName::Permit
+        | ArgumentName::Close
         | ArgumentName::Crate => "period = \"1d\", threshold = 100,",
     }
 }

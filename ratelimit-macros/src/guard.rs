@@ -5,8 +5,8 @@ use syn::{Expr, Lit, LitStr, Path, parse_quote};
 
 use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
-use crate::correction::Correction;
 use crate::diagnostics::{ReportedError, written};
+use crate::ending::Ending;
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
@@ -36,15 +36,14 @@ pub(crate) struct ChargeGroup {
     pub(crate) charges: Vec<Charge>,
     /// The key and the cost for the limits that do not have their own.
     pub(crate) shared: KeyAndCost,
-    /// The correction of the charges that do not have their own.
-    pub(crate) shared_correction: Option<Correction>,
+    /// The ending of the charges that do not have their own.
+    pub(crate) shared_ending: Ending,
 }
 
 pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
     pub(crate) key_and_cost: KeyAndCost,
-    /// How the charge is corrected once the call has ended.
-    pub(crate) correction: Option<Correction>,
+    pub(crate) ending: Ending,
 }
 
 pub(crate) struct KeyAndCost {
@@ -78,13 +77,12 @@ impl Guard {
 }
 
 impl Charges {
-    /// The corrections of the charges, in their order.
-    pub(crate) fn corrections(&self) -> Vec<Option<&Correction>> {
+    /// The endings of the charges, in their order.
+    pub(crate) fn endings(&self) -> Vec<Ending> {
         match self {
-            Self::One(charge) => vec![charge.correction.as_ref()],
+            Self::One(charge) => vec![charge.ending.clone()],
             Self::Several(group) => {
-                let own = group.charges.iter().map(|charge| charge.correction.as_ref());
-                own.map(|own| own.or(group.shared_correction.as_ref())).collect()
+                group.charges.iter().map(|charge| charge.ending.or(&group.shared_ending)).collect()
             }
         }
     }
@@ -103,13 +101,13 @@ impl ChargeGroup {
             .filter_map(|charge| charge.limit.capacity())
             .min_by_key(|(capacity, _)| *capacity);
         let shared = KeyAndCost::validate(args, function, capacity);
-        let shared_correction = Correction::validate(args, function);
+        let shared_ending = Ending::validate(args, function);
         placed?;
         Ok(Self {
             name: name?,
             charges: charges.into_iter().collect::<Result<_, _>>()?,
             shared: shared?,
-            shared_correction: shared_correction?,
+            shared_ending: shared_ending?,
         })
     }
 }
@@ -155,8 +153,8 @@ impl Charge {
         let limit = LimitSource::validate(args);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
-        let correction = Correction::validate(args, function);
-        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, correction: correction? })
+        let ending = Ending::validate(args, function);
+        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, ending: ending? })
     }
 }
 

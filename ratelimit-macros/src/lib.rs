@@ -13,9 +13,9 @@ mod argument;
 mod boxed;
 #[cfg(test)]
 mod completeness;
-mod correction;
 mod diagnostics;
 mod duration;
+mod ending;
 mod expand;
 mod format;
 mod function;
@@ -74,6 +74,7 @@ mod words;
 /// | [`settle`](#settle) | a function, or a closure | reads the units that the call has used from its return value | a call has used its `cost` |
 /// | [`count_if`](#count_if) | a function, or a closure | decides by the return value whether the call counts | every admitted call counts |
 /// | [`permit`](#permit) | the name of a variable | the permit with which the body settles the charge | the charge stays |
+/// | [`close`](#close) | a function of the return value, which returns an `Option<Duration>` | for how long no call of the key is admitted | the key stays open |
 /// | [`crate`](#crate) | a path | where the runtime is re-exported | `::ratelimit_runtime` |
 ///
 /// A wrong argument is a compile error at that argument. All errors of one attribute are reported
@@ -288,10 +289,11 @@ mod words;
 /// Redis; `RateLimiter::check_all` documents the exception in a cluster. The rejection is that of
 /// the limit with the longest wait.
 ///
-/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`, `limit`, `settle`, `count_if`
-/// and `permit`. A `key` and a `cost` beside the groups apply to the groups that do not set their own, and are
-/// evaluated once. A `count_if` beside the groups applies to the groups without a correction of their own. All other
-/// arguments belong beside the groups and apply to all of them, except `lease`, which works with a single limit only.
+/// A group takes `period`, `threshold`, `algo`, `burst`, `align`, `key`, `cost`, `name`, `limit`, `settle`, `count_if`,
+/// `permit` and `close`. A `key` and a `cost` beside the groups apply to the groups that do not set their own, and are
+/// evaluated once. A `count_if` beside the groups applies to the groups without a correction of their own, and a
+/// `close` to those without a `close` of their own. All other arguments belong beside the groups and apply to all of
+/// them, except `lease`, which works with a single limit only.
 ///
 /// ```
 /// # use ratelimit_runtime::{Rejection, rate_limit};
@@ -487,10 +489,10 @@ mod words;
 /// ```
 ///
 /// A call that panics, or whose future is dropped, keeps its charge. The result is not awaited, and on Redis, the
-/// charge is corrected in the background: it delays no response. `settle` sees the return value only, and arguments that
-/// can be copied as they were at the start. An argument that
-/// the body has moved is gone then: return what `settle` needs, or use [`permit`](#permit). `settle`, `count_if` and
-/// `permit` exclude each other, and `lease`. With `-> impl Trait`, use `permit`.
+/// charge is corrected in the background: it delays no response. `settle` sees the return value only, and arguments
+/// that can be copied as they were at the start. An argument that the body has moved is gone then: return what `settle`
+/// needs, or use [`permit`](#permit). `settle`, `count_if` and `permit` exclude each other, and `lease`. With
+/// `-> impl Trait`, use `permit`.
 ///
 /// ## `count_if`
 ///
@@ -536,6 +538,51 @@ mod words;
 /// assert!(download("acme").await.is_ok());
 /// # }
 /// ```
+///
+/// ## `close`
+///
+/// Closes the key by the result of a call: `close` takes a reference to the return value, and returns for how long no
+/// call of the key is admitted, or `None`. Use it for a service that says when it takes calls again, by `Retry-After`.
+/// Calls that [wait](#wait) go on once the key opens; others are rejected with `Rejection::Closed`. With Redis, the key
+/// is closed for all processes. `RateLimiter::close` does the same by hand, and documents it exactly.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ratelimit_runtime::{Rejection, rate_limit};
+/// # #[derive(Debug)]
+/// enum HttpError {
+///     Status { code: u16, retry_after: Option<Duration> },
+///     Limited(Rejection),
+/// }
+///
+/// impl HttpError {
+///     fn retry_after(&self) -> Option<Duration> {
+///         match self {
+///             Self::Status { code: 429 | 503, retry_after } => *retry_after,
+///             _ => None,
+///         }
+///     }
+/// }
+/// # impl From<Rejection> for HttpError {
+/// #     fn from(rejection: Rejection) -> Self { Self::Limited(rejection) }
+/// # }
+///
+/// #[rate_limit(
+///     period = 1, threshold = 10, algo = "leaky_bucket", key = host,
+///     close = |result| result.as_ref().err().and_then(HttpError::retry_after),
+/// )]
+/// async fn call(host: &str) -> Result<String, HttpError> {
+///     Err(HttpError::Status { code: 429, retry_after: Some(Duration::from_secs(30)) })
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(matches!(call("api.example.com").await, Err(HttpError::Status { .. })));
+/// assert!(matches!(call("api.example.com").await, Err(HttpError::Limited(Rejection::Closed { .. }))));
+/// # }
+/// ```
+///
+/// `close` can stand beside `settle`, `count_if` and `permit`, but not beside `lease`. Like them, it sees the return
+/// value only, and delays no response: on Redis, the background closes the key. This process obeys at once.
 ///
 /// ## `crate`
 ///

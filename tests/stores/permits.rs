@@ -477,8 +477,8 @@ async fn a_steady_stream_uses_the_whole_limit() {
     }
 }
 
-/// A call can get the units that were charged for a call before it, which does not settle. It can be charged a debt, and
-/// gives nothing back, because nothing tells its charge from others.
+/// A call can get the units that were charged for a call before it, which does not settle. It can be charged a debt,
+/// and gives nothing back, because nothing tells its charge from others.
 #[tokio::test]
 async fn a_passed_grant_can_be_settled() {
     let server = Server::start();

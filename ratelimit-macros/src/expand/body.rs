@@ -1,11 +1,11 @@
-//! The body, and the corrections of its charges.
+//! The body, and what happens once it has ended.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
-use syn::{FnArg, Pat, Signature, parse_quote};
+use syn::{Expr, FnArg, Pat, Signature, parse_quote};
 
 use super::Expansion;
-use crate::correction::Correction;
+use crate::ending::{Correction, Ending};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at};
 
@@ -31,10 +31,10 @@ impl Expansion<'_> {
         }
     }
 
-    /// Whether a correction looks at the return value. The block of the body then owns all parameters.
+    /// Whether an ending looks at the return value. The block of the body then owns all parameters.
     pub(super) fn sees_result(&self) -> bool {
-        let mut corrections = self.guard.charges.corrections().into_iter().flatten();
-        corrections.any(Correction::sees_result) && matches!(self.function.body, Body::Plain(_))
+        let endings = self.guard.charges.endings();
+        endings.iter().any(Ending::sees_result) && matches!(self.function.body, Body::Plain(_))
     }
 
     /// The signature. If the block of the body owns all parameters, each has a name.
@@ -92,11 +92,11 @@ impl Expansion<'_> {
         owning
     }
 
-    /// The check, the body, and the correction of each charge. Without one that looks at the return value, the body
-    /// stays a block.
-    pub(super) fn corrected(
+    /// The check, the body, and the ending of each charge. Without one that looks at the return value, the body stays a
+    /// block.
+    pub(super) fn ended(
         &self,
-        corrections: &[Option<&Correction>],
+        endings: &[Ending],
         block: &Group,
         result: &TokenStream,
     ) -> TokenStream {
@@ -104,30 +104,23 @@ impl Expansion<'_> {
         let acquire = self.check("acquire");
         let rejected = self.rejected();
         let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
-        let patterns = corrections.iter().enumerate().map(|(index, correction)| {
-            let nothing = || quote_spanned!(hygienic()=> _);
-            correction.map_or_else(nothing, |_| permit(index).into_token_stream())
+        let patterns = endings.iter().enumerate().map(|(index, ending)| {
+            let pattern = permit(index).into_token_stream();
+            if ending.is_empty() { quote_spanned!(hygienic()=> _) } else { pattern }
         });
-        let each = || {
-            let all = corrections.iter().enumerate();
-            all.filter_map(|(index, correction)| Some((permit(index), (*correction)?)))
-        };
-        let by_hand = each().filter_map(|(permit, correction)| match correction {
-            Correction::Permit(name) => Some(quote_spanned!(hygienic()=> let #name = #permit;)),
-            Correction::Settle(_) | Correction::CountIf(_) => None,
-        });
-        let by_result = each().filter_map(|(permit, correction)| {
-            let (call, function) = match correction {
-                Correction::Settle(function) => ("settle", function),
-                Correction::CountIf(function) => ("count_if", function),
-                Correction::Permit(_) => return None,
-            };
-            let call = Ident::new(call, hygienic());
-            let call =
-                quote_spanned!(hygienic()=> #rt::__private::#call(#permit, &output, #function));
-            Some(spanned_at(function, call))
-        });
-        let body = if each().any(|(_, correction)| correction.sees_result()) {
+        let each = || endings.iter().enumerate().map(|(index, ending)| (permit(index), ending));
+        let by_hand =
+            each().filter_map(|(permit, ending)| match (&ending.correction, &ending.close) {
+                (Some(Correction::Permit(name)), None) => {
+                    Some(quote_spanned!(hygienic()=> let #name = #permit;))
+                }
+                (Some(Correction::Permit(name)), Some(_)) => Some(quote_spanned! {hygienic()=>
+                    let (#name, #permit) = #rt::__private::shared(#permit);
+                }),
+                _ => None,
+            });
+        let by_result = each().filter_map(|(permit, ending)| self.by_result(&permit, ending));
+        let body = if endings.iter().any(Ending::sees_result) {
             let output = self.known_output(block);
             quote_spanned! {hygienic()=>
                 let output = #output;
@@ -147,6 +140,28 @@ impl Expansion<'_> {
             };
             #(#by_hand)*
             #body
+        }
+    }
+
+    /// Closes the key and corrects the charge of a permit, by the return value.
+    fn by_result(&self, permit: &Ident, ending: &Ending) -> Option<TokenStream> {
+        let rt = &self.rt;
+        let call = |name, permit: TokenStream, function: &Expr| {
+            let name = Ident::new(name, hygienic());
+            let call =
+                quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &output, #function));
+            spanned_at(function, call)
+        };
+        let close = ending.close.as_ref();
+        let permit = permit.to_token_stream();
+        let permit =
+            close.map_or_else(|| permit.clone(), |close| call("close", permit.clone(), close));
+        match &ending.correction {
+            Some(Correction::Settle(function)) => Some(call("settle", permit, function)),
+            Some(Correction::CountIf(function)) => Some(call("count_if", permit, function)),
+            Some(Correction::Permit(_)) | None => {
+                close.map(|_| quote_spanned!(hygienic()=> #rt::Permit::keep(#permit)))
+            }
         }
     }
 

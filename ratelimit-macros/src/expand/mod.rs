@@ -12,6 +12,7 @@ use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 
 pub(crate) use self::check::format_key;
+use crate::ending::Ending;
 use crate::function::{Body, Function};
 use crate::guard::Guard;
 use crate::spans::{hygienic, spanned_at};
@@ -55,9 +56,9 @@ impl Expansion<'_> {
         } else {
             quote_spanned!(hygienic()=> pending.await)
         };
-        let corrections = self.guard.charges.corrections();
-        if corrections.iter().any(Option::is_some) {
-            return self.corrected(&corrections, &block, &result);
+        let endings = self.guard.charges.endings();
+        if !endings.iter().all(Ending::is_empty) {
+            return self.ended(&endings, &block, &result);
         }
 
         let check = self.check("check");

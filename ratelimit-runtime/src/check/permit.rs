@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::algorithm::{Closure, Receipt, Settlement};
 use crate::key::KeyId;
@@ -26,7 +27,8 @@ use crate::store::Charge;
 ///
 /// A permit is settled where the call was charged. On the embedded store, that happens at once. With Redis, the
 /// background thread sends settlements in batches: no caller waits. If Redis does not reply, or too
-/// many settlements wait for it, the estimate stays charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements.
+/// many settlements wait for it, the estimate stays charged. [`RateLimiter::flush`](crate::RateLimiter::flush) waits
+/// for settlements.
 ///
 /// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
 /// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.
@@ -48,6 +50,8 @@ pub(super) struct PermitCharge {
     /// The units of the call in the charge: fewer than its cost if a fallback has charged it.
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
+    /// What happens to the key once the charge is settled or kept.
+    pub(super) closure: Closure,
 }
 
 /// Where a charge was made.
@@ -84,7 +88,7 @@ impl Permit {
     }
 
     /// Returns the permit of a part of this charge, and takes its units from those of the other parts.
-    pub(super) fn part(&mut self, cost: u32) -> Self {
+    pub(crate) fn part(&mut self, cost: u32) -> Self {
         let part = |charge: &mut PermitCharge| {
             let charged = cost.min(charge.charged);
             charge.charged -= charged;
@@ -101,12 +105,13 @@ impl Permit {
 
     /// Replaces the charge by `used`, the units that the call has really used.
     pub fn settle(self, used: u32) {
-        self.correct(Some(used), Closure::Unchanged);
+        self.correct(Some(used));
     }
 
-    /// Replaces the charge by `used` if it is given, and changes the opening of the key.
-    pub(crate) fn correct(self, used: Option<u32>, closure: Closure) {
-        let Some(PermitCharge { settlements, made, cost, charged, receipt }) = self.charge else {
+    /// Replaces the charge by `used` if it is given, and closes the key.
+    fn correct(self, used: Option<u32>) {
+        let Some(PermitCharge { settlements, made, cost, charged, receipt, closure }) = self.charge
+        else {
             return;
         };
         let used = used.map_or(charged, |used| {
@@ -133,7 +138,17 @@ impl Permit {
     }
 
     /// Keeps the charge as it is, as a drop does.
-    pub fn keep(self) {}
+    pub fn keep(self) {
+        self.correct(None);
+    }
+
+    /// Returns a permit that closes the key for `duration` once it is settled or kept.
+    pub(crate) fn closing(mut self, duration: Option<Duration>) -> Self {
+        if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
+            charge.closure = Closure::close_for(duration);
+        }
+        self
+    }
 }
 
 impl fmt::Debug for Permit {

@@ -180,6 +180,23 @@ pub fn count_if<T: ?Sized>(permit: Permit, output: &T, counts: impl FnOnce(&T) -
     }
 }
 
+/// Closes the key of a call for as long as `time` says, by its return value. The permit closes it once it is settled or
+/// kept.
+pub fn close<T: ?Sized>(
+    permit: Permit,
+    output: &T,
+    time: impl FnOnce(&T) -> Option<Duration>,
+) -> Permit {
+    permit.closing(time(output))
+}
+
+/// Returns the permit with which the body settles a charge, and one that closes its key.
+#[must_use]
+pub fn shared(mut permit: Permit) -> (Permit, Permit) {
+    let closing = permit.part(0);
+    (permit, closing)
+}
+
 /// Returns a copy of a key, which borrows nothing.
 #[must_use]
 pub fn owned_key(key: &dyn Key) -> OwnedKey {

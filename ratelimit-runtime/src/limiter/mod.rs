@@ -247,8 +247,8 @@ impl RateLimiter {
     }
 
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call, or could not.
-    /// Without `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits are
-    /// settled at once.
+    /// Without `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits
+    /// are settled at once.
     ///
     /// # Errors
     ///
@@ -305,10 +305,10 @@ impl RateLimiter {
         self.checker.reset(limit, &key)
     }
 
-    /// Closes `key` for `duration`: the limit admits no call of it, also none of cost 0. Use it when the other side says
-    /// so: a service that you call replies with `Retry-After`, or an operator stops a client. A call is rejected with
-    /// [`Rejection::Closed`](crate::Rejection::Closed). Calls that [wait](Limit::wait) are admitted once the key opens,
-    /// in their order.
+    /// Closes `key` for `duration`: the limit admits no call of it, also none of cost 0. Use it when the other side
+    /// says so: a service that you call replies with `Retry-After`, or an operator stops a client. A call is rejected
+    /// with [`Rejection::Closed`](crate::Rejection::Closed). Calls that [wait](Limit::wait) are admitted once the key
+    /// opens, in their order.
     ///
     /// With Redis, the key is closed for all processes. Each obeys with its next request, and with reservations and
     /// leases within a second. A key that is closed opens at the later of the two times. Meanwhile, a window ages as

@@ -122,8 +122,8 @@ impl Waiting {
             Err(error @ StoreError::Timeout { .. }) => {
                 self.backend.fall_back(policy, &request, error)
             }
-            // The units were charged for a call before it, which does not settle. They cannot be given back, but what is
-            // used beyond them can be charged.
+            // The units were charged for a call before it, which does not settle. They cannot be given back, but what
+            // is used beyond them can be charged.
             Ok(mut reply) if settles && reply.is_charged() && reply.receipts.is_empty() => {
                 reply.receipts = reply.outcomes.map(|_| Receipt::default());
                 Ok(reply)

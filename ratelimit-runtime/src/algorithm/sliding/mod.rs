@@ -240,8 +240,8 @@ impl ShortLog {
     }
 }
 
-/// Returns a birth that fits into the highest bits of a total, and is not 0. A receipt also has the time of its charge, so
-/// it finds another log only if a thousand calls acquire units within a microsecond.
+/// Returns a birth that fits into the highest bits of a total, and is not 0. A receipt also has the time of its charge,
+/// so it finds another log only if a thousand calls acquire units within a microsecond.
 fn small_birth(birth: u64) -> u64 {
     // The highest bit stays 0: a running total does not overflow.
     const BIRTHS: u64 = (1 << (63 - BIRTH)) - 1;

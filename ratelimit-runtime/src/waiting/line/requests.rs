@@ -210,8 +210,8 @@ impl Line {
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
     /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
     /// again at its moment. If the key is closed, all processes cancel their reservations, so this one cancels all of
-    /// its own. Reservations of a fallback are not cancelled, but their calls do not start while the key is closed. What
-    /// is not cancelled passes unused.
+    /// its own. Reservations of a fallback are not cancelled, but their calls do not start while the key is closed.
+    /// What is not cancelled passes unused.
     pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
         let Some(bucket) = &self.bucket else { return Cancellation::default() };
         let rate = bucket.charge().terms.rate();

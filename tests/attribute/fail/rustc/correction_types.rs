@@ -26,4 +26,9 @@ struct Prompt {
     text: String,
 }
 
+#[rate_limit(period = 1, threshold = 10, close = |_| std::time::Duration::ZERO)]
+async fn closes_always() -> Result<u32, Rejection> {
+    Ok(5)
+}
+
 fn main() {}

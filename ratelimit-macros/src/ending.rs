@@ -1,4 +1,4 @@
-//! How a charge is corrected once the call has ended: by its result, or by hand.
+//! What happens once a call has ended: its charge is corrected, by its result or by hand, and its key is closed.
 
 use std::mem;
 
@@ -12,6 +12,16 @@ use crate::diagnostics::ReportedError;
 use crate::function::Function;
 use crate::values::{as_literal, as_path, unwrap_parens};
 
+/// What happens once the call has ended.
+#[derive(Clone)]
+pub(crate) struct Ending {
+    /// How the charge is corrected.
+    pub(crate) correction: Option<Correction>,
+    /// A function of the return value that returns for how long the key is closed, if it is.
+    pub(crate) close: Option<Expr>,
+}
+
+#[derive(Clone)]
 pub(crate) enum Correction {
     /// A function of the return value that returns the units that the call has used.
     Settle(Expr),
@@ -22,15 +32,16 @@ pub(crate) enum Correction {
 }
 
 /// The arguments that correct a charge. A charge has one of them.
-const NAMES: [ArgumentName; 3] =
+const CORRECTIONS: [ArgumentName; 3] =
     [ArgumentName::Settle, ArgumentName::CountIf, ArgumentName::Permit];
 
-impl Correction {
+impl Ending {
     pub(crate) fn validate(
         args: &Args<'_>,
         function: Option<&Function>,
-    ) -> Result<Option<Self>, ReportedError> {
-        let given: Vec<_> = NAMES.into_iter().filter(|name| args.get(*name).is_some()).collect();
+    ) -> Result<Self, ReportedError> {
+        let is_given = |name: &ArgumentName| args.get(*name).is_some();
+        let given: Vec<_> = CORRECTIONS.into_iter().filter(is_given).collect();
         if let [first, second, ..] = given[..] {
             let message = format!(
                 "a charge is corrected once: remove `{first}` or `{second}`, or correct it in the body, \
@@ -38,33 +49,48 @@ impl Correction {
             );
             args.reject(second, &message);
         }
-        for name in &given {
+        for name in given.into_iter().chain([ArgumentName::Close].into_iter().filter(is_given)) {
             let message = format!(
                 "`{name}` cannot be combined with `lease`: units that are leased in advance belong to no \
                  call. Remove one of the two"
             );
             args.reject(ArgumentName::Lease, &message);
         }
-        let read = |name, expr: &Expr| {
-            let function_of_result = read_function(name, function, expr)?;
-            function.map_or(Ok(()), |function| require_no_moved(name, function, expr))?;
-            Ok(function_of_result)
+        let read = |name| {
+            args.optional(name, |expr| {
+                let function_of_result = read_function(name, function, expr)?;
+                function.map_or(Ok(()), |function| require_no_moved(name, function, expr))?;
+                Ok(function_of_result)
+            })
         };
-        let settle = |expr: &Expr| read(ArgumentName::Settle, expr).map(Self::Settle);
-        let count_if = |expr: &Expr| read(ArgumentName::CountIf, expr).map(Self::CountIf);
-        let settle = args.optional(ArgumentName::Settle, settle);
-        let count_if = args.optional(ArgumentName::CountIf, count_if);
+        let settle = read(ArgumentName::Settle).map(|expr| expr.map(Correction::Settle));
+        let count_if = read(ArgumentName::CountIf).map(|expr| expr.map(Correction::CountIf));
         let permit =
-            args.optional(ArgumentName::Permit, |expr| read_permit(expr).map(Self::Permit));
-        settle.or(count_if).or(permit).transpose()
+            args.optional(ArgumentName::Permit, |expr| read_permit(expr).map(Correction::Permit));
+        let close = read(ArgumentName::Close).transpose();
+        let correction = settle.or(count_if).or(permit).transpose();
+        Ok(Self { correction: correction?, close: close? })
     }
 
-    /// Whether the correction looks at the return value.
+    /// Returns this ending, with what it does not have from `shared`.
+    pub(crate) fn or(&self, shared: &Self) -> Self {
+        let correction = self.correction.as_ref().or(shared.correction.as_ref());
+        let close = self.close.as_ref().or(shared.close.as_ref());
+        Self { correction: correction.cloned(), close: close.cloned() }
+    }
+
+    /// Whether nothing happens.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.correction.is_none() && self.close.is_none()
+    }
+
+    /// Whether the ending looks at the return value.
     pub(crate) fn sees_result(&self) -> bool {
-        match self {
-            Self::Settle(_) | Self::CountIf(_) => true,
-            Self::Permit(_) => false,
-        }
+        let corrects = match self.correction {
+            Some(Correction::Settle(_) | Correction::CountIf(_)) => true,
+            Some(Correction::Permit(_)) | None => false,
+        };
+        corrects || self.close.is_some()
     }
 }
 
@@ -75,26 +101,25 @@ fn read_function(
     expr: &Expr,
 ) -> syn::Result<Expr> {
     let hides = function.is_some_and(Function::returns_impl_trait);
+    let in_the_body = in_the_body(name);
     let message = match unwrap_parens(expr) {
         Expr::Path(_) | Expr::Closure(_) if hides => format!(
             "`{name}` looks at the return value, whose type `impl Trait` hides: return a named type, or \
-             correct the charge in the body, with `{}`",
-            ArgumentName::Permit.example()
+             {in_the_body}"
         ),
         Expr::Closure(closure)
             if closure.asyncness.is_some() || matches!(*closure.body, Expr::Async(_)) =>
         {
-            format!(
-                "the result of `{name}` is not awaited: remove `async`, or correct the charge in the \
-                 body, with `{}`",
-                ArgumentName::Permit.example()
-            )
+            format!("the result of `{name}` is not awaited: remove `async`, or {in_the_body}")
         }
         Expr::Path(_) | Expr::Closure(_) => return Ok(expr.clone()),
         other => {
             let hint = match as_literal(other) {
                 Some((_, Lit::Int(_))) if name == ArgumentName::Settle => {
                     ": for a cost that is known before the call, write `cost`"
+                }
+                Some(_) if name == ArgumentName::Close => {
+                    ". It returns for how long the key is closed, as an `Option<Duration>`"
                 }
                 _ => "",
             };
@@ -106,6 +131,16 @@ fn read_function(
         }
     };
     Err(syn::Error::new_spanned(expr, message))
+}
+
+/// What to write in the body instead.
+fn in_the_body(name: ArgumentName) -> String {
+    match name {
+        ArgumentName::Close => "close the key in the body, with `RateLimiter::close`".to_owned(),
+        _ => {
+            format!("correct the charge in the body, with `{}`", ArgumentName::Permit.example())
+        }
+    }
 }
 
 /// Types of the standard library that cannot be copied. The compiler reports arguments of other types, in its words.
@@ -128,8 +163,8 @@ fn require_no_moved(name: ArgumentName, function: &Function, expr: &Expr) -> syn
         if let Some(used) = used {
             let message = format!(
                 "the body owns `{used}`, and `{name}` sees the return value only: return what it needs, or \
-                 correct the charge in the body, with `{}`",
-                ArgumentName::Permit.example()
+                 {}",
+                in_the_body(name)
             );
             return Err(syn::Error::new(used.span(), message));
         }
