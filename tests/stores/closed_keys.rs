@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use ratelimit_runtime::{
     Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock,
+    rate_limit,
 };
 use support::ALGORITHMS;
+use support::proxy::Proxy;
 use support::server::Server;
 use tokio::time::timeout;
 
@@ -374,4 +376,67 @@ async fn a_fallback_obeys_the_process_that_closed() {
     assert_eq!(decision.source, Source::Fallback);
     limiter.close(&limit, "another key", MINUTE).await.expect_err("Redis does not reply");
     closed(limiter.check(&limit, "another key", 1).await);
+}
+
+/// A service that takes no calls for a minute.
+#[rate_limit(period = 60, threshold = 10, name = "upstream", close = |result| match result {
+    Err(UpstreamError::TryAgain) => Some(MINUTE),
+    _ => None,
+})]
+async fn call_upstream() -> Result<(), UpstreamError> {
+    Err(UpstreamError::TryAgain)
+}
+
+#[derive(Debug)]
+enum UpstreamError {
+    TryAgain,
+    Limited(Rejection),
+}
+
+impl From<Rejection> for UpstreamError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Limited(rejection)
+    }
+}
+
+/// Redis closes the key in the background. A call that follows at once is rejected all the same.
+#[tokio::test]
+async fn a_process_obeys_its_own_closing_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let builder = RateLimiter::builder().redis(url).deadline(SECOND);
+    let limiter = builder.build().expect("valid settings");
+    let mut closed = 0;
+    let run = async {
+        for _ in 0..5 {
+            match call_upstream().await.expect_err("never succeeds") {
+                UpstreamError::TryAgain => {}
+                UpstreamError::Limited(Rejection::Closed { .. }) => closed += 1,
+                UpstreamError::Limited(other) => panic!("{other:?}"),
+            }
+        }
+    };
+    limiter.scope(run).await;
+    assert_eq!(closed, 4);
+    limiter.flush().await.expect("sent");
+    let there = server.builder().build().expect("valid settings");
+    let rejection = there.scope(call_upstream()).await.expect_err("closed by the other process");
+    assert!(matches!(rejection, UpstreamError::Limited(Rejection::Closed { .. })), "{rejection:?}");
+}
+
+/// What cannot be sent to Redis does not hold up calls: the fallback of the process is closed.
+#[tokio::test]
+async fn a_closing_that_is_lost_holds_in_its_process() {
+    let server = Server::start();
+    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
+    let limiter = builder.build().expect("valid settings");
+    limiter.check(&Limit::sliding("upstream", 10, MINUTE), "connect", 1).await.expect("admitted");
+    drop(server);
+    let run = async {
+        call_upstream().await.expect_err("never succeeds");
+        let rejection = call_upstream().await.expect_err("closed");
+        assert!(matches!(rejection, UpstreamError::Limited(Rejection::Closed { .. })));
+    };
+    limiter.scope(run).await;
 }

@@ -155,6 +155,30 @@ async fn charges_of_several_hash_slots_are_settled() {
     }
 }
 
+/// Keys of several hash slots are closed together, and every process obeys.
+#[tokio::test]
+async fn closed_keys_are_closed_for_all_processes() {
+    let cluster = Cluster::start(0);
+    let [here, there] = [(); 2].map(|()| denying_builder(&cluster.url()).build().expect("valid"));
+    let (one, other) =
+        (Limit::sliding("cluster.one", 100, HOUR), Limit::token_bucket("cluster.other", 100, HOUR));
+    for key in 0..20 {
+        for limit in [&one, &other] {
+            here.check(limit, key, 1).await.expect("admitted");
+            here.close(limit, key, HOUR).await.expect("closed");
+            let rejection = there.check(limit, key, 1).await.expect_err("closed");
+            assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+        }
+        let parts = [Part::new(&one, &"open", 1), Part::new(&other, &key, 1)];
+        let rejection = there.check_all(&parts).await.expect_err("closed");
+        assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+        assert!(there.open(&other, key).await.expect("opened"));
+        here.check(&other, key, 1).await.expect("open");
+    }
+    let left = here.peek(&one, "open", 1).await.expect("a decision").remaining;
+    assert_eq!(left, 100, "what was charged in another hash slot is rolled back");
+}
+
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {

@@ -191,7 +191,6 @@ pub fn close<T: ?Sized>(
 }
 
 /// Returns the permit with which the body settles a charge, and one that closes its key.
-#[must_use]
 pub fn shared(mut permit: Permit) -> (Permit, Permit) {
     let closing = permit.part(0);
     (permit, closing)

@@ -1,8 +1,10 @@
 //! Corrects charges once their calls have ended. Caller of `lua/settle.lua`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use redis::Value;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::script::{self, REPLY, Script};
@@ -12,32 +14,51 @@ use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::SettledCharge;
 
+/// A result for each charge, in their order.
+type SettleResults = Vec<Result<Outcome, StoreError>>;
+
 /// The most charges of a script, because Redis does nothing else while it runs a script.
 const MAX_CHARGES: usize = 64;
+
+/// The most scripts that are in flight at a time.
+const CONCURRENT_SCRIPTS: usize = 16;
 
 impl Servers {
     /// Corrects charges, in one script for each hash slot and [`MAX_CHARGES`]. Returns a result for each charge, in
     /// their order.
-    pub(super) async fn settle(
-        &self,
-        charges: Vec<SettledCharge>,
-    ) -> Vec<Result<Outcome, StoreError>> {
-        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (index, settled) in charges.iter().enumerate() {
-            slots.entry(self.slot(&settled.charge.count_name)).or_default().push(index);
+    pub(super) async fn settle(self: &Arc<Self>, charges: Vec<SettledCharge>) -> SettleResults {
+        let by_slot = self.by_slot(&charges);
+        if by_slot.len() == 1 {
+            return self.settle_group(&charges).await;
         }
         let mut results = vec![Err(unexpected()); charges.len()];
-        for indices in slots.values().flat_map(|indices| indices.chunks(MAX_CHARGES)) {
-            let group: Vec<&SettledCharge> = indices.iter().map(|index| &charges[*index]).collect();
-            for (index, result) in indices.iter().zip(self.settle_group(&group).await) {
-                results[*index] = result;
+        let mut scripts = JoinSet::new();
+        for indices in by_slot {
+            if scripts.len() == CONCURRENT_SCRIPTS {
+                keep_next(&mut scripts, &mut results).await;
             }
+            let group: Vec<_> = indices.iter().map(|index| charges[*index].clone()).collect();
+            let servers = Arc::clone(self);
+            scripts.spawn(async move { (indices, servers.settle_group(&group).await) });
+        }
+        while !scripts.is_empty() {
+            keep_next(&mut scripts, &mut results).await;
         }
         results
     }
 
+    /// Returns the indices of charges that share a script.
+    fn by_slot(&self, charges: &[SettledCharge]) -> Vec<Vec<usize>> {
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, settled) in charges.iter().enumerate() {
+            slots.entry(self.slot(&settled.charge.count_name)).or_default().push(index);
+        }
+        let scripts = slots.values().flat_map(|indices| indices.chunks(MAX_CHARGES));
+        scripts.map(<[usize]>::to_vec).collect()
+    }
+
     /// Corrects charges of one hash slot.
-    async fn settle_group(&self, group: &[&SettledCharge]) -> Vec<Result<Outcome, StoreError>> {
+    async fn settle_group(&self, group: &[SettledCharge]) -> SettleResults {
         let mut limits: Vec<&Terms> = Vec::new();
         let mut packed = Vec::with_capacity(30 * group.len());
         for SettledCharge { charge, settlement, closure } in group {
@@ -67,7 +88,8 @@ impl Servers {
             Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && group.len() > 1 => {
                 let mut results = Vec::with_capacity(group.len());
                 for settled in group {
-                    results.append(&mut Box::pin(self.settle_group(&[settled])).await);
+                    let one = std::slice::from_ref(settled);
+                    results.append(&mut Box::pin(self.settle_group(one)).await);
                 }
                 results
             }
@@ -76,8 +98,20 @@ impl Servers {
     }
 }
 
+/// Keeps the results of the next script that ends.
+async fn keep_next(
+    scripts: &mut JoinSet<(Vec<usize>, SettleResults)>,
+    results: &mut [Result<Outcome, StoreError>],
+) {
+    if let Some(Ok((indices, ended))) = scripts.join_next().await {
+        for (index, result) in indices.into_iter().zip(ended) {
+            results[index] = result;
+        }
+    }
+}
+
 /// Decodes the reply; `None` if it is malformed.
-fn decode(reply: &Value, group: &[&SettledCharge]) -> Option<Vec<Result<Outcome, StoreError>>> {
+fn decode(reply: &Value, group: &[SettledCharge]) -> Option<SettleResults> {
     let Value::Array(parts) = reply else { return None };
     let mut parts = parts.iter();
     let Some(Value::BulkString(replies)) = parts.next() else { return None };
