@@ -1,7 +1,13 @@
 //! Examples that end by themselves.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get;
 use support::server::Server;
 
 use crate::{error_output, example, output};
@@ -59,11 +65,53 @@ fn timed_lines(text: &str) -> Vec<(f64, &str)> {
 fn outbound_client_makes_all_calls_within_the_rate() {
     let text = output(example("outbound_client"));
     let calls = timed_lines(&text);
-    // The last call waits for eleven gaps of a fifth of a second. The times are rounded to tenths.
-    assert!(calls.iter().all(|(at, _)| *at < 10.0) && calls[11].0 >= 2.1, "{text}");
+    // The last call waits for twelve gaps of a fifth of a second and for the outage. The times are rounded to tenths.
+    assert!(calls.iter().all(|(at, _)| *at < 15.0) && calls[11].0 >= 5.0, "{text}");
+    assert_eq!(text.matches("the API is unavailable for 3s").count(), 1, "{text}");
     let responses: BTreeSet<_> = calls.into_iter().map(|(_, line)| line.to_owned()).collect();
     let expected = (1..=12).map(|number| format!("call {number:2}: fair in city-{number}"));
     assert_eq!(responses, expected.collect::<BTreeSet<_>>());
+}
+
+/// An API that is unavailable for four seconds from its fifth call on. It keeps the time of each call.
+async fn unavailable_api() -> (String, Arc<Mutex<Vec<Instant>>>) {
+    let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let kept = Arc::clone(&calls);
+    let weather = async move || {
+        let mut calls = kept.lock().expect("no panic");
+        calls.push(Instant::now());
+        let outage = calls.get(4).map(|since| since.elapsed());
+        if outage.is_some_and(|it| it < Duration::from_secs(4)) {
+            return (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "4")]).into_response();
+        }
+        "fair".into_response()
+    };
+    let router = Router::new().route("/weather/{city}", get(weather));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, calls)
+}
+
+#[tokio::test]
+async fn two_outbound_clients_obey_a_retry_after_together() {
+    let server = Server::start();
+    let (url, calls) = unavailable_api().await;
+    let client = || {
+        let mut client = example("outbound_client");
+        client.env("RATELIMIT_REDIS_URL", &server.url).env("API_URL", &url);
+        tokio::task::spawn_blocking(move || output(client))
+    };
+    for text in [client(), client()] {
+        let text = text.await.expect("no panic");
+        assert_eq!(timed_lines(&text).len(), 12, "{text}");
+    }
+    let calls = calls.lock().expect("no panic");
+    let after: Vec<_> = calls.iter().map(|at| at.duration_since(calls[4])).collect();
+    // The other process obeys within a second.
+    let early = Duration::from_millis(1_200)..Duration::from_secs(4);
+    assert!(!after.iter().any(|at| early.contains(at)), "{after:?}");
+    assert!(after.iter().filter(|at| **at > Duration::from_secs(4)).count() >= 19, "{after:?}");
 }
 
 #[test]

@@ -23,6 +23,16 @@ pub(crate) async fn plain(test: &TestLimiter) {
     assert!(test.limiter.check(&PLAIN, KEY, 2).await.is_err());
 }
 
+/// Calls of a closed key: of one limit, of a shadow, and beside another limit.
+pub(crate) async fn closed(test: &TestLimiter) {
+    let limit = Limit::sliding("closed", 5, Duration::from_secs(3600));
+    test.limiter.close(&limit, KEY, Duration::from_secs(7200)).await.expect("closed");
+    assert!(test.limiter.check(&limit, KEY, 2).await.is_err());
+    assert!(test.limiter.check(&limit.clone().shadow(true), KEY, 2).await.is_ok());
+    let parts = [Part::new(&WIDE, &KEY, 1), Part::new(&limit, &KEY, 2)];
+    assert!(test.limiter.check_all(&parts).await.is_err());
+}
+
 /// The same calls with a shadow, which admits all of them.
 pub(crate) async fn shadow(test: &TestLimiter) {
     for cost in [1, 1, 2] {

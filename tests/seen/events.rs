@@ -25,6 +25,19 @@ async fn a_rejection_is_an_event() {
                     .to_owned(),
             ]
         );
+        let closed = events_of(calls::closed(&test)).await;
+        let closed: Vec<_> =
+            closed.iter().map(|event| event.split_once(" limit=").expect("a limit")).collect();
+        assert!(closed.iter().all(|(_, rest)| rest.starts_with("\"closed\" key=#")), "{closed:?}");
+        let messages: Vec<_> = closed.into_iter().map(|(message, _)| message).collect();
+        assert_eq!(
+            messages,
+            [
+                "DEBUG rejected: the key is closed",
+                "INFO would be rejected: the key is closed",
+                "DEBUG rejected: the key is closed"
+            ]
+        );
         let narrow =
             format!("DEBUG rejected limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
         assert_eq!(events_of(calls::several(&test)).await, [narrow]);

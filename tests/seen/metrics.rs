@@ -102,6 +102,12 @@ async fn every_call_is_counted_once() {
             ("shadow", "shadow_limited", source, 1),
             ("shadow", "shadow_limited", "none", 1),
         ]);
+        let closed = Recording::during(calls::closed(&test)).await;
+        closed.assert(&[
+            ("closed", "closed", source, 2),
+            ("closed", "shadow_limited", source, 1),
+            ("wide", "rejected_by_another", source, 1),
+        ]);
         let mixed = Recording::during(calls::mixed_limits(&test)).await;
         mixed.assert(&[("plain", "unavailable", "none", 1)]);
         Recording::during(calls::other_operations(&test)).await.assert(&[]);

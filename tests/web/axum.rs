@@ -10,9 +10,10 @@ use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::{get as route_get, post};
+use futures::FutureExt;
 use ratelimit_runtime::web::axum::route;
 use ratelimit_runtime::web::{Client, Clients, RateLimitLayer, RejectedRequest};
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::{Answer, Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 
 use crate::{MINUTE, items, reported, serve, timed};
@@ -116,6 +117,27 @@ fn reports_all_limits_on_every_response() {
     clock.advance(Duration::from_millis(1));
     assert_eq!(ask("/plain").status, 200);
     assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
+}
+
+/// A closed key of the handler, and then one of the layer.
+#[test]
+fn reports_closed_keys() {
+    let (limiter, clock) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let ask = || get(server.address, "/hi/1", &["accept: application/problem+json"]);
+    let seconds = Duration::from_secs;
+    let close = |closing: Answer<()>| closing.now_or_never().expect("at once").expect("closed");
+    close(limiter.close(&Limit::fixed("hi", 2, seconds(30)), 1_u64, seconds(90)));
+    let rejected = ask();
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("90")));
+    assert_eq!(reported(&rejected), (r#""all";q=4;w=60, "hi";q=2;w=30"#, r#""hi";r=0;t=90"#));
+    close(limiter.close(&ALL, (), seconds(600)));
+    let rejected = ask();
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("600")));
+    assert!(rejected.body.contains("quota-exceeded"), "{}", rejected.body);
+    clock.advance(seconds(600));
+    assert_eq!(ask().status, 200);
 }
 
 #[test]
