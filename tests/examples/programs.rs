@@ -80,7 +80,7 @@ async fn unavailable_api() -> (String, Arc<Mutex<Vec<Instant>>>) {
     let weather = async move || {
         let mut calls = kept.lock().expect("no panic");
         calls.push(Instant::now());
-        let outage = calls.get(4).map(|since| since.elapsed());
+        let outage = calls.get(4).map(Instant::elapsed);
         if outage.is_some_and(|it| it < Duration::from_secs(4)) {
             return (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "4")]).into_response();
         }

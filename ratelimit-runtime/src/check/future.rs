@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::judge::{apply_shadow, count_others, hardest, judge};
+use super::judge::{apply_shadow, count_others, hardest, judge, result_of};
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -45,7 +45,7 @@ struct AdmittedCall {
 /// A call that was decided at once.
 struct DecidedCall {
     is_rejected: bool,
-    verdict: Verdict,
+    allowed: bool,
     source: Source,
     capacity: u32,
     remaining: u32,
@@ -80,8 +80,7 @@ impl Check {
         outcome: &Outcome,
         source: Source,
     ) -> Self {
-        let call = DecidedCall::new(label, outcome, source);
-        report.end_if_observed(|| label.clone(), || call.result());
+        report.end_if_observed(|| label.clone(), || result_of(label, outcome, source));
         Self::unobserved(label, outcome, source)
     }
 
@@ -95,9 +94,22 @@ impl Check {
     /// Creates the check of a call that was decided, and that nothing observes.
     #[inline]
     pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+        if let Verdict::Closed { .. } = outcome.verdict {
+            return Self::closed(label, outcome, source);
+        }
         let mut call = DecidedCall::new(label, outcome, source);
         call.is_rejected &= !label.shadow;
         Self(CheckStage::Decided(call))
+    }
+
+    /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not pay
+    /// for it (`benches/all -- instructions`).
+    #[cold]
+    fn closed(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+        match result_of(label, outcome, source) {
+            Err(rejection) => Self::rejected(None, label.clone(), rejection),
+            Ok(_) => Self::peeked(label, outcome, source),
+        }
     }
 
     /// Creates the future of a peek that has its reply.
@@ -266,7 +278,7 @@ impl DecidedCall {
     fn new(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         Self {
             is_rejected: !outcome.is_allowed(),
-            verdict: outcome.verdict,
+            allowed: outcome.is_allowed(),
             source,
             capacity: label.capacity,
             remaining: outcome.remaining,
@@ -280,7 +292,7 @@ impl DecidedCall {
     #[inline]
     fn result(&self) -> Result<Decision, Rejection> {
         let decision = Decision {
-            allowed: self.verdict == Verdict::Admitted,
+            allowed: self.allowed,
             limit: self.capacity,
             remaining: self.remaining,
             retry_after: Duration::from_micros(self.retry_us),
@@ -290,7 +302,7 @@ impl DecidedCall {
         if !self.is_rejected {
             return Ok(decision);
         }
-        Err(Rejection::decided(self.name.clone(), self.quota, self.verdict, decision))
+        Err(Rejection::Limited { name: self.name.clone(), quota: self.quota, decision })
     }
 }
 

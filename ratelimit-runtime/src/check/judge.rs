@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::LimitLabel;
-use crate::reply::{Decision, Rejection, StoreError};
+use crate::reply::{Decision, Rejection, Source, StoreError};
 use crate::report::{PartEnd, Report};
 use crate::store::Reply;
 
@@ -18,13 +18,24 @@ pub(super) fn judge(
     match reply {
         Ok(reply) => {
             let index = hardest(&reply.outcomes);
-            let (label, outcome) = (&labels[index], &reply.outcomes[index]);
-            let decision = Decision::new(label.capacity, outcome, reply.source);
-            let LimitLabel { name, quota, .. } = label;
-            let rejected = || Rejection::decided(name.clone(), *quota, outcome.verdict, decision);
-            (index, if outcome.is_allowed() { Ok(decision) } else { Err(rejected()) })
+            (index, result_of(&labels[index], &reply.outcomes[index], reply.source))
         }
         Err(error) => (0, Err(Rejection::unavailable_by(&labels[0], error))),
+    }
+}
+
+/// Returns the result of one limit before a shadow admits the call.
+pub(super) fn result_of(
+    label: &LimitLabel,
+    outcome: &Outcome,
+    source: Source,
+) -> Result<Decision, Rejection> {
+    let decision = Decision::new(label.capacity, outcome, source);
+    let (name, quota) = (|| label.name.clone(), label.quota);
+    match outcome.verdict {
+        Verdict::Admitted => Ok(decision),
+        Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
+        Verdict::Closed { .. } => Err(Rejection::Closed { name: name(), quota, decision }),
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Source, StoreError};
-use crate::algorithm::Verdict;
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
@@ -102,14 +101,6 @@ impl Rejection {
     #[must_use]
     pub fn unavailable(limit: &Limit, error: StoreError) -> Self {
         Self::unavailable_by(&limit.label(), error)
-    }
-
-    /// Creates the rejection of a call that a store has rejected.
-    pub(crate) fn decided(name: Name, quota: Quota, verdict: Verdict, decision: Decision) -> Self {
-        match verdict {
-            Verdict::Closed { .. } => Self::Closed { name, quota, decision },
-            Verdict::Rejected | Verdict::Admitted => Self::Limited { name, quota, decision },
-        }
     }
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {

@@ -82,9 +82,14 @@ macro_rules! define_shard {
 states!(define_shard!());
 
 impl Shard {
+    /// Returns the state of a count whose key is open, if it has one.
+    #[inline(always)]
+    pub(super) fn state<S: StoredState>(&mut self, key_id: KeyId) -> Option<&mut S> {
+        S::table(self).get_mut(key_id)
+    }
+
     /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
     /// to [`add`](Self::add).
-    #[inline(always)]
     pub(super) fn apply<S: StoredState>(
         &mut self,
         op: Op,
@@ -143,7 +148,6 @@ impl Shard {
 
     /// Passes the state of a count to `open`, or to `closed` if its key is closed. If the count has no state, creates
     /// one in `new`.
-    #[inline(always)]
     pub(super) fn visit<S: StoredState, T>(
         &mut self,
         key_id: KeyId,
