@@ -50,7 +50,7 @@ local function bucket(
     end
   end
   local now = clock < at and at or clock
-  -- A settled call may have been charged at an older rate. The rate in force is that of the state, unless it is full.
+  -- A settlement does not change the rate: that of the state stays in force, unless the bucket is full.
   if (op == 'settle' or op == 'charge') and at + math.ceil(level / old_drain) > now then
     token, drain = old_token, old_drain
     capacity, charge = burst * token, cost * token

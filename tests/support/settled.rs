@@ -74,8 +74,8 @@ impl SettledModel {
         ModelReceipt { birth: self.births, number: self.charged, cost }
     }
 
-    /// Replaces a charge by the units that its call has used. What it has used beyond is charged now. The threshold in
-    /// force stays that of the last call, unless nothing counts.
+    /// Replaces a charge by the units that its call has used. What it has used beyond is charged now. While something
+    /// counts, the threshold of the last call stays in force.
     pub fn settle(&mut self, limit: &Limit, now: u64, receipt: ModelReceipt, used: u32) {
         let ModelReceipt { birth, number, cost } = receipt;
         let threshold = self.changed.0.max(1);

@@ -58,8 +58,8 @@ fn bucket(charges: &[(u64, u64, u64)], now: u64) -> u64 {
     level.saturating_sub((now - since) * u64::from(THRESHOLD))
 }
 
-/// Runs a trace. After each step, what is left is not more than the rule admits for the real costs; for windows and for
-/// few charges, it is exactly that.
+/// Runs a trace. After each step, the state admits no more than `left` returns for the real costs, and exactly that
+/// where `is_exact`.
 fn run<S: State>(
     limit: &Limit,
     steps: &[TraceStep],

@@ -36,7 +36,7 @@ struct SettlementQueue {
     pending: VecDeque<QueuedSettlement>,
     /// Completed once the settlements before them are sent: each with the number of these settlements.
     flushes: Vec<(u64, oneshot::Sender<()>)>,
-    /// The number of settlements that were ever added, and of those that are done.
+    /// How many settlements were added so far, and how many of them were sent or lost.
     added: u64,
     done: u64,
     is_sending: bool,
@@ -183,8 +183,8 @@ impl SettlementSender {
 }
 
 impl Drop for SettlementSender {
-    /// If the job did not end by itself, because the recorder of metrics has panicked or the thread has ended, the next
-    /// settlement starts another. What was pending is lost, and nobody waits for it.
+    /// If the recorder of metrics has panicked, or the thread has ended, what was pending is lost, and nobody waits for
+    /// it. The next settlement starts another job.
     fn drop(&mut self) {
         if self.has_ended {
             return;

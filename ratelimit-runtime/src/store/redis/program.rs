@@ -275,7 +275,7 @@ mod tests {
     use crate::algorithm::{BucketOp, Op};
     use crate::limit::Limit;
 
-    /// Returns the words of all operations, and of those that only buckets have.
+    /// Returns the words of the operations that all algorithms have, and of those that only buckets have.
     fn words() -> (Vec<&'static str>, Vec<&'static str>) {
         let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
             // A new operation must also be added to the list in the line above.
