@@ -109,7 +109,7 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
     assert_eq!(take(&mut rest, 4), cost.into());
     assert_eq!(take(&mut rest, 7), moment);
 
-    let named = script::arguments_of_batch(Vec::new(), &[terms], None).pop().expect("a limit");
+    let named = script::arguments_of_each([(terms, ())], |_, ()| {}, None).pop().expect("a limit");
     let (index, packed) = named.split_first().expect("an index");
     assert_eq!(rest, packed);
     if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use ratelimit_runtime::{
-    Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, VirtualClock,
-    rate_limit,
+    Algorithm, Clock, Decision, Limit, OnError, Part, RateLimiter, Rejection, Source, StoreError,
+    VirtualClock, rate_limit,
 };
 use support::ALGORITHMS;
 use support::proxy::Proxy;
@@ -358,6 +359,18 @@ async fn a_foreign_value_is_not_closed() {
         }
         redis::cmd("FLUSHALL").exec(&mut connection).expect("flushed");
     }
+}
+
+/// Redis needs a runtime, the embedded store does not.
+#[test]
+fn a_key_is_closed_without_a_runtime_only_here() {
+    let server = Server::start();
+    let limit = Limit::sliding("closed", 10, MINUTE);
+    let here = RateLimiter::embedded();
+    assert_eq!(here.close(&limit, "key", SECOND).now_or_never(), Some(Ok(())));
+    assert_eq!(here.open(&limit, "key").now_or_never(), Some(Ok(true)));
+    let there = server.builder().build().expect("valid settings");
+    assert_eq!(there.close(&limit, "key", SECOND).now_or_never(), Some(Err(StoreError::NoRuntime)));
 }
 
 /// A dead Redis cannot close a key. The process obeys for the calls that it decides alone.

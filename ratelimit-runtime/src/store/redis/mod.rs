@@ -16,6 +16,7 @@ mod primary;
 mod program;
 mod rollback;
 mod script;
+mod script_call;
 mod segments;
 mod sentinel;
 mod settle;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use ::redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use self::address::Address;
@@ -35,13 +36,13 @@ use self::batch::BatchQueues;
 use self::births::Births;
 pub(crate) use self::certificates::Certificates;
 use self::cluster::Cluster;
-use self::failure::Failure;
 use self::line::LineReplies;
 use self::node::{Node, ServerLookup};
 pub use self::program::text as script_text;
 pub(crate) use self::rollback::RollbackHook;
 use self::rollback::SlotGroup;
 use self::script::{RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply};
+use self::script_call::{ScriptCall, unexpected};
 use self::sentinel::Sentinels;
 use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
@@ -154,7 +155,10 @@ impl Store for Redis {
     }
 
     async fn settle(&self, charges: Vec<SettledCharge>) -> Vec<Result<Outcome, StoreError>> {
-        self.servers.settle(charges).await
+        match self.servers.admit(false) {
+            Ok(_) => self.servers.settle(charges).await,
+            Err(error) => vec![Err(error); charges.len()],
+        }
     }
 
     async fn reset(&self, charge: &Charge) -> Result<bool, StoreError> {
@@ -194,15 +198,6 @@ impl Store for Redis {
     fn source(&self) -> Source {
         Source::Redis
     }
-}
-
-/// A call of a script.
-struct ScriptCall<'a> {
-    script: &'static Script,
-    keys: Vec<&'a [u8]>,
-    arguments: Vec<Vec<u8>>,
-    /// Whether the script decides all keys together. Otherwise the caller can send the keys one by one.
-    is_atomic: bool,
 }
 
 /// Counts one decision among those in flight, until it is dropped.
@@ -351,86 +346,8 @@ impl Servers {
         let replies = reply.chunks(length.ok_or_else(unexpected)?);
         replies.map(|reply| decode_acquired(reply).ok_or_else(unexpected)).collect()
     }
-
-    /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
-    async fn run_for_group(
-        &self,
-        call: &ScriptCall<'_>,
-        by: Instant,
-    ) -> Result<Vec<u8>, StoreError> {
-        match self.run_for(call, by).await? {
-            Value::BulkString(reply) => Ok(reply),
-            reply => {
-                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
-                self.back_off_from_replica(&error);
-                Err(error)
-            }
-        }
-    }
-
-    /// Opens the breaker if an error that a script has caught shows that the server is a replica.
-    fn back_off_from_replica(&self, error: &StoreError) {
-        if let Topology::One(node) = &self.topology {
-            node.back_off_from_replica(error);
-        }
-    }
-
-    /// Runs a script whose reply is one string.
-    async fn run(&self, call: &ScriptCall<'_>, by: Instant) -> Result<Vec<u8>, StoreError> {
-        match self.run_for(call, by).await? {
-            Value::BulkString(reply) => Ok(reply),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// Runs a script once. If the server does not know the script, sends its text.
-    async fn run_for(&self, call: &ScriptCall<'_>, by: Instant) -> Result<Value, StoreError> {
-        let ScriptCall { script, keys, arguments, is_atomic } = call;
-        let key = keys.first().copied().unwrap_or_default();
-        let mut command = script.by_hash(keys, arguments);
-        let mut is_unknown = false;
-        loop {
-            let reply = self.send(&command, key, *is_atomic, by).await;
-            let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-            if !is_unknown && reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script))
-            {
-                // The server has not executed anything, so the next attempt is the only charge.
-                is_unknown = true;
-                command = script.by_text(keys, arguments);
-                continue;
-            }
-            return reply.map_err(|failure| failure.into_store_error(self.deadline, keys));
-        }
-    }
-
-    async fn send(
-        &self,
-        command: &Cmd,
-        key: &[u8],
-        is_atomic: bool,
-        by: Instant,
-    ) -> Result<Value, Failure> {
-        match &self.topology {
-            Topology::One(node) => node.send(command, false, by).await,
-            Topology::Cluster(cluster) => {
-                cluster.send(command, slot::slot(key), is_atomic, by).await
-            }
-        }
-    }
 }
 
 fn outcomes_of(replied: Vec<(Outcome, Receipt)>) -> Vec<Outcome> {
     replied.into_iter().map(|(outcome, _)| outcome).collect()
-}
-
-/// Reads the error of one limit in the reply of `lua/all.lua`.
-fn error_in_group(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
-    let Value::Array(parts) = reply else { return None };
-    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
-    let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
-    Some(script::error_of(&String::from_utf8_lossy(message), key))
-}
-
-fn unexpected() -> StoreError {
-    StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
 }

@@ -172,32 +172,36 @@ pub(super) fn arguments_of_all<'a>(
     arguments
 }
 
-/// Returns the arguments of `lua/batch.lua`: the entries, which [`put_entry`] writes, and their limits.
-pub(super) fn arguments_of_batch(
-    entries: Vec<u8>,
-    limits: &[&Terms],
+/// Returns the arguments of `lua/batch.lua` and `lua/settle.lua`: for each entry the index of its limit and what `put`
+/// appends, the clock, and the limits.
+pub(super) fn arguments_of_each<'a, E>(
+    entries: impl IntoIterator<Item = (&'a Terms, E)>,
+    put: impl Fn(&mut Vec<u8>, E),
     clock: Option<u64>,
 ) -> Vec<Vec<u8>> {
+    let (mut limits, mut packed): (Vec<&Terms>, _) = (Vec::new(), Vec::with_capacity(1_024));
+    for (terms, entry) in entries {
+        let known = limits.iter().position(|limit| *limit == terms);
+        let limit = known.unwrap_or_else(|| {
+            limits.push(terms);
+            limits.len() - 1
+        });
+        packed.push(limit as u8 + 1);
+        put(&mut packed, entry);
+    }
     let clock = clock.map_or_else(Vec::new, packed_clock);
-    [entries, clock].into_iter().chain(limits.iter().map(|terms| packed_limit(terms))).collect()
+    [packed, clock].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
 }
 
-/// Appends an entry of `lua/batch.lua`: `count` equal calls, with the index of their limit.
-pub(super) fn put_entry(out: &mut Vec<u8>, limit: usize, cost: u32, count: u32) {
-    out.push(limit as u8 + 1);
+/// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
+pub(super) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
     out.extend(cost.to_be_bytes());
     out.extend(count.to_be_bytes());
 }
 
-/// Appends an entry of `lua/settle.lua`, with the index of its limit.
-pub(super) fn put_settlement(
-    out: &mut Vec<u8>,
-    limit: usize,
-    settlement: Settlement,
-    closure: Closure,
-) {
+/// Appends an entry of `lua/settle.lua` after its limit.
+pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, closure: Closure) {
     let Receipt { birth, place } = settlement.receipt;
-    out.push(limit as u8 + 1);
     put_7(out, birth);
     put_7(out, place);
     out.extend(settlement.less().to_be_bytes());

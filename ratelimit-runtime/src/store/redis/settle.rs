@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::script::{self, REPLY, Script};
 use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::Outcome;
-use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::SettledCharge;
 
@@ -59,20 +58,15 @@ impl Servers {
 
     /// Corrects charges of one hash slot.
     async fn settle_group(&self, group: &[SettledCharge]) -> SettleResults {
-        let mut limits: Vec<&Terms> = Vec::new();
-        let mut packed = Vec::with_capacity(30 * group.len());
-        for SettledCharge { charge, settlement, closure } in group {
-            let known = limits.iter().position(|terms| **terms == charge.terms);
-            let limit = known.unwrap_or_else(|| {
-                limits.push(&charge.terms);
-                limits.len() - 1
-            });
-            script::put_settlement(&mut packed, limit, *settlement, *closure);
-        }
+        let arguments = script::arguments_of_each(
+            group.iter().map(|settled| (&settled.charge.terms, settled)),
+            |out, settled| script::put_settlement(out, settled.settlement, settled.closure),
+            self.clock.sent(),
+        );
         let call = ScriptCall {
             script: Script::settle(),
             keys: group.iter().map(|settled| &settled.charge.count_name[..]).collect(),
-            arguments: script::arguments_of_batch(packed, &limits, self.clock.sent()),
+            arguments,
             is_atomic: group.len() == 1,
         };
         match self.run_for(&call, Instant::now() + self.deadline).await {

@@ -24,7 +24,7 @@ use super::node::lock;
 use super::script::{self, Script};
 use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
-use crate::limit::Terms;
+
 use crate::reply::StoreError;
 use crate::store::Charge;
 
@@ -239,17 +239,11 @@ struct BatchEntry {
 
 impl Servers {
     async fn decide_batch(self: &Arc<Self>, entries: Vec<BatchEntry>, by: Instant) {
-        let mut limits: Vec<&Terms> = Vec::new();
-        let mut calls = Vec::with_capacity(9 * entries.len());
-        for BatchEntry { charge, reply_to, .. } in &entries {
-            let known = limits.iter().position(|terms| **terms == charge.terms);
-            let limit = known.unwrap_or_else(|| {
-                limits.push(&charge.terms);
-                limits.len() - 1
-            });
-            script::put_entry(&mut calls, limit, charge.cost, reply_to.len() as u32);
-        }
-        let arguments = script::arguments_of_batch(calls, &limits, self.clock.sent());
+        let arguments = script::arguments_of_each(
+            entries.iter().map(|entry| (&entry.charge.terms, entry)),
+            |out, entry| script::put_calls(out, entry.charge.cost, entry.reply_to.len() as u32),
+            self.clock.sent(),
+        );
         let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
         let call =
             ScriptCall { script: Script::batch(), keys, arguments, is_atomic: entries.len() == 1 };

@@ -1,0 +1,106 @@
+//! Calls of scripts: sends them to their server, and their texts to a server that does not know them.
+
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use super::script::{self, Script};
+use super::{Servers, Topology, slot};
+use crate::reply::StoreError;
+
+/// A call of a script.
+pub(super) struct ScriptCall<'a> {
+    pub(super) script: &'static Script,
+    pub(super) keys: Vec<&'a [u8]>,
+    pub(super) arguments: Vec<Vec<u8>>,
+    /// Whether the script decides all keys together. Otherwise the caller can send the keys one by one.
+    pub(super) is_atomic: bool,
+}
+
+impl Servers {
+    /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
+    pub(super) async fn run_for_group(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            reply => {
+                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
+                self.back_off_from_replica(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the breaker if an error that a script has caught shows that the server is a replica.
+    pub(super) fn back_off_from_replica(&self, error: &StoreError) {
+        if let Topology::One(node) = &self.topology {
+            node.back_off_from_replica(error);
+        }
+    }
+
+    /// Runs a script whose reply is one string.
+    pub(super) async fn run(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Runs a script once. If the server does not know the script, sends its text.
+    pub(super) async fn run_for(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Value, StoreError> {
+        let ScriptCall { script, keys, arguments, is_atomic } = call;
+        let key = keys.first().copied().unwrap_or_default();
+        let mut command = script.by_hash(keys, arguments);
+        let mut is_unknown = false;
+        loop {
+            let reply = self.send(&command, key, *is_atomic, by).await;
+            let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+            if !is_unknown && reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script))
+            {
+                // The server has not executed anything, so the next attempt is the only charge.
+                is_unknown = true;
+                command = script.by_text(keys, arguments);
+                continue;
+            }
+            return reply.map_err(|failure| failure.into_store_error(self.deadline, keys));
+        }
+    }
+
+    pub(super) async fn send(
+        &self,
+        command: &Cmd,
+        key: &[u8],
+        is_atomic: bool,
+        by: Instant,
+    ) -> Result<Value, Failure> {
+        match &self.topology {
+            Topology::One(node) => node.send(command, false, by).await,
+            Topology::Cluster(cluster) => {
+                cluster.send(command, slot::slot(key), is_atomic, by).await
+            }
+        }
+    }
+}
+
+/// Reads the error of one limit in the reply of `lua/all.lua`.
+fn error_in_group(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
+    Some(script::error_of(&String::from_utf8_lossy(message), key))
+}
+
+pub(super) fn unexpected() -> StoreError {
+    StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
+}
