@@ -28,6 +28,7 @@ mod server_errors;
 mod settlements;
 mod several_limits;
 mod streams;
+mod traces;
 mod ttl;
 mod waiting;
 mod waiting_give_backs;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
     Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
@@ -16,6 +15,7 @@ use support::model::{ExpectedDecision, Model};
 use support::server::Server;
 
 use crate::decision;
+use crate::traces::{play_traces, test_each_algorithm};
 
 /// The traces of each algorithm, and the steps of each trace: over 100,000 decisions in all.
 const TRACES: u32 = 180;
@@ -387,58 +387,9 @@ fn compare(
 
 /// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let decisions = AtomicU64::new(0);
-    let config = Config {
-        cases: TRACES,
-        max_shrink_iters: 5_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(&trace(algorithm), |trace| {
-        let made = runtime.block_on(Parity::new(&server, &trace).run(&trace))?;
-        decisions.fetch_add(made, Ordering::Relaxed);
-        Ok(())
+    play_traces(algorithm, TRACES, &trace(algorithm), &async |server, trace| {
+        Parity::new(server, trace).run(trace).await
     });
-    if let Err(error) = outcome {
-        panic!("{algorithm}: {error}");
-    }
-    let decisions = decisions.into_inner();
-    println!("{algorithm}: {decisions} decisions of the model and both stores are equal");
-    assert!(decisions >= u64::from(TRACES) * 100, "only {decisions} decisions were compared");
-    server.assert_all_keys_expire();
 }
 
-#[test]
-fn sliding_decides_as_the_model() {
-    compare_traces(Algorithm::Sliding);
-}
-
-#[test]
-fn fixed_decides_as_the_model() {
-    compare_traces(Algorithm::Fixed);
-}
-
-#[test]
-fn sliding_counter_decides_as_the_model() {
-    compare_traces(Algorithm::SlidingCounter);
-}
-
-#[test]
-fn token_bucket_decides_as_the_model() {
-    compare_traces(Algorithm::TokenBucket);
-}
-
-#[test]
-fn leaky_bucket_decides_as_the_model() {
-    compare_traces(Algorithm::LeakyBucket);
-}
-
-#[test]
-fn every_algorithm_is_compared() {
-    for algorithm in support::ALGORITHMS {
-        let test = format!("fn {algorithm}_decides_as_the_model()");
-        assert!(include_str!("parity.rs").contains(&test), "parity.rs lacks `{test}`");
-    }
-}
+test_each_algorithm!(compare_traces);

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{Algorithm, Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
 use support::model::ExpectedDecision;
 use support::server::Server;
 use support::settled::{ModelReceipt, SettledModel};
 
 use crate::decision;
+use crate::traces::{play_traces, test_each_algorithm};
 
 /// The traces of each algorithm: over 100,000 decisions in all.
 const TRACES: u32 = 250;
@@ -337,48 +337,9 @@ fn split(result: Result<Permit, Rejection>) -> (ExpectedDecision, Option<Permit>
 
 /// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let decisions = AtomicU64::new(0);
-    let config = Config {
-        cases: TRACES,
-        max_shrink_iters: 3_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(&trace(algorithm), |trace| {
-        let made = runtime.block_on(Settling::new(&server).run(&trace))?;
-        decisions.fetch_add(made, Ordering::Relaxed);
-        Ok(())
+    play_traces(algorithm, TRACES, &trace(algorithm), &async |server, trace| {
+        Settling::new(server).run(trace).await
     });
-    if let Err(error) = outcome {
-        panic!("{algorithm}: {error}");
-    }
-    let decisions = decisions.into_inner();
-    assert!(decisions > 20_000, "{algorithm}: only {decisions} decisions were compared");
 }
 
-#[test]
-fn settles_in_sliding_logs() {
-    compare_traces(Algorithm::Sliding);
-}
-
-#[test]
-fn settles_in_fixed_windows() {
-    compare_traces(Algorithm::Fixed);
-}
-
-#[test]
-fn settles_in_sliding_counters() {
-    compare_traces(Algorithm::SlidingCounter);
-}
-
-#[test]
-fn settles_in_token_buckets() {
-    compare_traces(Algorithm::TokenBucket);
-}
-
-#[test]
-fn settles_in_leaky_buckets() {
-    compare_traces(Algorithm::LeakyBucket);
-}
+test_each_algorithm!(compare_traces);

@@ -1,0 +1,85 @@
+//! Plays random traces of each algorithm.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use ratelimit_runtime::Algorithm;
+use support::server::Server;
+
+/// Plays random traces. `play` returns the number of decisions that it has compared; there have to be 100 in a trace on
+/// average.
+pub(crate) fn play_traces<T: Debug>(
+    algorithm: Algorithm,
+    traces: u32,
+    trace: &impl Strategy<Value = T>,
+    play: &impl AsyncFn(&Server, &T) -> Result<u64, TestCaseError>,
+) {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let decisions = AtomicU64::new(0);
+    let config = Config {
+        cases: traces,
+        max_shrink_iters: 5_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(trace, |trace| {
+        decisions.fetch_add(runtime.block_on(play(&server, &trace))?, Ordering::Relaxed);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{algorithm}: {error}");
+    }
+    let decisions = decisions.into_inner();
+    println!("{algorithm}: {decisions} decisions were compared");
+    assert!(decisions >= u64::from(traces) * 100, "only {decisions} decisions were compared");
+    server.assert_all_keys_expire();
+}
+
+/// Declares a test for each algorithm, which calls a function with it.
+macro_rules! test_each_algorithm {
+    ($function:ident) => {
+        mod each_algorithm {
+            use ratelimit_runtime::Algorithm;
+
+            use super::$function;
+
+            #[test]
+            fn sliding() {
+                $function(Algorithm::Sliding);
+            }
+
+            #[test]
+            fn fixed() {
+                $function(Algorithm::Fixed);
+            }
+
+            #[test]
+            fn sliding_counter() {
+                $function(Algorithm::SlidingCounter);
+            }
+
+            #[test]
+            fn token_bucket() {
+                $function(Algorithm::TokenBucket);
+            }
+
+            #[test]
+            fn leaky_bucket() {
+                $function(Algorithm::LeakyBucket);
+            }
+        }
+    };
+}
+
+pub(crate) use test_each_algorithm;
+
+#[test]
+fn every_algorithm_has_a_test() {
+    for algorithm in support::ALGORITHMS {
+        let test = format!("fn {algorithm}()");
+        assert!(include_str!("traces.rs").contains(&test), "traces.rs lacks `{test}`");
+    }
+}
