@@ -1,6 +1,6 @@
 
 -- Several limits in one decision: either all admit the call and are charged, or none is charged.
--- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/mod.rs.
+-- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/several.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one

@@ -24,9 +24,9 @@
 -- A state with charges that can be settled also has a birth (7), after its beginning, and its version is larger
 -- by 64. The state of a key that was reset since has another birth.
 --
--- Reply      string of 30 bytes: clock (7), 1 if allowed, 2 if the key is closed, and 3 if
---            it is and the limit also rejects the call once the key opens (1), remaining (4), retry (7), reset (7), slack (4); then
---            the receipt, if there is one; or an error
+-- Reply      string of 30 bytes: clock (7); 0 if rejected, 1 if allowed, 2 if the key is closed, and 3 if it is closed
+--            and the limit also rejects the call at the opening (1); remaining (4); retry (7); reset (7); slack (4).
+--            Then the receipt, if there is one. Or an error
 
 if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' } end
 if changed and reset == 0 then

@@ -1,5 +1,5 @@
 
--- Closes and opens keys. Twin of `Shard::close` in ratelimit-runtime/src/store/embedded/shard.rs.
+-- Closes and opens keys. Twin of `Shard::change_opening` in ratelimit-runtime/src/store/embedded/shard.rs.
 
 -- Returns the state of a bucket with its times moved by `by`.
 local function move(state, by)
@@ -12,24 +12,32 @@ local function move(state, by)
 end
 
 -- Closes a key for `time` microseconds. If it is closed, the later opening holds.
-local function close(stands, key, time)
-  local state = call('GET', key) or ''
-  local opening, moved, inner = closing_of(state)
-  if not opening or opening <= clock then opening, moved, inner = clock, 0, inner or state end
+local function close(stands_still, key, time)
+  local value = call('GET', key) or ''
+  local opening, moved, cancelled, state = unwrap(value)
+  if not opening or opening <= clock then
+    opening, moved, cancelled, state = clock, 0, 0, state or value
+  end
   local by, ttl = clock + time - opening, math.max(call('PTTL', key), 0)
   if by <= 0 then return end
-  if stands and inner ~= '' then inner = move(inner, by) end
+  if stands_still and state ~= '' then state = move(state, by) end
   -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
   if ttl == 0 and given then ttl = 60000 end
-  call('SET', key, closed_state(opening + by, moved + by, inner), 'PX', ttl + math.ceil(by / 1000) + 1)
+  value = wrap(opening + by, moved + by, cancelled, state)
+  call('SET', key, value, 'PX', ttl + math.ceil(by / 1000) + 1)
 end
 
--- Opens a key, if it is closed.
-local function open(stands, key)
-  local opening, _, state = closing_of(call('GET', key))
+-- Opens a key, if it is closed. `peek` returns the reply to a peek at the key.
+local function open(stands_still, key, peek)
+  local opening, _, _, state = unwrap(call('GET', key))
   if not opening or opening <= clock then return end
   if state == '' then return call('DEL', key) end
   local by = opening - clock
-  if stands then state = move(state, -by) end
-  call('SET', key, state, 'PX', math.max(call('PTTL', key) - math.floor(by / 1000), 1))
+  if stands_still then state = move(state, -by) end
+  -- The end of the TTL in the state is not that of the key. With 0, the next change sets both.
+  state = string.sub(state, 1, 1) .. string.rep('\0', 6) .. string.sub(state, 8)
+  call('SET', key, state, 'KEEPTTL')
+  -- The TTL without the closing suffices for what was charged before the closing, the other for what was charged since.
+  local before, since = call('PTTL', key) - math.floor(by / 1000), math.ceil(unpack('>I7', peek(), 20) / 1000)
+  call('PEXPIRE', key, math.max(before, since + 1 + (given and 60000 or 0)))
 end

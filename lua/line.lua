@@ -1,6 +1,6 @@
 
 -- Decides the calls of a line in their order, until one is rejected. Consecutive calls with the same costs are a run.
--- Twin of `Embedded::apply_line` in ratelimit-runtime/src/store/embedded/mod.rs.
+-- Twin of `Embedded::apply_line` in ratelimit-runtime/src/store/embedded/line.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      the end (7) and the units (4) of the reservations to cancel, or zeros; the units that the process holds

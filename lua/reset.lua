@@ -7,12 +7,12 @@
 --          (4), as in `lua/sliding.lua`
 
 local LONG, BORN, CLOSED = 130, 64, 32
-local state = redis.pcall('GETRANGE', KEYS[1], '0', '68')
+local state = redis.pcall('GETRANGE', KEYS[1], '0', '75')
 local removed = string.char(redis.call('UNLINK', KEYS[1]))
 -- GETRANGE fails on a key of another type.
 if type(state) ~= 'string' then return removed end
 -- The state of a closed key contains that of the open key, see `closing.lua`.
-if string.byte(state) == CLOSED then state = string.sub(state, 22) end
+if string.byte(state) == CLOSED then state = string.sub(state, 29) end
 if #state < 41 then return removed end
 local version = string.byte(state)
 if version == LONG then return removed .. string.sub(state, 32, 41) end

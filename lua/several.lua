@@ -1,8 +1,9 @@
 
 -- The common part of the scripts that decide several limits: reads the limits, and defines `ask`.
 --
--- The runtime writes two lines before this text: `algorithms`, the list of the functions, and `layouts`, the list
--- of the formats of their terms for `unpack`.
+-- The runtime writes three lines before this text: `algorithms`, the list of the functions; `layouts`, the list of the
+-- formats of their terms for `unpack`; and `stand_still`, a table of the functions whose counts stand still while their
+-- keys are closed.
 --
 -- ARGV[limit + 2]  a limit: its index in these lists (1), and its terms
 
@@ -26,7 +27,7 @@ local function ask(limit, key, op, cost, moment)
       return answer(call, pack, key, clock, given,
         decide(call, pack, unpack, key, clock, given, op, cost, moment, unpack_list(decide_and_terms, 2)))
     end
-    reply = ask_closed(apply, decide == bucket, key, op, cost, moment or 0)
+    reply = ask_closed(apply, stand_still[decide], key, op, cost, moment or 0)
     if type(reply) == 'table' then error(reply) end
   end
   -- A call that is charged nothing has a receipt of zeros.

@@ -149,7 +149,7 @@ fn reply(outcome: &Outcome, slack: u32) -> Vec<u8> {
     reply.push(match outcome.verdict {
         Verdict::Rejected => 0,
         Verdict::Admitted => 1,
-        Verdict::Closed { is_full } => 2 + u8::from(is_full),
+        Verdict::Closed { also_limited } => 2 + u8::from(also_limited),
     });
     reply.extend(outcome.remaining.to_be_bytes());
     reply.extend(&outcome.retry_us.to_be_bytes()[1..]);

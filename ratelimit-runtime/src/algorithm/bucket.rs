@@ -119,12 +119,12 @@ impl State for Bucket {
         self.keep(terms, clock, now, changed, (level, full))
     }
 
-    fn postpone(&mut self, by: u64) {
+    fn shift_later(&mut self, by: u64) {
         // The low bits of the word. Stays below `MOST`.
         self.words[0] += by;
     }
 
-    fn advance(&mut self, by: u64) {
+    fn shift_earlier(&mut self, by: u64) {
         self.words[0] -= by;
     }
 }

@@ -1,7 +1,8 @@
 //! Closed keys: a key that is closed admits nothing until its opening. Twin of `lua/closing.lua`.
 //!
 //! The store sets the state of a closed key aside, so that calls of open keys need not look whether theirs is closed.
-//! Meanwhile, a bucket stands still: its times are moved to where they are after the opening.
+//! Meanwhile, a bucket stands still: its times are moved forward, so that its level at the opening is the level at the
+//! closing.
 
 use std::time::Duration;
 
@@ -9,94 +10,85 @@ use super::bucket::Bucket;
 use super::{BucketOp, Expires, Op, Outcome, Settlement, State, Verdict};
 use crate::limit::Terms;
 
-/// The longest time for which a key is closed: 100 years, as the longest period.
+/// The longest time for which a key is closed, in microseconds: 100 years, as the longest period.
 const LONGEST_CLOSING: u64 = 36_525 * 86_400_000_000;
 
-/// A key that is closed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Closing {
-    until: u64,
+/// The count of a closed key.
+#[derive(Default)]
+pub(crate) struct ClosedCount<S> {
+    /// The time at which the key opens.
+    opening: u64,
     /// By how much the times of a bucket are moved.
     moved: u64,
+    /// How much earlier the bucket is full because reservations were cancelled.
+    cancelled: u64,
+    /// The state of the open key.
+    state: S,
 }
 
-/// A change of the opening of a key.
+/// A change of the time at which a key opens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Closure {
+pub(crate) enum OpeningChange {
     #[default]
-    Unchanged,
-    /// Closes the key for some microseconds. A later opening stays.
-    Close(u64),
+    None,
+    /// Closes the key for this many microseconds. A later opening stays.
+    CloseFor(u64),
     Open,
 }
 
-impl Closure {
+impl OpeningChange {
     /// Closes a key for at most [`LONGEST_CLOSING`].
     pub(crate) fn close_for(duration: Duration) -> Self {
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        Self::Close(micros.min(LONGEST_CLOSING))
+        Self::CloseFor(micros.min(LONGEST_CLOSING))
     }
 }
 
-impl Closing {
-    /// Closes a key for `time` from `clock` on.
-    pub(crate) fn start<S: State>(state: &mut S, clock: u64, time: u64) -> Self {
-        let mut closing = Self { until: clock, moved: 0 };
-        closing.extend(state, clock, time);
-        closing
+impl<S: State> ClosedCount<S> {
+    /// Closes a key at `clock`, for no time yet.
+    pub(crate) fn new(state: S, clock: u64) -> Self {
+        Self { opening: clock, moved: 0, cancelled: 0, state }
     }
 
-    /// Closes a key that is closed for `time` from `clock` on, if it then opens later.
-    pub(crate) fn extend<S: State>(&mut self, state: &mut S, clock: u64, time: u64) {
-        let by = (clock + time).saturating_sub(self.until);
-        self.until += by;
+    /// Moves the opening to `clock` + `time`, if that is later.
+    pub(crate) fn close_for(&mut self, clock: u64, time: u64) {
+        let by = (clock + time).saturating_sub(self.opening);
+        self.opening += by;
         self.moved += by;
-        if state.expires() > 0 {
-            state.postpone(by);
+        if self.state.expires() > 0 {
+            self.state.shift_later(by);
         }
     }
 
-    /// Opens a key before its time.
-    pub(crate) fn end<S: State>(self, state: &mut S, clock: u64) {
-        if state.expires() > 0 {
-            state.advance(self.until - clock);
+    /// Opens the key at `clock`, at its opening or before. Returns the state of the open key.
+    pub(crate) fn open(mut self, clock: u64) -> S {
+        if self.state.expires() > 0 {
+            self.state.shift_earlier(self.opening.saturating_sub(clock));
         }
+        self.state
     }
 
     pub(crate) fn is_over(&self, clock: u64) -> bool {
-        self.until <= clock
+        self.opening <= clock
     }
 
-    /// Applies an operation to the state of the key.
-    pub(crate) fn apply<S: State>(
-        self,
-        state: &mut S,
-        op: Op,
-        terms: &Terms,
-        clock: u64,
-        cost: u32,
-    ) -> Outcome {
+    /// Applies an operation.
+    pub(crate) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         match op {
-            Op::Decide | Op::Peek => self.reject(state, terms, clock, cost),
+            Op::Decide | Op::Peek => self.reject(terms, clock, cost),
             Op::Refund | Op::Return { .. } => {
-                self.correct::<S>(clock, |at| state.apply(op, terms, at, cost))
+                self.correct(clock, |state, at| state.apply(op, terms, at, cost))
             }
         }
     }
 
     /// Rejects a call until the later of the opening and the time at which the limit then admits it.
-    pub(crate) fn reject<S: State>(
-        self,
-        state: &mut S,
-        terms: &Terms,
-        clock: u64,
-        cost: u32,
-    ) -> Outcome {
-        let (at_opening, ahead) =
-            (state.apply(Op::Peek, terms, self.until, cost), self.until - clock);
+    pub(crate) fn reject(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let at_opening = self.state.apply(Op::Peek, terms, self.opening, cost);
+        let ahead = self.opening - clock;
         Outcome {
             clock,
-            verdict: Verdict::Closed { is_full: at_opening.retry_us > 0 },
+            verdict: Verdict::Closed { also_limited: at_opening.retry_us > 0 },
             remaining: 0,
             retry_us: ahead + at_opening.retry_us,
             reset_us: ahead + at_opening.reset_us,
@@ -104,50 +96,49 @@ impl Closing {
     }
 
     /// Corrects a charge.
-    pub(crate) fn settle<S: State>(
-        self,
-        state: &mut S,
-        settlement: Settlement,
-        terms: &Terms,
-        clock: u64,
-    ) -> Outcome {
-        self.correct::<S>(clock, |at| state.settle(settlement, terms, at))
+    pub(crate) fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        self.correct(clock, |state, at| state.settle(settlement, terms, at))
     }
 
+    /// Changes the state. `change` is passed the time for it.
+    fn correct(&mut self, clock: u64, change: impl FnOnce(&mut S, u64) -> Outcome) -> Outcome {
+        let at = if S::STANDS_STILL { self.opening } else { clock };
+        let outcome = change(&mut self.state, at);
+        let reset_us = (at + outcome.reset_us).max(self.opening) - clock;
+        Outcome { clock, remaining: 0, reset_us, ..outcome }
+    }
+}
+
+impl ClosedCount<Bucket> {
     /// Reserves nothing, and cancels reservations.
     pub(crate) fn apply_ahead(
-        self,
-        bucket: &mut Bucket,
+        &mut self,
         op: BucketOp,
         terms: &Terms,
         clock: u64,
         cost: u32,
     ) -> Outcome {
         let end = match op {
-            BucketOp::Reserve { .. } => return self.reject(bucket, terms, clock, cost),
+            BucketOp::Reserve { .. } => return self.reject(terms, clock, cost),
             BucketOp::Cancel { end } => end + self.moved,
         };
-        self.correct::<Bucket>(clock, |at| {
-            let cancelled = bucket.apply_ahead(BucketOp::Cancel { end }, terms, at, cost);
-            if !cancelled.is_allowed() && at + cancelled.reset_us > end {
-                // All processes cancel what they have reserved, in any order.
-                return bucket.apply(Op::Refund, terms, at, cost);
-            }
-            Outcome { verdict: Verdict::Admitted, ..cancelled }
-        })
-    }
-
-    /// Changes the state of the key. `change` is passed the time for it.
-    fn correct<S: State>(self, clock: u64, change: impl FnOnce(u64) -> Outcome) -> Outcome {
-        let at = if S::STANDS_STILL { self.until } else { clock };
-        let outcome = change(at);
-        let reset_us = (at + outcome.reset_us).max(self.until) - clock;
-        Outcome { clock, remaining: 0, reset_us, ..outcome }
+        // All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after the
+        // reservations, the count was reset or refunded: then no unit is known to be of them. The times are rounded.
+        let full = |state: &mut Bucket| {
+            self.opening + state.apply(Op::Peek, terms, self.opening, 0).reset_us
+        };
+        let before = full(&mut self.state);
+        let is_there = before + self.cancelled + 1 >= end;
+        let (op, cost) = if is_there { (Op::Refund, cost) } else { (Op::Peek, 0) };
+        let opening = self.opening;
+        let outcome = self.correct(clock, |state, at| state.apply(op, terms, at, cost));
+        self.cancelled += before.saturating_sub(clock + outcome.reset_us.max(opening - clock));
+        outcome
     }
 }
 
-impl Expires for Closing {
+impl<S: State> Expires for ClosedCount<S> {
     fn expires(&self) -> u64 {
-        self.until
+        self.opening.max(self.state.expires())
     }
 }

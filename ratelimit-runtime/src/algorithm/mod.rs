@@ -20,7 +20,7 @@ mod settling;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
-pub(crate) use self::closing::{Closing, Closure};
+pub(crate) use self::closing::{ClosedCount, OpeningChange};
 use crate::limit::Terms;
 
 /// An operation on one count that every algorithm supports.
@@ -80,9 +80,9 @@ pub(crate) struct Outcome {
 pub(crate) enum Verdict {
     Rejected,
     Admitted,
-    /// Rejected because the key is closed. `is_full` says whether the limit also rejects the call once the key opens.
+    /// Rejected because the key is closed. `also_limited` says whether the limit also rejects the call once the key opens.
     Closed {
-        is_full: bool,
+        also_limited: bool,
     },
 }
 
@@ -158,10 +158,10 @@ pub(crate) trait State: Expires {
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
 
     /// Moves the times of a state that stands still ahead.
-    fn postpone(&mut self, _by: u64) {}
+    fn shift_later(&mut self, _by: u64) {}
 
     /// Moves the times of a state that stands still back.
-    fn advance(&mut self, _by: u64) {}
+    fn shift_earlier(&mut self, _by: u64) {}
 }
 
 /// Passes the list of states to `$callback!`, after `($args)`. The list names for each state its tables in the

@@ -13,7 +13,7 @@ pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::outage::OutageLog;
-use crate::algorithm::{Closure, Op, Outcome, Settlement, Verdict};
+use crate::algorithm::{Op, OpeningChange, Outcome, Settlement, Verdict};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
@@ -234,21 +234,21 @@ impl Backend {
         key_id: KeyId,
         terms: &Terms,
         settlement: Settlement,
-        closure: Closure,
+        change: OpeningChange,
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.observe_settlement(key_id, settlement, Some(&outcome), self.local.source());
-        self.close_here(key_id, terms, closure);
+        self.close_here(key_id, terms, change);
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
     /// key was closed.
-    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, closure: Closure) -> bool {
-        if closure == Closure::Unchanged {
+    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, change: OpeningChange) -> bool {
+        if change == OpeningChange::None {
             return false;
         }
-        let was_closed = self.local.close(terms, key_id, closure);
-        self.observe_closure(key_id, closure);
+        let was_closed = self.local.change_opening(terms, key_id, change);
+        self.observe_opening_change(key_id, change);
         was_closed
     }
 
@@ -257,9 +257,9 @@ impl Backend {
         self: &Arc<Self>,
         policy: Policy,
         charge: Arc<Charge>,
-        closure: Closure,
+        change: OpeningChange,
     ) -> Answer<bool> {
-        let was_here = self.close_here(charge.key_id, &charge.terms, closure);
+        let was_here = self.close_here(charge.key_id, &charge.terms, change);
         if !self.is_shared(policy) {
             return Answer::ready(Ok(was_here));
         }
@@ -267,22 +267,22 @@ impl Backend {
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
             let key_id = charge.key_id;
-            let settled = SettledCharge { charge, settlement: Settlement::default(), closure };
+            let settled = SettledCharge { charge, settlement: Settlement::default(), change };
             let results = shared.settle(vec![settled]).await;
-            backend.observe_closure(key_id, closure);
+            backend.observe_opening_change(key_id, change);
             let result = results.into_iter().next().unwrap_or(Err(StoreError::NoRuntime));
             result.map(|before| matches!(before.verdict, Verdict::Closed { .. }))
         })
     }
 
     /// Makes the calls of a key wait until it is closed in the shared store.
-    pub(crate) fn expect_closing(&self, key_id: KeyId) -> PendingClosing {
+    pub(crate) fn hold_calls(&self, key_id: KeyId) -> PendingClosing {
         self.closings.add(key_id)
     }
 
     /// Observes that a key was closed or opened: waiting calls ask again.
-    fn observe_closure(&self, key_id: KeyId, closure: Closure) {
-        if closure != Closure::Unchanged {
+    fn observe_opening_change(&self, key_id: KeyId, change: OpeningChange) {
+        if change != OpeningChange::None {
             self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
         }
     }
@@ -294,7 +294,7 @@ impl Backend {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
-        closure: Closure,
+        change: OpeningChange,
     ) -> bool {
         let outcome = match self.shared_for(policy) {
             Some(shared) if source == shared.source() => return false,
@@ -305,7 +305,7 @@ impl Backend {
             None => self.local.settle_one((&**charge).into(), settlement),
         };
         self.observe_settlement(charge.key_id, settlement, Some(&outcome), source);
-        self.close_here(charge.key_id, &charge.terms, closure);
+        self.close_here(charge.key_id, &charge.terms, change);
         true
     }
 
@@ -316,11 +316,11 @@ impl Backend {
     ) -> Vec<Result<(), StoreError>> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let results = shared.settle(charges.clone()).await;
-        let observe = |(SettledCharge { charge, settlement, closure }, result): (&_, _)| {
+        let observe = |(SettledCharge { charge, settlement, change }, result): (&_, _)| {
             let result: Result<Outcome, StoreError> = result;
             let outcome = result.as_ref().ok();
             self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
-            self.observe_closure(charge.key_id, *closure);
+            self.observe_opening_change(charge.key_id, *change);
             result.map(drop)
         };
         charges.iter().zip(results).map(observe).collect()

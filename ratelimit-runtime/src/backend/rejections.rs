@@ -91,7 +91,7 @@ impl RejectionCache {
             return;
         }
         // Once the key opens, the call is rejected for another reason.
-        if outcome.verdict == (Verdict::Closed { is_full: true }) {
+        if outcome.verdict == (Verdict::Closed { also_limited: true }) {
             return;
         }
         // The store decided between `sent` and now, by a clock that may run a little faster.

@@ -9,7 +9,7 @@ use super::future::conclude;
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
 use super::several::SeveralCharges;
 use super::{Check, Checker, Part, Permit};
-use crate::algorithm::{Closure, match_algorithm, with_state};
+use crate::algorithm::{OpeningChange, match_algorithm, with_state};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel, Policy};
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -69,7 +69,7 @@ impl Checker {
             cost,
             charged: cost,
             receipt,
-            closure: Closure::Unchanged,
+            change: OpeningChange::None,
         };
         if outcome.is_allowed() && !report::is_observed() {
             let decision = Decision::new(limit.capacity(), &outcome, Source::Embedded);
@@ -186,7 +186,7 @@ impl AcquiredCall {
                 cost: charge.cost,
                 charged: settlements.charged_by(source, charge),
                 receipt: *receipt,
-                closure: Closure::Unchanged,
+                change: OpeningChange::None,
             });
             Permit::new(decision, charge)
         };

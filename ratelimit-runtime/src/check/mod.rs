@@ -18,7 +18,7 @@ pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
 pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
-use crate::algorithm::{Closure, Op, Outcome, Verdict, match_algorithm, with_state};
+use crate::algorithm::{Op, OpeningChange, Outcome, Verdict, match_algorithm, with_state};
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::lease::Leases;
@@ -274,11 +274,16 @@ impl Checker {
     }
 
     /// Closes or opens a key. Leased units of this process go back. Returns whether the key was closed.
-    pub(crate) fn close(&self, limit: &Limit, key: &dyn Key, closure: Closure) -> Answer<bool> {
+    pub(crate) fn close(
+        &self,
+        limit: &Limit,
+        key: &dyn Key,
+        change: OpeningChange,
+    ) -> Answer<bool> {
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
-        let answer = self.backend.close(policy, charge, closure);
+        let answer = self.backend.close(policy, charge, change);
         if !self.is_leased(limit) {
             return answer;
         }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::{Closure, Receipt, Settlement};
+use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Decision, Source};
@@ -51,7 +51,7 @@ pub(super) struct PermitCharge {
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
     /// What happens to the key once the charge is settled or kept.
-    pub(super) closure: Closure,
+    pub(super) change: OpeningChange,
 }
 
 /// Where a charge was made.
@@ -110,7 +110,7 @@ impl Permit {
 
     /// Replaces the charge by `used` if it is given, and closes the key.
     fn correct(self, used: Option<u32>) {
-        let Some(PermitCharge { settlements, made, cost, charged, receipt, closure }) = self.charge
+        let Some(PermitCharge { settlements, made, cost, charged, receipt, change }) = self.charge
         else {
             return;
         };
@@ -119,15 +119,15 @@ impl Permit {
             used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
         });
         let settlement = Settlement { receipt, charged, used };
-        if charged == used && closure == Closure::Unchanged {
+        if charged == used && change == OpeningChange::None {
             return;
         }
         match made {
             MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(key_id, &terms, settlement, closure);
+                settlements.settle_here(key_id, &terms, settlement, change);
             }
             MadeCharge::ByRequest { charge, policy, source } => {
-                settlements.settle(policy, source, &charge, settlement, closure);
+                settlements.settle(policy, source, &charge, settlement, change);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Permit {
     /// Returns a permit that closes the key for `duration` once it is settled or kept.
     pub(crate) fn closing(mut self, duration: Option<Duration>) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
-            charge.closure = Closure::close_for(duration);
+            charge.change = OpeningChange::close_for(duration);
         }
         self
     }

@@ -27,12 +27,6 @@ impl KeyId {
         self.0
     }
 
-    /// Returns the id under which the embedded store sets the state of a closed key aside. No count has it, because bit
-    /// 63 is set.
-    pub(crate) const fn aside(self) -> Self {
-        Self(self.0 | 1 << 63)
-    }
-
     /// Returns a part of the fingerprint of the key, the same under every identity.
     pub(crate) const fn fingerprint_part(self, identity: &Identity) -> u64 {
         ((self.0 ^ identity.hash()) >> 64) as u64

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
-use crate::algorithm::{Closure, Op};
+use crate::algorithm::{Op, OpeningChange};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;
@@ -344,7 +344,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been closed. This process then
     /// closes it for the calls that it decides without Redis.
     pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
-        self.checker.close(limit, &key, Closure::close_for(duration)).map(drop)
+        self.checker.close(limit, &key, OpeningChange::close_for(duration)).map(drop)
     }
 
     /// Opens a key that is [closed](Self::close). Returns whether it was closed.
@@ -353,7 +353,7 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been opened.
     pub fn open(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
-        self.checker.close(limit, &key, Closure::Open)
+        self.checker.close(limit, &key, OpeningChange::Open)
     }
 
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it

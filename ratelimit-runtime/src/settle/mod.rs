@@ -11,7 +11,7 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use crate::algorithm::{Closure, Settlement};
+use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::{Backend, PendingClosing};
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
@@ -65,9 +65,9 @@ impl Settlements {
         key_id: KeyId,
         terms: &Terms,
         settlement: Settlement,
-        closure: Closure,
+        change: OpeningChange,
     ) {
-        self.backend.settle_local(key_id, terms, settlement, closure);
+        self.backend.settle_local(key_id, terms, settlement, change);
         report::settled(terms.name(), settlement.more());
     }
 
@@ -78,17 +78,17 @@ impl Settlements {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
-        closure: Closure,
+        change: OpeningChange,
     ) {
-        if self.backend.settle_here(policy, source, charge, settlement, closure) {
+        if self.backend.settle_here(policy, source, charge, settlement, change) {
             return report::settled(charge.terms.name(), settlement.more());
         }
-        let closes = closure != Closure::Unchanged;
+        let closes = change != OpeningChange::None;
         if closes {
-            self.backend.close_here(charge.key_id, &charge.terms, closure);
+            self.backend.close_here(charge.key_id, &charge.terms, change);
         }
-        let closing = closes.then(|| self.backend.expect_closing(charge.key_id));
-        let settled = SettledCharge { charge: Arc::clone(charge), settlement, closure };
+        let closing = closes.then(|| self.backend.hold_calls(charge.key_id));
+        let settled = SettledCharge { charge: Arc::clone(charge), settlement, change };
         let mut queue = self.lock();
         if queue.pending.len() == MAX_PENDING {
             drop(queue);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::OneOrMany;
-use crate::algorithm::{Closure, Op, Outcome, Receipt, Settlement};
+use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -37,7 +37,7 @@ pub(crate) struct SettledCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) settlement: Settlement,
     /// What happens to the key.
-    pub(crate) closure: Closure,
+    pub(crate) change: OpeningChange,
 }
 
 /// A charge of a bucket.

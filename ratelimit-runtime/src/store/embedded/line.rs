@@ -61,9 +61,9 @@ impl Embedded {
                     clock,
                     &mut new,
                     |state| reserve(*reservations, calls, |op, cost| apply(state, op, cost)),
-                    |closing, state| {
+                    |closed| {
                         reserve(*reservations, calls, |op, cost| {
-                            closing.apply_ahead(state, op, terms, clock, cost)
+                            closed.apply_ahead(op, terms, clock, cost)
                         })
                     },
                 );

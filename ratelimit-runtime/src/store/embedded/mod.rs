@@ -28,7 +28,9 @@ use loom::sync::{Mutex, MutexGuard};
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
-use crate::algorithm::{Closure, Op, Outcome, Receipt, Settlement, match_algorithm, with_state};
+use crate::algorithm::{
+    Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
+};
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::Terms;
@@ -146,11 +148,16 @@ impl Embedded {
         })
     }
 
-    /// Changes the opening of a key. Returns whether the key was closed.
-    pub(crate) fn close(&self, terms: &Terms, key_id: KeyId, closure: Closure) -> bool {
+    /// Closes or opens a key. Returns whether it was closed.
+    pub(crate) fn change_opening(
+        &self,
+        terms: &Terms,
+        key_id: KeyId,
+        opening: OpeningChange,
+    ) -> bool {
         let (clock, shard) = (self.clock.local(), self.shard(shard_of(key_id)));
         with_state!(terms.algorithm(), S => {
-            change([shard], |[shard]| shard.close::<S>(key_id, closure, clock))
+            change([shard], |[shard]| shard.change_opening::<S>(key_id, opening, clock))
         })
     }
 
@@ -230,9 +237,9 @@ impl Store for Embedded {
         &self,
         charges: Vec<SettledCharge>,
     ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
-        let settle = |SettledCharge { charge, settlement, closure }: &SettledCharge| {
+        let settle = |SettledCharge { charge, settlement, change }: &SettledCharge| {
             let outcome = self.settle_one((&**charge).into(), *settlement);
-            self.close(&charge.terms, charge.key_id, *closure);
+            self.change_opening(&charge.terms, charge.key_id, *change);
             Ok(outcome)
         };
         ready(charges.iter().map(settle).collect())

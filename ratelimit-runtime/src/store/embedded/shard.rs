@@ -4,7 +4,8 @@ use std::any::Any;
 
 use super::table::Table;
 use crate::algorithm::{
-    Closing, Closure, Op, Outcome, Receipt, Settlement, State, match_algorithm, states, with_state,
+    ClosedCount, Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm, states,
+    with_state,
 };
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
@@ -25,19 +26,23 @@ impl<'a> From<&'a Charge> for LocalCharge<'a> {
     }
 }
 
-/// A state type that has a table in each shard.
+/// A state type that has tables in each shard.
 pub(crate) trait StoredState: State {
-    fn table(shard: &mut Shard) -> &mut Table<Self>;
+    fn tables(shard: &mut Shard) -> &mut Tables<Self>;
+}
+
+/// The counts with one kind of state.
+pub(crate) struct Tables<S> {
+    open: Table<S>,
+    closed: Table<ClosedCount<S>>,
 }
 
 /// Defines the shard, with a table for each state in the list of [`states`].
 macro_rules! define_shard {
     (() $($table:ident: $state:ty = $($algorithm:ident)|+;)*) => {
         pub(crate) struct Shard {
-            $($table: Table<$state>,)*
-            /// The keys that are closed. Their states are set aside: in their tables, under other ids.
-            closings: Table<Closing>,
-            /// The most counts that the shard keeps, and the most closed keys.
+            $($table: Tables<$state>,)*
+            /// The most counts that the shard keeps.
             capacity: usize,
             /// The last birth: an odd number, because some states keep the low half, which must not be 0.
             births: u64,
@@ -45,14 +50,14 @@ macro_rules! define_shard {
 
         $(impl StoredState for $state {
             #[inline(always)]
-            fn table(shard: &mut Shard) -> &mut Table<Self> {
+            fn tables(shard: &mut Shard) -> &mut Tables<Self> {
                 &mut shard.$table
             }
         })*
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                Self { $($table: Table::new(),)* closings: Table::new(), capacity, births: 1 }
+                Self { $($table: Tables::new(),)* capacity, births: 1 }
             }
 
             /// Returns the number of counts.
@@ -62,16 +67,15 @@ macro_rules! define_shard {
 
             /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table.
             fn make_room(&mut self, now: u64, spread: usize) {
-                $(self.$table.sweep(now);)*
-                self.closings.sweep(now);
-                if self.closings.len() >= self.capacity {
-                    self.closings.evict(spread);
-                }
+                $(
+                    self.$table.open.sweep(now);
+                    self.$table.closed.sweep(now);
+                )*
                 if self.len() < self.capacity {
                     return;
                 }
-                let largest = [$(self.$table.len()),*].into_iter().max().unwrap_or(0);
-                $(if self.$table.len() == largest {
+                let largest = [$(self.$table.largest()),*].into_iter().max().unwrap_or(0);
+                $(if self.$table.largest() == largest {
                     return self.$table.evict(spread);
                 })*
             }
@@ -85,7 +89,7 @@ impl Shard {
     /// Returns the state of a count whose key is open, if it has one.
     #[inline(always)]
     pub(super) fn state<S: StoredState>(&mut self, key_id: KeyId) -> Option<&mut S> {
-        S::table(self).get_mut(key_id)
+        S::tables(self).open.get_mut(key_id)
     }
 
     /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
@@ -102,7 +106,7 @@ impl Shard {
             clock,
             new,
             |state| state.apply(op, terms, clock, cost),
-            |closing, state| closing.apply(state, op, terms, clock, cost),
+            |closed| closed.apply(op, terms, clock, cost),
         )
     }
 
@@ -119,7 +123,7 @@ impl Shard {
             clock,
             new,
             |state| state.acquire(birth, terms, clock, cost),
-            |closing, state| (closing.reject(state, terms, clock, cost), Receipt::default()),
+            |closed| (closed.reject(terms, clock, cost), Receipt::default()),
         )
     }
 
@@ -136,7 +140,7 @@ impl Shard {
             clock,
             new,
             |state| state.settle(settlement, terms, clock),
-            |closing, state| closing.settle(state, settlement, terms, clock),
+            |closed| closed.settle(settlement, terms, clock),
         )
     }
 
@@ -146,113 +150,113 @@ impl Shard {
         self.births
     }
 
-    /// Passes the state of a count to `open`, or to `closed` if its key is closed. If the count has no state, creates
-    /// one in `new`.
+    /// Passes the state of a count to `open`, or the count to `closed` if its key is closed. If the count has no state,
+    /// creates one in `new`.
     pub(super) fn visit<S: StoredState, T>(
         &mut self,
         key_id: KeyId,
         clock: u64,
         new: &mut Option<S>,
         open: impl FnOnce(&mut S) -> T,
-        closed: impl FnOnce(Closing, &mut S) -> T,
+        closed: impl FnOnce(&mut ClosedCount<S>) -> T,
     ) -> T {
-        let state = if let Some(state) = S::table(self).get_mut(key_id) {
-            state
-        } else {
-            if self.closings.len() > 0
-                && let Some(closing) = self.closing::<S>(key_id, clock)
-            {
-                return self.visit_aside(key_id, |state| closed(closing, state));
+        let tables = S::tables(self);
+        if tables.closed.len() > 0 {
+            tables.open_if_over(key_id, clock);
+            if let Some(count) = tables.closed.get_mut(key_id) {
+                return closed(count);
             }
-            // Its key may have opened now.
-            S::table(self).get_mut(key_id).unwrap_or_else(|| new.insert(S::default()))
-        };
-        open(state)
+        }
+        open(tables.open.get_mut(key_id).unwrap_or_else(|| new.insert(S::default())))
     }
 
-    /// Changes the opening of a key. Returns whether the key was closed.
-    pub(super) fn close<S: StoredState>(
+    /// Closes or opens a key. Returns whether it was closed.
+    pub(super) fn change_opening<S: StoredState>(
         &mut self,
         key_id: KeyId,
-        closure: Closure,
+        change: OpeningChange,
         clock: u64,
     ) -> bool {
-        let closing = self.closing::<S>(key_id, clock);
-        match (closure, closing) {
-            (Closure::Close(0) | Closure::Unchanged, _) | (Closure::Open, None) => {}
-            (Closure::Close(time), None) => {
-                self.make_room(clock, key_id.bits() as usize);
-                if let Some(state) = S::table(self).remove(key_id) {
-                    S::table(self).insert(key_id.aside(), state);
+        let tables = S::tables(self);
+        tables.open_if_over(key_id, clock);
+        let was_closed = tables.closed.get_mut(key_id).is_some();
+        match change {
+            OpeningChange::None | OpeningChange::CloseFor(0) => {}
+            OpeningChange::CloseFor(time) => {
+                if !was_closed {
+                    let state = tables.open.remove(key_id);
+                    if state.is_none() {
+                        self.make_room(clock, key_id.bits() as usize);
+                    }
+                    let count = ClosedCount::new(state.unwrap_or_default(), clock);
+                    S::tables(self).closed.insert(key_id, count);
                 }
-                let closing =
-                    self.visit_aside(key_id, |state: &mut S| Closing::start(state, clock, time));
-                self.closings.insert(key_id, closing);
-            }
-            (Closure::Close(time), Some(mut closing)) => {
-                self.visit_aside(key_id, |state: &mut S| closing.extend(state, clock, time));
-                if let Some(kept) = self.closings.get_mut(key_id) {
-                    *kept = closing;
+                if let Some(count) = S::tables(self).closed.get_mut(key_id) {
+                    count.close_for(clock, time);
                 }
             }
-            (Closure::Open, Some(closing)) => {
-                self.visit_aside(key_id, |state: &mut S| closing.end(state, clock));
-                self.open::<S>(key_id);
-            }
+            OpeningChange::Open => tables.open(key_id, clock),
         }
-        closing.is_some()
-    }
-
-    /// Returns the closing of a key. A key whose time has come is opened.
-    #[inline(never)]
-    fn closing<S: StoredState>(&mut self, key_id: KeyId, clock: u64) -> Option<Closing> {
-        let closing = *self.closings.get_mut(key_id)?;
-        if closing.is_over(clock) {
-            self.open::<S>(key_id);
-            return None;
-        }
-        Some(closing)
-    }
-
-    fn open<S: StoredState>(&mut self, key_id: KeyId) {
-        self.closings.remove(key_id);
-        if let Some(state) = S::table(self).remove(key_id.aside()) {
-            S::table(self).insert(key_id, state);
-        }
-    }
-
-    /// Passes the state of a closed key to `work`.
-    fn visit_aside<S: StoredState, T>(
-        &mut self,
-        key_id: KeyId,
-        work: impl FnOnce(&mut S) -> T,
-    ) -> T {
-        let mut state = S::table(self).remove(key_id.aside()).unwrap_or_default();
-        let result = work(&mut state);
-        if state.expires() > 0 {
-            S::table(self).insert(key_id.aside(), state);
-        }
-        result
+        was_closed
     }
 
     /// Adds the state of a count that has none. Drops a state that equals that of an unused key.
     pub(super) fn add<S: StoredState>(&mut self, key_id: KeyId, state: S, now: u64) {
         if state.expires() > 0 {
             self.make_room(now, key_id.bits() as usize);
-            S::table(self).insert(key_id, state);
+            S::tables(self).open.insert(key_id, state);
         }
     }
 
-    /// Removes a count and returns its state, which the caller drops after the shard is unlocked. Opens its key.
+    /// Removes a count, and opens its key. Returns what it was, which the caller drops after the shard is unlocked.
     pub(super) fn remove(&mut self, algorithm: Algorithm, key_id: KeyId) -> Option<Box<dyn Any>> {
-        let closing = self.closings.remove(key_id);
         with_state!(algorithm, S => {
-            let id = if closing.is_some() { key_id.aside() } else { key_id };
-            let state = S::table(self).remove(id);
-            match (state, closing) {
+            let tables = S::tables(self);
+            match (tables.open.remove(key_id), tables.closed.remove(key_id)) {
                 (None, None) => None,
-                (state, closing) => Some(Box::new((state, closing))),
+                count => Some(Box::new(count)),
             }
         })
+    }
+}
+
+impl<S: State> Tables<S> {
+    const fn new() -> Self {
+        Self { open: Table::new(), closed: Table::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.open.len() + self.closed.len()
+    }
+
+    /// Returns the number of counts in the larger table.
+    fn largest(&self) -> usize {
+        self.open.len().max(self.closed.len())
+    }
+
+    /// Evicts a count from the larger table.
+    fn evict(&mut self, spread: usize) {
+        if self.open.len() >= self.closed.len() {
+            self.open.evict(spread);
+        } else {
+            self.closed.evict(spread);
+        }
+    }
+
+    /// Opens a key whose opening has come.
+    fn open_if_over(&mut self, key_id: KeyId, clock: u64) {
+        if self.closed.get_mut(key_id).is_some_and(|count| count.is_over(clock)) {
+            self.open(key_id, clock);
+        }
+    }
+
+    /// Opens a key, if it is closed.
+    fn open(&mut self, key_id: KeyId, clock: u64) {
+        if let Some(count) = self.closed.remove(key_id) {
+            let state = count.open(clock);
+            if state.expires() > 0 {
+                self.open.insert(key_id, state);
+            }
+        }
     }
 }

@@ -130,6 +130,14 @@ impl Form {
         }
     }
 
+    /// Whether the count of a closed key does not change as time passes.
+    fn stands_still(self) -> bool {
+        match self {
+            Self::Sliding | Self::Fixed | Self::SlidingCounter => false,
+            Self::Bucket | Self::LeasedBucket => true,
+        }
+    }
+
     /// Returns the last arguments of the function.
     fn arguments(self) -> &'static [Argument] {
         match self {
@@ -178,14 +186,14 @@ impl Form {
              {name}({COMMON}, unpack('>{CALL}{layout}', ARGV[1]))\n\
              if allowed == nil then\n"
         );
-        let stands = name == "bucket";
+        let stands_still = self.stands_still();
         let closed = format!(
             "\nlocal op, cost, moment, terms = unpack('>{CALL}', ARGV[1])\n\
              local function apply(call, clock, op, cost, moment)\n  \
                return answer(call, pack, key, clock, given,\n    \
                  {name}({COMMON}, op, cost, moment, unpack('>{layout}', ARGV[1], terms)))\n\
              end\n\
-             return ask_closed(apply, {stands}, key, op, cost, moment)\nend\n"
+             return ask_closed(apply, {stands_still}, key, op, cost, moment)\nend\n"
         );
         let files = files.concat();
         [PRELUDE, &files, &decide, &answer(), CLOSING, &closed, ANSWER].concat()
@@ -239,7 +247,12 @@ fn over_several(main: &str) -> String {
     }
     let names = Form::EACH.map(|form| form.function().0).join(", ");
     let layouts = Form::EACH.map(|form| format!("'>{}'", form.layout())).join(", ");
-    let lists = format!("\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n");
+    let still = Form::EACH.iter().filter(|form| form.stands_still());
+    let still: String = still.map(|form| format!("[{}] = true, ", form.function().0)).collect();
+    let lists = format!(
+        "\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n\
+         local stand_still = {{ {still}}}\n"
+    );
     [PRELUDE, &answer(), &files.concat(), CLOSING, &lists, SEVERAL, main].concat()
 }
 

@@ -5,7 +5,7 @@ use once_cell::sync::Lazy;
 use redis::Cmd;
 
 use super::program::{self, Form};
-use crate::algorithm::{BucketOp, Closure, Op, Outcome, Receipt, Settlement, Verdict};
+use crate::algorithm::{BucketOp, Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
 
@@ -199,8 +199,11 @@ pub(super) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
     out.extend(count.to_be_bytes());
 }
 
+/// The time that opens a key, in an entry of `lua/settle.lua`: the largest number that its doubles hold exactly.
+const OPEN: u64 = (1 << 53) - 1;
+
 /// Appends an entry of `lua/settle.lua` after its limit.
-pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, closure: Closure) {
+pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, change: OpeningChange) {
     let Receipt { birth, place } = settlement.receipt;
     put_7(out, birth);
     put_7(out, place);
@@ -208,10 +211,10 @@ pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, closure:
     out.extend(settlement.more().to_be_bytes());
     put_7(
         out,
-        match closure {
-            Closure::Unchanged => 0,
-            Closure::Close(time) => time,
-            Closure::Open => u64::MAX,
+        match change {
+            OpeningChange::None => 0,
+            OpeningChange::CloseFor(time) => time,
+            OpeningChange::Open => OPEN,
         },
     );
 }
@@ -257,8 +260,8 @@ pub(super) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
         verdict: match verdict {
             0 => Verdict::Rejected,
             1 => Verdict::Admitted,
-            2 => Verdict::Closed { is_full: false },
-            3 => Verdict::Closed { is_full: true },
+            2 => Verdict::Closed { also_limited: false },
+            3 => Verdict::Closed { also_limited: true },
             _ => return None,
         },
         remaining: u32::from_be_bytes(*remaining),
