@@ -15,8 +15,8 @@ mod boxed;
 mod diagnostics;
 #[path = "../../ratelimit-macros/src/duration.rs"]
 mod duration;
-#[path = "../../ratelimit-macros/src/ending.rs"]
-mod ending;
+#[path = "../../ratelimit-macros/src/after_call.rs"]
+mod after_call;
 #[path = "../../ratelimit-macros/src/expand/mod.rs"]
 mod expand;
 #[path = "../../ratelimit-macros/src/format.rs"]

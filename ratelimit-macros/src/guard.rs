@@ -3,10 +3,10 @@
 
 use syn::{Expr, Lit, LitStr, Path, parse_quote};
 
+use crate::after_call::AfterCall;
 use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::{ReportedError, written};
-use crate::ending::Ending;
 use crate::function::Function;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
@@ -36,14 +36,14 @@ pub(crate) struct ChargeGroup {
     pub(crate) charges: Vec<Charge>,
     /// The key and the cost for the limits that do not have their own.
     pub(crate) shared: KeyAndCost,
-    /// The ending of the charges that do not have their own.
-    pub(crate) shared_ending: Ending,
+    /// What happens after the call to the charges that do not say it themselves.
+    pub(crate) shared_after_call: AfterCall,
 }
 
 pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
     pub(crate) key_and_cost: KeyAndCost,
-    pub(crate) ending: Ending,
+    pub(crate) after_call: AfterCall,
 }
 
 pub(crate) struct KeyAndCost {
@@ -77,13 +77,15 @@ impl Guard {
 }
 
 impl Charges {
-    /// The endings of the charges, in their order.
-    pub(crate) fn endings(&self) -> Vec<Ending> {
+    /// What happens after the call to each charge, in their order.
+    pub(crate) fn after_calls(&self) -> Vec<AfterCall> {
         match self {
-            Self::One(charge) => vec![charge.ending.clone()],
-            Self::Several(group) => {
-                group.charges.iter().map(|charge| charge.ending.or(&group.shared_ending)).collect()
-            }
+            Self::One(charge) => vec![charge.after_call.clone()],
+            Self::Several(group) => group
+                .charges
+                .iter()
+                .map(|charge| charge.after_call.or(&group.shared_after_call))
+                .collect(),
         }
     }
 }
@@ -101,13 +103,13 @@ impl ChargeGroup {
             .filter_map(|charge| charge.limit.capacity())
             .min_by_key(|(capacity, _)| *capacity);
         let shared = KeyAndCost::validate(args, function, capacity);
-        let shared_ending = Ending::validate(args, function);
+        let shared_after_call = AfterCall::validate(args, function);
         placed?;
         Ok(Self {
             name: name?,
             charges: charges.into_iter().collect::<Result<_, _>>()?,
             shared: shared?,
-            shared_ending: shared_ending?,
+            shared_after_call: shared_after_call?,
         })
     }
 }
@@ -153,8 +155,8 @@ impl Charge {
         let limit = LimitSource::validate(args);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
-        let ending = Ending::validate(args, function);
-        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, ending: ending? })
+        let after_call = AfterCall::validate(args, function);
+        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, after_call: after_call? })
     }
 }
 

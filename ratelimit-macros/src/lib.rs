@@ -4,6 +4,7 @@
 //! The attribute is expanded in three steps: `Args` and `Function` parse the attribute and the
 //! function, `Guard` validates them, and `expand` writes the limited function.
 
+mod after_call;
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]
@@ -15,7 +16,6 @@ mod boxed;
 mod completeness;
 mod diagnostics;
 mod duration;
-mod ending;
 mod expand;
 mod format;
 mod function;

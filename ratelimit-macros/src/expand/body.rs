@@ -5,7 +5,7 @@ use quote::{ToTokens, quote_spanned};
 use syn::{Expr, FnArg, Pat, Signature, parse_quote};
 
 use super::Expansion;
-use crate::ending::{Correction, Ending};
+use crate::after_call::{AfterCall, Correction};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at};
 
@@ -31,10 +31,11 @@ impl Expansion<'_> {
         }
     }
 
-    /// Whether an ending looks at the return value. The block of the body then owns all parameters.
+    /// Whether something looks at the return value after the call. The block of the body then owns all parameters.
     pub(super) fn sees_result(&self) -> bool {
-        let endings = self.guard.charges.endings();
-        endings.iter().any(Ending::sees_result) && matches!(self.function.body, Body::Plain(_))
+        let after_calls = self.guard.charges.after_calls();
+        after_calls.iter().any(AfterCall::sees_result)
+            && matches!(self.function.body, Body::Plain(_))
     }
 
     /// The signature. If the block of the body owns all parameters, each has a name.
@@ -92,11 +93,11 @@ impl Expansion<'_> {
         owning
     }
 
-    /// The check, the body, and the ending of each charge. Without one that looks at the return value, the body stays a
+    /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays a
     /// block.
     pub(super) fn ended(
         &self,
-        endings: &[Ending],
+        after_calls: &[AfterCall],
         block: &Group,
         result: &TokenStream,
     ) -> TokenStream {
@@ -104,23 +105,27 @@ impl Expansion<'_> {
         let acquire = self.check("acquire");
         let rejected = self.rejected();
         let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
-        let patterns = endings.iter().enumerate().map(|(index, ending)| {
+        let patterns = after_calls.iter().enumerate().map(|(index, after_call)| {
             let pattern = permit(index).into_token_stream();
-            if ending.is_empty() { quote_spanned!(hygienic()=> _) } else { pattern }
+            if after_call.is_empty() { quote_spanned!(hygienic()=> _) } else { pattern }
         });
-        let each = || endings.iter().enumerate().map(|(index, ending)| (permit(index), ending));
-        let by_hand =
-            each().filter_map(|(permit, ending)| match (&ending.correction, &ending.close) {
+        let each = || {
+            after_calls.iter().enumerate().map(|(index, after_call)| (permit(index), after_call))
+        };
+        let by_hand = each().filter_map(|(permit, after_call)| {
+            match (&after_call.correction, &after_call.close) {
                 (Some(Correction::Permit(name)), None) => {
                     Some(quote_spanned!(hygienic()=> let #name = #permit;))
                 }
                 (Some(Correction::Permit(name)), Some(_)) => Some(quote_spanned! {hygienic()=>
-                    let (#name, #permit) = #rt::__private::shared(#permit);
+                    let (#name, #permit) = #rt::__private::split_for_close(#permit);
                 }),
                 _ => None,
-            });
-        let by_result = each().filter_map(|(permit, ending)| self.by_result(&permit, ending));
-        let body = if endings.iter().any(Ending::sees_result) {
+            }
+        });
+        let by_result =
+            each().filter_map(|(permit, after_call)| self.by_result(&permit, after_call));
+        let body = if after_calls.iter().any(AfterCall::sees_result) {
             let output = self.known_output(block);
             quote_spanned! {hygienic()=>
                 let output = #output;
@@ -144,7 +149,7 @@ impl Expansion<'_> {
     }
 
     /// Closes the key and corrects the charge of a permit, by the return value.
-    fn by_result(&self, permit: &Ident, ending: &Ending) -> Option<TokenStream> {
+    fn by_result(&self, permit: &Ident, after_call: &AfterCall) -> Option<TokenStream> {
         let rt = &self.rt;
         let call = |name, permit: TokenStream, function: &Expr| {
             let name = Ident::new(name, hygienic());
@@ -152,11 +157,11 @@ impl Expansion<'_> {
                 quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &output, #function));
             spanned_at(function, call)
         };
-        let close = ending.close.as_ref();
+        let close = after_call.close.as_ref();
         let permit = permit.to_token_stream();
         let permit =
             close.map_or_else(|| permit.clone(), |close| call("close", permit.clone(), close));
-        match &ending.correction {
+        match &after_call.correction {
             Some(Correction::Settle(function)) => Some(call("settle", permit, function)),
             Some(Correction::CountIf(function)) => Some(call("count_if", permit, function)),
             Some(Correction::Permit(_)) | None => {

@@ -20,9 +20,9 @@ impl Expansion<'_> {
         let rt = &self.rt;
         match &self.guard.charges {
             Charges::One(charge) => {
-                let Charge { limit, key_and_cost, ending } = &**charge;
+                let Charge { limit, key_and_cost, after_call } = &**charge;
                 let limit = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant, Some(ending)),
+                    LimitSource::Constant(constant) => self.constant(constant, Some(after_call)),
                     LimitSource::Arguments(limit) => {
                         let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
                         registered(rt, &tokens, limit, limit.name.is_none())
@@ -45,14 +45,14 @@ impl Expansion<'_> {
 
     pub(super) fn check_group(&self, group: &ChargeGroup, function: &str) -> TokenStream {
         let rt = &self.rt;
-        let ChargeGroup { name, charges, shared, shared_ending } = group;
+        let ChargeGroup { name, charges, shared, shared_after_call } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
         let parts =
-            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost, ending }, number)| {
-                let ending = ending.or(shared_ending);
+            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost, after_call }, number)| {
+                let after_call = after_call.or(shared_after_call);
                 let limit = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant, Some(&ending)),
+                    LimitSource::Constant(constant) => self.constant(constant, Some(&after_call)),
                     LimitSource::Arguments(limit) => {
                         let number = format!("#{number}");
                         let own_name = limit.name.as_ref().map_or_else(

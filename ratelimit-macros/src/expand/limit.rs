@@ -6,7 +6,7 @@ use syn::LitStr;
 use syn::ext::IdentExt;
 
 use super::Expansion;
-use crate::ending::Ending;
+use crate::after_call::AfterCall;
 use crate::limit::Limit;
 use crate::limit_source::LimitConstant;
 use crate::offset::Offset;
@@ -46,11 +46,11 @@ impl Expansion<'_> {
     pub(super) fn constant(
         &self,
         LimitConstant { path }: &LimitConstant,
-        ending: Option<&Ending>,
+        after_call: Option<&AfterCall>,
     ) -> TokenStream {
         let rt = &self.rt;
         let mut limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
-        if ending.is_some_and(|ending| !ending.is_empty()) {
+        if after_call.is_some_and(|after_call| !after_call.is_empty()) {
             let unleased = quote_spanned!(hygienic()=> #rt::__private::unleased(#limit));
             limit = spanned_at(path, unleased);
         }

@@ -12,7 +12,7 @@ use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
 
 pub(crate) use self::check::format_key;
-use crate::ending::Ending;
+use crate::after_call::AfterCall;
 use crate::function::{Body, Function};
 use crate::guard::Guard;
 use crate::spans::{hygienic, spanned_at};
@@ -56,9 +56,9 @@ impl Expansion<'_> {
         } else {
             quote_spanned!(hygienic()=> pending.await)
         };
-        let endings = self.guard.charges.endings();
-        if !endings.iter().all(Ending::is_empty) {
-            return self.ended(&endings, &block, &result);
+        let after_calls = self.guard.charges.after_calls();
+        if !after_calls.iter().all(AfterCall::is_empty) {
+            return self.ended(&after_calls, &block, &result);
         }
 
         let check = self.check("check");

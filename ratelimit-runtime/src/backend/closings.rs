@@ -1,5 +1,5 @@
-//! Closings of keys that Redis has not made yet. A call of such a key waits for them, so that the process that closes a
-//! key obeys at once.
+//! Closings that wait to be sent to Redis. Calls of such a key wait for them, so that the process that closes a key obeys
+//! at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::key::KeyId;
+use crate::reply::StoreError;
 
 #[derive(Default)]
 pub(super) struct PendingClosings {
@@ -40,10 +41,14 @@ impl PendingClosings {
         PendingClosing { pending: Arc::clone(self), key_id }
     }
 
-    /// Waits until no closing of these keys is pending, or until `deadline` has passed.
-    pub(super) async fn made(&self, key_ids: impl Iterator<Item = KeyId>, deadline: Duration) {
+    /// Waits until no closing of these keys is pending. Fails after `deadline`.
+    pub(super) async fn wait_until_closed(
+        &self,
+        key_ids: impl Iterator<Item = KeyId>,
+        deadline: Duration,
+    ) -> Result<(), StoreError> {
         if self.count.load(Ordering::SeqCst) == 0 || Handle::try_current().is_err() {
-            return;
+            return Ok(());
         }
         let pending: Vec<_> = {
             let keys = self.lock();
@@ -54,7 +59,7 @@ impl PendingClosings {
                 while done.changed().await.is_ok() {}
             }
         };
-        let _ = timeout(deadline, all).await;
+        timeout(deadline, all).await.map_err(|_| StoreError::Timeout { deadline })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, ClosingKey>> {

@@ -162,9 +162,13 @@ impl Backend {
             return result;
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
-        self.closings.made(key_ids, self.settings.deadline).await;
+        // With the request, the call takes one deadline and a half at most.
+        let closed = self.closings.wait_until_closed(key_ids, self.settings.deadline / 2).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
-        let result = shared.execute(request.clone()).await;
+        let result = match closed {
+            Ok(()) => shared.execute(request.clone()).await,
+            Err(error) => Err(error),
+        };
         match (request, &result) {
             (Request::Apply(Op::Decide, charges) | Request::Acquire(charges), Ok(reply)) => {
                 let now = self.clock().local();
@@ -234,21 +238,21 @@ impl Backend {
         key_id: KeyId,
         terms: &Terms,
         settlement: Settlement,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
         self.observe_settlement(key_id, settlement, Some(&outcome), self.local.source());
-        self.close_here(key_id, terms, change);
+        self.close_here(key_id, terms, opening);
     }
 
     /// Changes the opening of a key in this process. With Redis, this is the key of the fallback. Returns whether the
     /// key was closed.
-    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, change: OpeningChange) -> bool {
-        if change == OpeningChange::None {
+    pub(crate) fn close_here(&self, key_id: KeyId, terms: &Terms, opening: OpeningChange) -> bool {
+        if opening == OpeningChange::None {
             return false;
         }
-        let was_closed = self.local.change_opening(terms, key_id, change);
-        self.observe_opening_change(key_id, change);
+        let was_closed = self.local.change_opening(terms, key_id, opening);
+        self.observe_opening_change(key_id, opening);
         was_closed
     }
 
@@ -257,21 +261,18 @@ impl Backend {
         self: &Arc<Self>,
         policy: Policy,
         charge: Arc<Charge>,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) -> Answer<bool> {
-        let was_here = self.close_here(charge.key_id, &charge.terms, change);
+        let was_here = self.close_here(charge.key_id, &charge.terms, opening);
         if !self.is_shared(policy) {
             return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
-            let key_id = charge.key_id;
-            let settled = SettledCharge { charge, settlement: Settlement::default(), change };
-            let results = shared.settle(vec![settled]).await;
-            backend.observe_opening_change(key_id, change);
-            let result = results.into_iter().next().unwrap_or(Err(StoreError::NoRuntime));
-            result.map(|before| matches!(before.verdict, Verdict::Closed { .. }))
+            let settled = SettledCharge { charge, settlement: Settlement::default(), opening };
+            let mut results = backend.settle_shared(vec![settled]).await;
+            let before = results.pop().unwrap_or(Err(StoreError::NoRuntime))?;
+            Ok(matches!(before.verdict, Verdict::Closed { .. }))
         })
     }
 
@@ -281,8 +282,8 @@ impl Backend {
     }
 
     /// Observes that a key was closed or opened: waiting calls ask again.
-    fn observe_opening_change(&self, key_id: KeyId, change: OpeningChange) {
-        if change != OpeningChange::None {
+    fn observe_opening_change(&self, key_id: KeyId, opening: OpeningChange) {
+        if opening != OpeningChange::None {
             self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
         }
     }
@@ -294,7 +295,7 @@ impl Backend {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) -> bool {
         let outcome = match self.shared_for(policy) {
             Some(shared) if source == shared.source() => return false,
@@ -305,7 +306,7 @@ impl Backend {
             None => self.local.settle_one((&**charge).into(), settlement),
         };
         self.observe_settlement(charge.key_id, settlement, Some(&outcome), source);
-        self.close_here(charge.key_id, &charge.terms, change);
+        self.close_here(charge.key_id, &charge.terms, opening);
         true
     }
 
@@ -313,15 +314,15 @@ impl Backend {
     pub(crate) async fn settle_shared(
         &self,
         charges: Vec<SettledCharge>,
-    ) -> Vec<Result<(), StoreError>> {
+    ) -> Vec<Result<Outcome, StoreError>> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let results = shared.settle(charges.clone()).await;
-        let observe = |(SettledCharge { charge, settlement, change }, result): (&_, _)| {
+        let observe = |(SettledCharge { charge, settlement, opening }, result): (&_, _)| {
             let result: Result<Outcome, StoreError> = result;
             let outcome = result.as_ref().ok();
             self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
-            self.observe_opening_change(charge.key_id, *change);
-            result.map(drop)
+            self.observe_opening_change(charge.key_id, *opening);
+            result
         };
         charges.iter().zip(results).map(observe).collect()
     }

@@ -69,7 +69,7 @@ impl Checker {
             cost,
             charged: cost,
             receipt,
-            change: OpeningChange::None,
+            opening: OpeningChange::None,
         };
         if outcome.is_allowed() && !report::is_observed() {
             let decision = Decision::new(limit.capacity(), &outcome, Source::Embedded);
@@ -186,7 +186,7 @@ impl AcquiredCall {
                 cost: charge.cost,
                 charged: settlements.charged_by(source, charge),
                 receipt: *receipt,
-                change: OpeningChange::None,
+                opening: OpeningChange::None,
             });
             Permit::new(decision, charge)
         };

@@ -106,10 +106,10 @@ impl Check {
     /// for it (`benches/all -- instructions`).
     #[cold]
     fn closed(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        match result_of(label, outcome, source) {
-            Err(rejection) => Self::rejected(None, label.clone(), rejection),
-            Ok(_) => Self::peeked(label, outcome, source),
-        }
+        let decision = Decision::new(label.capacity, outcome, source);
+        let rejection =
+            Rejection::Closed { name: label.name.clone(), quota: label.quota, decision };
+        Self::rejected(None, label.clone(), rejection)
     }
 
     /// Creates the future of a peek that has its reply.

@@ -208,7 +208,7 @@ impl Checker {
             // The leased units that this process holds are left as well.
             let (mut outcome, held) = (reply.first(), leases.spendable(key_id));
             outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
-            if held >= cost {
+            if cost > 0 && held >= cost {
                 (outcome.verdict, outcome.retry_us) = (Verdict::Admitted, 0);
             }
             Ok(Reply::one(outcome, reply.source))
@@ -278,12 +278,12 @@ impl Checker {
         &self,
         limit: &Limit,
         key: &dyn Key,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) -> Answer<bool> {
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
-        let answer = self.backend.close(policy, charge, change);
+        let answer = self.backend.close(policy, charge, opening);
         if !self.is_leased(limit) {
             return answer;
         }

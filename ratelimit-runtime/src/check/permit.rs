@@ -51,7 +51,7 @@ pub(super) struct PermitCharge {
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
     /// What happens to the key once the charge is settled or kept.
-    pub(super) change: OpeningChange,
+    pub(super) opening: OpeningChange,
 }
 
 /// Where a charge was made.
@@ -108,9 +108,9 @@ impl Permit {
         self.correct(Some(used));
     }
 
-    /// Replaces the charge by `used` if it is given, and closes the key.
+    /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.
     fn correct(self, used: Option<u32>) {
-        let Some(PermitCharge { settlements, made, cost, charged, receipt, change }) = self.charge
+        let Some(PermitCharge { settlements, made, cost, charged, receipt, opening }) = self.charge
         else {
             return;
         };
@@ -119,15 +119,15 @@ impl Permit {
             used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
         });
         let settlement = Settlement { receipt, charged, used };
-        if charged == used && change == OpeningChange::None {
+        if charged == used && opening == OpeningChange::None {
             return;
         }
         match made {
             MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(key_id, &terms, settlement, change);
+                settlements.settle_here(key_id, &terms, settlement, opening);
             }
             MadeCharge::ByRequest { charge, policy, source } => {
-                settlements.settle(policy, source, &charge, settlement, change);
+                settlements.settle(policy, source, &charge, settlement, opening);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Permit {
     /// Returns a permit that closes the key for `duration` once it is settled or kept.
     pub(crate) fn closing(mut self, duration: Option<Duration>) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
-            charge.change = OpeningChange::close_for(duration);
+            charge.opening = OpeningChange::close_for(duration);
         }
         self
     }

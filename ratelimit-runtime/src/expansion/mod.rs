@@ -191,7 +191,7 @@ pub fn close<T: ?Sized>(
 }
 
 /// Returns the permit with which the body settles a charge, and one that closes its key.
-pub fn shared(mut permit: Permit) -> (Permit, Permit) {
+pub fn split_for_close(mut permit: Permit) -> (Permit, Permit) {
     let closing = permit.part(0);
     (permit, closing)
 }
@@ -248,7 +248,7 @@ pub const fn limit(limit: Limit) -> Limit {
     limit
 }
 
-/// Returns a limit whose charges can be corrected. A limit that leases is an error at its path.
+/// Returns a limit whose calls have permits. A limit that leases is an error at its path.
 ///
 /// # Panics
 ///

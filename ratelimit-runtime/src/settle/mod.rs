@@ -65,9 +65,9 @@ impl Settlements {
         key_id: KeyId,
         terms: &Terms,
         settlement: Settlement,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) {
-        self.backend.settle_local(key_id, terms, settlement, change);
+        self.backend.settle_local(key_id, terms, settlement, opening);
         report::settled(terms.name(), settlement.more());
     }
 
@@ -78,17 +78,22 @@ impl Settlements {
         source: Source,
         charge: &Arc<Charge>,
         settlement: Settlement,
-        change: OpeningChange,
+        opening: OpeningChange,
     ) {
-        if self.backend.settle_here(policy, source, charge, settlement, change) {
-            return report::settled(charge.terms.name(), settlement.more());
-        }
-        let closes = change != OpeningChange::None;
-        if closes {
-            self.backend.close_here(charge.key_id, &charge.terms, change);
+        let closes = opening != OpeningChange::None;
+        let mut settlement = settlement;
+        if self.backend.settle_here(policy, source, charge, settlement, opening) {
+            report::settled(charge.terms.name(), settlement.more());
+            if !closes || !self.backend.is_shared(policy) {
+                return;
+            }
+            // The key of a fallback is also closed on Redis, which may be back.
+            settlement = Settlement::default();
+        } else if closes {
+            self.backend.close_here(charge.key_id, &charge.terms, opening);
         }
         let closing = closes.then(|| self.backend.hold_calls(charge.key_id));
-        let settled = SettledCharge { charge: Arc::clone(charge), settlement, change };
+        let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
         let mut queue = self.lock();
         if queue.pending.len() == MAX_PENDING {
             drop(queue);
@@ -172,7 +177,7 @@ impl SettlementSender {
             for (QueuedSettlement { settled, .. }, result) in taken.iter().zip(results) {
                 let SettledCharge { charge, settlement, .. } = settled;
                 match result {
-                    Ok(()) => report::settled(charge.terms.name(), settlement.more()),
+                    Ok(_) => report::settled(charge.terms.name(), settlement.more()),
                     Err(_) => report::settlement_lost(charge.terms.name()),
                 }
             }

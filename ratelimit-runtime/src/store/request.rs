@@ -37,7 +37,7 @@ pub(crate) struct SettledCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) settlement: Settlement,
     /// What happens to the key.
-    pub(crate) change: OpeningChange,
+    pub(crate) opening: OpeningChange,
 }
 
 /// A charge of a bucket.

@@ -99,22 +99,22 @@ impl Waiting {
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
-        let request = if settles {
-            Request::Acquire(charges.clone())
-        } else {
-            Request::Apply(Op::Decide, charges.clone())
+        let request = |charges| {
+            if settles { Request::Acquire(charges) } else { Request::Apply(Op::Decide, charges) }
         };
         if takes_nothing {
             // Only a closed key rejects it.
-            let result = self.backend.execute(policy, request.clone()).await;
-            let is_early = |reply: &Reply| {
-                reply.outcomes.iter().any(|it| !it.is_allowed() && it.retry_us <= wait)
+            let result = self.backend.execute(policy, request(charges.clone())).await;
+            let opens_in_time = |reply: &Reply| {
+                !reply.is_allowed() && reply.outcomes.iter().all(|outcome| outcome.retry_us <= wait)
             };
-            if !result.as_ref().is_ok_and(is_early) {
+            if !result.as_ref().is_ok_and(opens_in_time) {
                 return result;
             }
         }
-        let Some((line, arrival)) = self.enter(policy, &charges, wait, settles) else {
+        let entered = self.enter(policy, &charges, wait, settles);
+        let request = request(charges);
+        let Some((line, arrival)) = entered else {
             return self.backend.execute(policy, request).await;
         };
         let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);

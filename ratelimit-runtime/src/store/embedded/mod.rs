@@ -237,9 +237,9 @@ impl Store for Embedded {
         &self,
         charges: Vec<SettledCharge>,
     ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
-        let settle = |SettledCharge { charge, settlement, change }: &SettledCharge| {
+        let settle = |SettledCharge { charge, settlement, opening }: &SettledCharge| {
             let outcome = self.settle_one((&**charge).into(), *settlement);
-            self.change_opening(&charge.terms, charge.key_id, *change);
+            self.change_opening(&charge.terms, charge.key_id, *opening);
             Ok(outcome)
         };
         ready(charges.iter().map(settle).collect())

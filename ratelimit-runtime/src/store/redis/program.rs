@@ -248,10 +248,11 @@ fn over_several(main: &str) -> String {
     let names = Form::EACH.map(|form| form.function().0).join(", ");
     let layouts = Form::EACH.map(|form| format!("'>{}'", form.layout())).join(", ");
     let still = Form::EACH.iter().filter(|form| form.stands_still());
-    let still: String = still.map(|form| format!("[{}] = true, ", form.function().0)).collect();
+    let still: Vec<_> = still.map(|form| format!("[{}] = true", form.function().0)).collect();
+    let still = still.join(", ");
     let lists = format!(
         "\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n\
-         local stand_still = {{ {still}}}\n"
+         local stand_still = {{ {still} }}\n"
     );
     [PRELUDE, &answer(), &files.concat(), CLOSING, &lists, SEVERAL, main].concat()
 }

@@ -203,7 +203,7 @@ pub(super) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
 const OPEN: u64 = (1 << 53) - 1;
 
 /// Appends an entry of `lua/settle.lua` after its limit.
-pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, change: OpeningChange) {
+pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, opening: OpeningChange) {
     let Receipt { birth, place } = settlement.receipt;
     put_7(out, birth);
     put_7(out, place);
@@ -211,7 +211,7 @@ pub(super) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, change: 
     out.extend(settlement.more().to_be_bytes());
     put_7(
         out,
-        match change {
+        match opening {
             OpeningChange::None => 0,
             OpeningChange::CloseFor(time) => time,
             OpeningChange::Open => OPEN,

@@ -60,7 +60,7 @@ impl Servers {
     async fn settle_group(&self, group: &[SettledCharge]) -> SettleResults {
         let arguments = script::arguments_of_each(
             group.iter().map(|settled| (&settled.charge.terms, settled)),
-            |out, settled| script::put_settlement(out, settled.settlement, settled.change),
+            |out, settled| script::put_settlement(out, settled.settlement, settled.opening),
             self.clock.sent(),
         );
         let call = ScriptCall {

@@ -67,8 +67,8 @@ pub(super) struct Line {
     returning: usize,
     /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
-    /// Whether the last call was rejected because its key is closed.
-    is_closed: bool,
+    /// Whether the last reply has rejected a call because a key of the line is closed.
+    key_is_closed: bool,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
@@ -142,7 +142,7 @@ impl Line {
             is_asking: false,
             returning: 0,
             has_changed: false,
-            is_closed: false,
+            key_is_closed: false,
             wakers: Vec::new(),
             long: LONG_LINE,
         }

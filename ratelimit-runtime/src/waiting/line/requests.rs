@@ -61,6 +61,8 @@ impl Line {
             outcomes = rest;
             if !cancellation.is_allowed() {
                 // Another process has reserved a later moment: the reservations stay.
+                self.key_is_closed = false;
+                self.pause_if(true);
                 return self.restore(cancelled);
             }
         }
@@ -86,7 +88,7 @@ impl Line {
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());
         self.estimate = None;
         let is_closed = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Closed { .. });
-        self.is_closed = rejected.is_some_and(|(_, outcomes)| outcomes.iter().any(is_closed));
+        self.key_is_closed = rejected.is_some_and(|(_, outcomes)| outcomes.iter().any(is_closed));
         if let Some((arrival, outcomes)) = rejected {
             let at = self.moment_of(outcomes, now);
             // Its run had a shorter wait than the call. If that was why it was rejected, the line asks again at once.
@@ -166,7 +168,7 @@ impl Line {
     /// given units back.
     pub(super) fn rebooks(&self, now: Now) -> bool {
         let is_due = self.has_changed
-            || self.is_closed
+            || self.key_is_closed
             || self.looks_again().is_some_and(|at| now.local >= at);
         is_due
             && self.bucket.is_some()
@@ -230,7 +232,7 @@ impl Line {
         let is_cancelled = |(_, grant): &(_, Grant)| grant.source != Source::Fallback;
         let (mut reserved, by_fallback): (Vec<_>, Vec<_>) =
             reserved.into_iter().partition(is_cancelled);
-        if self.is_closed {
+        if self.key_is_closed {
             for (arrival, grant) in by_fallback {
                 if let Some(arrival) = arrival {
                     self.granted.remove(&(grant.at, arrival));
@@ -240,7 +242,8 @@ impl Line {
         }
         reserved.sort_by_key(|(_, grant)| grant.end);
         let pairs = reserved.windows(2).rev();
-        let is_next = |pair: &&[(_, Grant)]| self.is_closed || pair[1].1.follows(&pair[0].1, rate);
+        let is_next =
+            |pair: &&[(_, Grant)]| self.key_is_closed || pair[1].1.follows(&pair[0].1, rate);
         let together = pairs.take_while(is_next).count() + 1;
         let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
 

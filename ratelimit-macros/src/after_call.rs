@@ -14,7 +14,7 @@ use crate::values::{as_literal, as_path, unwrap_parens};
 
 /// What happens once the call has ended.
 #[derive(Clone)]
-pub(crate) struct Ending {
+pub(crate) struct AfterCall {
     /// How the charge is corrected.
     pub(crate) correction: Option<Correction>,
     /// A function of the return value that returns for how long the key is closed, if it is.
@@ -35,7 +35,7 @@ pub(crate) enum Correction {
 const CORRECTIONS: [ArgumentName; 3] =
     [ArgumentName::Settle, ArgumentName::CountIf, ArgumentName::Permit];
 
-impl Ending {
+impl AfterCall {
     pub(crate) fn validate(
         args: &Args<'_>,
         function: Option<&Function>,
@@ -49,7 +49,13 @@ impl Ending {
             );
             args.reject(second, &message);
         }
-        for name in given.into_iter().chain([ArgumentName::Close].into_iter().filter(is_given)) {
+        if is_given(&ArgumentName::Close) {
+            let message = "`close` cannot be combined with `lease`: a call that spends leased units has no \
+                           permit that could close the key. Remove one of the two, or close the key in \
+                           the body, with `RateLimiter::close`";
+            args.reject(ArgumentName::Lease, message);
+        }
+        for name in given {
             let message = format!(
                 "`{name}` cannot be combined with `lease`: units that are leased in advance belong to no \
                  call. Remove one of the two"
@@ -72,7 +78,7 @@ impl Ending {
         Ok(Self { correction: correction?, close: close? })
     }
 
-    /// Returns this ending, with what it does not have from `shared`.
+    /// Returns this, with what it does not have from `shared`.
     pub(crate) fn or(&self, shared: &Self) -> Self {
         let correction = self.correction.as_ref().or(shared.correction.as_ref());
         let close = self.close.as_ref().or(shared.close.as_ref());
@@ -84,7 +90,7 @@ impl Ending {
         self.correction.is_none() && self.close.is_none()
     }
 
-    /// Whether the ending looks at the return value.
+    /// Whether a function looks at the return value.
     pub(crate) fn sees_result(&self) -> bool {
         let corrects = match self.correction {
             Some(Correction::Settle(_) | Correction::CountIf(_)) => true,
