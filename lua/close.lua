@@ -18,22 +18,21 @@ local function close(stands_still, key, time)
   if not opening or opening <= clock then
     opening, moved, cancelled, state = clock, 0, 0, state or value
   end
-  local by, ttl = clock + time - opening, math.max(call('PTTL', key), 0)
+  -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
+  local by, ttl = clock + time - opening, math.max(call('PTTL', key), given and 60000 or 0)
   if by <= 0 then return end
   if stands_still and state ~= '' then state = move(state, by) end
-  -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
-  if ttl == 0 and given then ttl = 60000 end
   value = wrap(opening + by, moved + by, cancelled, state)
   call('SET', key, value, 'PX', ttl + math.ceil(by / 1000) + 1)
 end
 
 -- Opens a key, if it is closed. `peek` returns the reply to a peek at the key.
 local function open(stands_still, key, peek)
-  local opening, _, _, state = unwrap(call('GET', key))
+  local opening, moved, _, state = unwrap(call('GET', key))
   if not opening or opening <= clock then return end
   if state == '' then return call('DEL', key) end
   local by = opening - clock
-  if stands_still then state = move(state, -by) end
+  if stands_still then state = move(state, -math.min(by, moved)) end
   -- The end of the TTL in the state is not that of the key. With 0, the next change sets both.
   state = string.sub(state, 1, 1) .. string.rep('\0', 6) .. string.sub(state, 8)
   call('SET', key, state, 'KEEPTTL')

@@ -61,12 +61,15 @@ local function ask_closed(apply, stands_still, key, op, cost, moment)
   -- The operation changes the state of the open key, which is then wrapped again.
   local at, ttl = stands_still and opening or clock, math.max(call('PTTL', key), math.ceil(ahead / 1000))
   if state == '' then call('DEL', key) else call('SET', key, state, 'PX', ttl) end
-  local reply = apply(call, at, op, cost, moment)
+  -- A charge that is returned was made before the closing.
+  if stands_still and op == 'return' then moment = moment + moved end
+  local done, reply = pcall(apply, call, at, op, cost, moment)
   local reset, slack = 0, 0
-  if type(reply) == 'string' then reset, slack = unpack('>I7I4', reply, 20) end
+  if type(reply) == 'string' and #reply >= 30 then reset, slack = unpack('>I7I4', reply, 20) end
   if full then cancelled = cancelled + math.max(full - math.max(at + reset, opening), 0) end
   ttl = math.max(ttl, call('PTTL', key) + math.ceil((at - clock) / 1000))
   call('SET', key, wrap(opening, moved, cancelled, call('GET', key) or ''), 'PX', ttl)
+  if not done then error(reply) end
   if type(reply) == 'table' then return reply end
   reset = math.max(at + reset, opening) - clock
   return pack('>I7I1I4I7I7I4', clock, 1, 0, 0, reset, slack) .. string.sub(reply, 31)

@@ -4,6 +4,7 @@
 
 mod batches;
 mod by_hand;
+mod closed_counts;
 mod closed_keys;
 mod connections;
 mod embedded;

@@ -63,7 +63,7 @@ impl<S: State> ClosedCount<S> {
     /// Opens the key at `clock`, at its opening or before. Returns the state of the open key.
     pub(crate) fn open(mut self, clock: u64) -> S {
         if self.state.expires() > 0 {
-            self.state.shift_earlier(self.opening.saturating_sub(clock));
+            self.state.shift_earlier(self.opening.saturating_sub(clock).min(self.moved));
         }
         self.state
     }
@@ -74,12 +74,14 @@ impl<S: State> ClosedCount<S> {
 
     /// Applies an operation.
     pub(crate) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        match op {
-            Op::Decide | Op::Peek => self.reject(terms, clock, cost),
-            Op::Refund | Op::Return { .. } => {
-                self.correct(clock, |state, at| state.apply(op, terms, at, cost))
-            }
-        }
+        let op = match op {
+            Op::Decide | Op::Peek => return self.reject(terms, clock, cost),
+            Op::Refund => Op::Refund,
+            // The charge was made before the closing.
+            Op::Return { at } if S::STANDS_STILL => Op::Return { at: at + self.moved },
+            Op::Return { at } => Op::Return { at },
+        };
+        self.correct(clock, |state, at| state.apply(op, terms, at, cost))
     }
 
     /// Rejects a call until the later of the opening and the time at which the limit then admits it.

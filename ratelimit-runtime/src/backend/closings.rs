@@ -15,33 +15,31 @@ use crate::reply::StoreError;
 
 #[derive(Default)]
 pub(super) struct PendingClosings {
-    keys: Mutex<HashMap<KeyId, ClosingKey>>,
+    keys: Mutex<HashMap<KeyId, Vec<ClosingSender>>>,
     /// The number of these keys. Saves the lock for nearly all calls.
     count: AtomicUsize,
 }
 
-struct ClosingKey {
-    closings: usize,
-    /// Dropped once no closing of the key is pending.
-    done: watch::Sender<()>,
-}
+/// Dropped once a closing is not pending any more.
+type ClosingSender = Arc<watch::Sender<()>>;
 
 /// A closing that is pending until this is dropped.
 pub(crate) struct PendingClosing {
     pending: Arc<PendingClosings>,
     key_id: KeyId,
+    sender: ClosingSender,
 }
 
 impl PendingClosings {
     pub(super) fn add(self: &Arc<Self>, key_id: KeyId) -> PendingClosing {
+        let sender = Arc::new(watch::Sender::new(()));
         let mut keys = self.lock();
-        let new = || ClosingKey { closings: 0, done: watch::Sender::new(()) };
-        keys.entry(key_id).or_insert_with(new).closings += 1;
+        keys.entry(key_id).or_default().push(Arc::clone(&sender));
         self.count.store(keys.len(), Ordering::SeqCst);
-        PendingClosing { pending: Arc::clone(self), key_id }
+        PendingClosing { pending: Arc::clone(self), key_id, sender }
     }
 
-    /// Waits until no closing of these keys is pending. Fails after `deadline`.
+    /// Waits until the closings of these keys that are pending now are made. Fails after `deadline`.
     pub(super) async fn wait_until_closed(
         &self,
         key_ids: impl Iterator<Item = KeyId>,
@@ -52,17 +50,18 @@ impl PendingClosings {
         }
         let pending: Vec<_> = {
             let keys = self.lock();
-            key_ids.filter_map(|key_id| Some(keys.get(&key_id)?.done.subscribe())).collect()
+            let of_keys = key_ids.filter_map(|key_id| keys.get(&key_id)).flatten();
+            of_keys.map(|sender| sender.subscribe()).collect()
         };
         let all = async {
-            for mut done in pending {
-                while done.changed().await.is_ok() {}
+            for mut closing in pending {
+                while closing.changed().await.is_ok() {}
             }
         };
         timeout(deadline, all).await.map_err(|_| StoreError::Timeout { deadline })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, ClosingKey>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Vec<ClosingSender>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,9 +69,9 @@ impl PendingClosings {
 impl Drop for PendingClosing {
     fn drop(&mut self) {
         let mut keys = self.pending.lock();
-        if let Some(key) = keys.get_mut(&self.key_id) {
-            key.closings -= 1;
-            if key.closings == 0 {
+        if let Some(senders) = keys.get_mut(&self.key_id) {
+            senders.retain(|sender| !Arc::ptr_eq(sender, &self.sender));
+            if senders.is_empty() {
                 keys.remove(&self.key_id);
             }
         }

@@ -269,6 +269,9 @@ impl Backend {
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
+            // What this process has queued comes first. If it takes too long, the request shows why.
+            let key_ids = std::iter::once(charge.key_id);
+            let _ = backend.closings.wait_until_closed(key_ids, backend.deadline() / 2).await;
             let settled = SettledCharge { charge, settlement: Settlement::default(), opening };
             let mut results = backend.settle_shared(vec![settled]).await;
             let before = results.pop().unwrap_or(Err(StoreError::NoRuntime))?;

@@ -253,10 +253,8 @@ impl<S: State> Tables<S> {
     /// Opens a key, if it is closed.
     fn open(&mut self, key_id: KeyId, clock: u64) {
         if let Some(count) = self.closed.remove(key_id) {
-            let state = count.open(clock);
-            if state.expires() > 0 {
-                self.open.insert(key_id, state);
-            }
+            // Also a state that equals that of an unused key, so that the number of counts does not change.
+            self.open.insert(key_id, count.open(clock));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Outcome;
+use crate::algorithm::{Outcome, Verdict};
 use crate::limit::{Algorithm, Terms};
 use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply};
@@ -31,8 +31,11 @@ impl Estimate {
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
     /// costs of all of them, the first included.
     pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u64]) -> u64 {
+        // The opening of a key says nothing about what its limit has left then.
+        let opens = |outcome: &Outcome| outcome.verdict == Verdict::Closed { also_limited: false };
+        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(opens);
         let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u32)| {
-            least_time(&charge.terms, u64::from(*first), *units, counts.len() > 1)
+            least_time(&charge.terms, u64::from(*first), *units, is_exact)
         };
         let counts = counts.iter().zip(units).zip(&*self.costs);
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
@@ -62,8 +65,8 @@ impl Estimate {
 }
 
 /// Returns the shortest time between the first and the last admission of calls that take `units` units in total, of
-/// which the first takes `first`.
-fn least_time(terms: &Terms, first: u64, units: u64, is_one_of_several: bool) -> u64 {
+/// which the first takes `first`. `is_exact` says whether the first call is admitted as soon as this limit admits it.
+fn least_time(terms: &Terms, first: u64, units: u64, is_exact: bool) -> u64 {
     // When the first call is admitted, it takes the last free unit: otherwise it would not have waited.
     let windows = |whole: u64| {
         let threshold = u64::from(terms.threshold());
@@ -71,16 +74,16 @@ fn least_time(terms: &Terms, first: u64, units: u64, is_one_of_several: bool) ->
     };
     match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            // With several limits, the first call may wait for another limit while the bucket refills.
-            let free = if is_one_of_several { u64::from(terms.capacity()) } else { first };
+            // Otherwise, the bucket may refill while the first call waits for something else.
+            let free = if is_exact { first } else { u64::from(terms.capacity()) };
             let missing = u128::from(units.saturating_sub(free));
             let rate = terms.rate();
             let refill = (missing * u128::from(rate.token)).div_ceil(u128::from(rate.drain));
             u64::try_from(refill).unwrap_or(u64::MAX)
         }
         Algorithm::Sliding => windows(1),
-        // The first call opens a window. With several limits, it may wait for another limit, late in a window.
-        Algorithm::Fixed if !is_one_of_several => windows(1),
+        // The first call opens a window. If it waits for something else, it may be late in a window.
+        Algorithm::Fixed if is_exact => windows(1),
         Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
     }
 }

@@ -1,0 +1,198 @@
+//! The count of a closed key: nothing of it is lost, and nothing of another is given away.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use ratelimit_runtime::{
+    Algorithm, Clock, Limit, RateLimiter, Rejection, VirtualClock, rate_limit,
+};
+use support::ALGORITHMS;
+use support::proxy::Proxy;
+use support::server::Server;
+
+use crate::leases::wait_until;
+use crate::{on_both_stores, settle_lines};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A limit of each algorithm: 10 in a period.
+fn limits(period: Duration) -> impl Iterator<Item = Limit> {
+    ALGORITHMS.into_iter().map(move |algorithm| {
+        let limit = Limit::new("count", algorithm, 10, period).expect("valid");
+        if limit.algorithm() == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
+    })
+}
+
+on_both_stores! {
+    /// New keys make the embedded store reclaim what has expired.
+    async fn a_count_outlives_its_closing(test: TestLimiter) {
+        for limit in limits(HOUR) {
+            test.limiter.check(&limit, "key", 10).await.expect("a new key");
+            test.limiter.close(&limit, "key", SECOND).await.expect("closed");
+            test.clock.advance(2 * SECOND);
+            for other in 0..2_000 {
+                test.limiter.check(&limit, other, 1).await.expect("a new key");
+            }
+            test.limiter.check(&limit, "key", 10).await.expect_err("used up");
+        }
+    }
+
+    /// All of them fit into the bucket at the opening.
+    async fn calls_that_wait_for_an_opening_are_admitted(test: TestLimiter) {
+        for limit in limits(HOUR) {
+            test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
+            let waiting = limit.clone().wait(2 * MINUTE + SECOND);
+            let calls: Vec<_> =
+                (0..10).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
+            settle_lines(&test.limiter).await;
+            test.clock.advance(2 * MINUTE);
+            settle_lines(&test.limiter).await;
+            for call in calls {
+                call.await.expect("no panic").expect("admitted");
+            }
+        }
+    }
+
+    async fn a_clock_that_steps_back_does_not_move_a_bucket_too_far(test: TestLimiter) {
+        let limit = Limit::token_bucket("steps back", 1, SECOND).burst(10);
+        test.clock.set(Duration::ZERO);
+        test.limiter.check(&limit, "key", 10).await.expect("a new key");
+        test.clock.set(5 * SECOND);
+        test.limiter.close(&limit, "key", 10 * SECOND).await.expect("closed");
+        test.clock.set(2 * SECOND);
+        test.limiter.open(&limit, "key").await.expect("opened");
+        let peek = test.limiter.peek(&limit, "key", 10).await.expect("a decision");
+        assert!(peek.retry_after <= 10 * SECOND, "{peek:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_store_keeps_the_count_of_a_key_that_is_closed() {
+    let clock = VirtualClock::new();
+    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone())).max_keys(64);
+    let limiter = builder.build().expect("valid settings");
+    let limit = Limit::sliding("full", 10, HOUR);
+    limiter.check(&limit, "key", 10).await.expect("a new key");
+    limiter.close(&limit, "key", SECOND).await.expect("closed");
+    clock.advance(SECOND);
+    limiter.check(&limit, "key", 10).await.expect_err("used up");
+}
+
+/// A state may not expire before it equals that of an unused key. By the clock of the server: the TTL is in the state.
+#[tokio::test]
+async fn an_early_opening_leaves_a_ttl_that_suffices() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid settings");
+    for limit in limits(10 * SECOND) {
+        for used in [1, 30] {
+            let permit = limiter.acquire(&limit, "key", 2).await.expect("a new key");
+            if used > 1 {
+                limiter.reset(&limit, "key").await.expect("reset");
+            }
+            limiter.close(&limit, "key", HOUR).await.expect("closed");
+            permit.settle(used);
+            limiter.flush().await.expect("settled");
+            limiter.open(&limit, "key").await.expect("opened");
+            for cost in [0, 8] {
+                let _ = limiter.check(&limit, "key", cost).await;
+                let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+                let peek = limiter.peek(&limit, "key", 1).await.expect("a decision");
+                assert!(ttl >= peek.reset_after, "{limit:?}: {ttl:?}, {peek:?}");
+                assert!(ttl < MINUTE, "{limit:?}: {ttl:?}");
+            }
+            limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_correction_leaves_a_key_closed() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.build().expect("valid settings");
+    let limit = Limit::sliding("failed", 20_000, HOUR);
+    for _ in 0..10_000 {
+        limiter.check(&limit, "key", 1).await.expect("admitted");
+        clock.advance(Duration::from_micros(1));
+    }
+    limiter.close(&limit, "key", HOUR).await.expect("closed");
+    let mut connection = server.connection();
+    for (key, _) in server.ttls() {
+        if !key.ends_with('}') {
+            redis::cmd("DEL").arg(&key).exec(&mut connection).expect("DEL");
+            redis::cmd("RPUSH").arg(&key).arg("foreign").exec(&mut connection).expect("RPUSH");
+            redis::cmd("PEXPIRE").arg(&key).arg(1_000_000).exec(&mut connection).expect("PEXPIRE");
+        }
+    }
+    limiter.refund(&limit, "key", 9_000).await.expect_err("a segment of another type");
+    server.assert_all_keys_expire();
+    let rejection = limiter.check(&limit, "key", 1).await.expect_err("still closed");
+    assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+}
+
+/// Units that were leased before the closing go back to their charge.
+#[tokio::test]
+async fn leased_units_go_back_to_a_closed_bucket() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = || {
+        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+        builder.build().expect("valid settings")
+    };
+    let [here, there] = [limiter(), limiter()];
+    let plain = Limit::token_bucket("lease", 10_000, MINUTE).burst(10_000);
+    let leased = plain.clone().lease(500);
+    for _ in 0..600 {
+        there.check(&leased, "key", 1).await.expect("admitted");
+    }
+    here.close(&leased, "key", MINUTE).await.expect("closed");
+    clock.advance(SECOND);
+    // 600 units were spent. The lease keeps back 167, and some of them drain before they go back.
+    wait_until(async || {
+        let peek = here.peek(&plain, "key", 10_000).await.expect("a decision");
+        peek.retry_after < MINUTE + Duration::from_secs(4)
+    })
+    .await;
+}
+
+#[rate_limit(period = 60, threshold = 10, name = "queued", close = |_| Some(MINUTE))]
+async fn closing() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// Redis closes the key only after a while.
+#[tokio::test]
+async fn an_opening_comes_after_the_closings_before_it() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let builder = RateLimiter::builder().redis(url).deadline(10 * SECOND);
+    let limiter = builder.build().expect("valid settings");
+    let limit = Limit::sliding("queued", 10, MINUTE);
+    limiter.scope(closing()).await.expect("admitted");
+    assert!(limiter.open(&limit, ()).await.expect("opened"));
+    limiter.check(&limit, (), 1).await.expect("open");
+}
+
+/// The key opens between the reply that it is closed and the request that cancels the reservation.
+#[tokio::test]
+async fn a_line_does_not_ask_without_a_pause() {
+    let server = Server::start();
+    let limiter = || server.builder().build().expect("valid settings");
+    let [here, there] = [limiter(), limiter()];
+    let limit = Limit::leaky_bucket("pause", 1, MINUTE);
+    let waiting = limit.clone().wait(HOUR);
+    here.check(&limit, "key", 1).await.expect("a new key");
+    let mut first = Box::pin(here.check(&waiting, "key", 1));
+    assert!(first.as_mut().now_or_never().is_none());
+    settle_lines(&here).await;
+    there.close(&limit, "key", Duration::from_millis(5)).await.expect("closed");
+    let mut second = Box::pin(here.check(&waiting, "key", 1));
+    assert!(second.as_mut().now_or_never().is_none());
+    tokio::time::sleep(SECOND / 10).await;
+    let before = server.script_calls();
+    tokio::time::sleep(SECOND / 2).await;
+    let scripts = server.script_calls() - before;
+    assert!(scripts < 30, "{scripts} scripts");
+}
