@@ -7,9 +7,9 @@
 //!
 //! The program starts an API that admits ten calls a second, and sends it twelve calls at once. The fourth call finds
 //! the API unavailable for three seconds, and the calls behind it wait. The program takes about six seconds. If
-//! `RATELIMIT_REDIS_URL` is set, all clients that use that Redis share the limit, and stop together. If `API_URL=http://..`
-//! is set, the program calls that API instead of starting one: to see two processes stop, start the program, and start
-//! it again with the URL that it prints.
+//! `RATELIMIT_REDIS_URL` is set, all clients that use that Redis share the limit, and stop together. If
+//! `API_URL=http://..` is set, the program calls that API instead of starting one: to see two processes stop, start the
+//! program, and start it again with the URL that it prints.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -107,8 +107,8 @@ fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
     let limit = limit(algorithm.as_str(), false);
     let charged = THRESHOLD
         - runtime.block_on(limiter.peek(&limit, "one key", 1)).expect("a reply").remaining;
-    // A call has used one unit. A call that was not settled is charged its estimate. A bucket gets back a little less of
-    // calls that overlap.
+    // A call has used one unit. A call that was not settled is charged its estimate. A bucket gets back a little less
+    // of calls that overlap.
     let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
     let kept = if is_bucket { (ESTIMATE - 1) * settled / 5 } else { 0 };
     let range = settled + killed..=settled + ESTIMATE * killed + kept;

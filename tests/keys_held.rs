@@ -53,6 +53,21 @@ async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
     limiter.reset(&LIMIT, 0).await.expect("a reset");
     assert_eq!(gauge(&metrics), Some(101.0));
 
+    // A closed key is a key, also without a count. Its opening changes nothing.
+    for key in [1, 2_000] {
+        limiter.close(&LIMIT, key, HOUR).await.expect("closed");
+    }
+    assert_eq!(gauge(&metrics), Some(102.0));
+    limiter.refund(&LIMIT, 1, 1).await.expect("refunded");
+    for key in [1, 2_000] {
+        limiter.open(&LIMIT, key).await.expect("opened");
+    }
+    // Not set since the last snapshot.
+    assert_eq!(gauge(&metrics), Some(0.0));
+    limiter.reset(&LIMIT, 2_000).await.expect("a reset");
+    limiter.check(&LIMIT, 1, 1).await.expect("refunded");
+    assert_eq!(gauge(&metrics), Some(101.0));
+
     // The gauge is the sum of all limiters. A full store evicts a key for each new one.
     let full = builder.max_keys(64).build().expect("valid");
     take(&full, 0..10_000).await;

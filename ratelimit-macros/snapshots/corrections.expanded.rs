@@ -325,7 +325,7 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
             }
         }
     };
-    let (tokens, permit_0) = ::ratelimit_runtime::__private::shared(permit_0);
+    let (tokens, permit_0) = ::ratelimit_runtime::__private::split_for_close(permit_0);
     let output = async move {
         #[allow(unreachable_code, clippy::all, clippy::pedantic)]
         if false {

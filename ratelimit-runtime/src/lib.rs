@@ -80,9 +80,9 @@
 //!
 //! - `limit` is the name of the limit. If several limits are decided together, it is the name of the limit that
 //!   made the decision: see [`RateLimiter::check_all`].
-//! - `outcome` is `allowed`, `limited`, `closed`, `cost_exceeds_capacity`, `unavailable`, or `rejected_by_another` for a limit
-//!   that would have admitted a call that another limit of the same decision rejected; for a shadow `shadow_allowed`,
-//!   `shadow_limited` (also for a cost above the capacity) or `unavailable`.
+//! - `outcome` is `allowed`, `limited`, `closed`, `cost_exceeds_capacity`, `unavailable`, or `rejected_by_another` for
+//!   a limit that would have admitted a call that another limit of the same decision rejected; for a shadow
+//!   `shadow_allowed`, `shadow_limited` (also for a closed key, and for a cost above the capacity) or `unavailable`.
 //! - `source` is where the decision was made: `embedded`, `redis`, `cache` (a cached rejection by Redis),
 //!   `lease` (leased units), `fallback` ([`OnError`]), or `none` (no decision, or a cost above the capacity).
 

@@ -16,6 +16,7 @@ use crate::{on_both_stores, settle_lines};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A limit of each algorithm: 10 a minute.
 fn limits() -> impl Iterator<Item = Limit> {
@@ -68,17 +69,19 @@ on_both_stores! {
             let Err(Rejection::Limited { decision, .. }) = check(10).await else { panic!() };
             let own = decision.retry_after;
             test.limiter.close(&limit, "key", SECOND).await.expect("closed");
-            let is_bucket = matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
             // A bucket stands still for a second.
-            let expected = if is_bucket { own + SECOND } else { own };
+            let still = if is_bucket(&limit) { own } else { Duration::ZERO };
+            let expected = if is_bucket(&limit) { own + SECOND } else { own };
             assert_eq!(closed(check(10).await), expected, "{limit:?}");
             test.advance(1_000_000);
             let Err(Rejection::Limited { decision, .. }) = check(10).await else { panic!() };
             assert_eq!(decision.retry_after, expected - SECOND);
             test.limiter.close(&limit, "key", 10 * MINUTE).await.expect("closed");
             let wait = closed(check(10).await);
-            assert!(wait >= 10 * MINUTE && is_bucket == (wait > 10 * MINUTE), "{limit:?}: {wait:?}");
-            test.clock.advance(wait);
+            assert_eq!(wait, 10 * MINUTE + still, "{limit:?}");
+            test.clock.advance(wait - Duration::from_micros(1));
+            check(10).await.expect_err("a microsecond early");
+            test.clock.advance(Duration::from_micros(1));
             check(10).await.expect("open");
         }
     }
@@ -117,8 +120,8 @@ on_both_stores! {
                 panic!("the key is closed");
             };
             assert_eq!(name.as_str(), "closed");
-            let waiting = test.limiter.acquire_all(&parts).await;
-            assert!(matches!(waiting, Err(Rejection::Closed { .. })));
+            let acquired = test.limiter.acquire_all(&parts).await;
+            assert!(matches!(acquired, Err(Rejection::Closed { .. })));
             assert_eq!(test.limiter.peek(&wide, "key", 1).await.expect("open").remaining, 99);
             test.advance(1_000_000);
             test.limiter.check_all(&parts).await.expect("open");
@@ -333,10 +336,14 @@ async fn other_processes_obey_with_their_next_request() {
         here.check(&limit, "key", 1).await.expect("open");
         clock.advance(SECOND);
         there.check(&limit, "key", 1).await.expect("open");
-        // The cached rejection of a limit does not hide that the key is closed.
-        there.check(&limit, "key", 10).await.expect_err("limited");
-        here.close(&limit, "key", 10 * SECOND).await.expect("closed");
-        closed(there.check(&limit, "key", 10).await);
+        // A cached rejection of the limit hides the closing for a second at most.
+        while there.check(&limit, "key", 1).await.is_ok() {}
+        here.close(&limit, "key", HOUR).await.expect("closed");
+        let cached = there.check(&limit, "key", 1).await.expect_err("limited");
+        let Rejection::Limited { decision, .. } = cached else { panic!("{cached:?}") };
+        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        clock.advance(SECOND);
+        closed(there.check(&limit, "key", 1).await);
     }
 }
 
@@ -438,18 +445,29 @@ async fn a_process_obeys_its_own_closing_at_once() {
     assert!(matches!(rejection, UpstreamError::Limited(Rejection::Closed { .. })), "{rejection:?}");
 }
 
-/// What cannot be sent to Redis does not hold up calls: the fallback of the process is closed.
+/// The server is gone when the call ends.
+#[rate_limit(period = 60, threshold = 10, name = "upstream", close = |result| match result {
+    Err(UpstreamError::TryAgain) => Some(MINUTE),
+    _ => None,
+})]
+async fn call_and_stop(server: Server) -> Result<(), UpstreamError> {
+    drop(server);
+    Err(UpstreamError::TryAgain)
+}
+
+/// Redis has charged the call, and cannot close its key. The process closes it for the calls that it decides alone.
 #[tokio::test]
 async fn a_closing_that_is_lost_holds_in_its_process() {
     let server = Server::start();
     let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
     let limiter = builder.build().expect("valid settings");
-    limiter.check(&Limit::sliding("upstream", 10, MINUTE), "connect", 1).await.expect("admitted");
-    drop(server);
     let run = async {
-        call_upstream().await.expect_err("never succeeds");
+        call_and_stop(server).await.expect_err("never succeeds");
         let rejection = call_upstream().await.expect_err("closed");
-        assert!(matches!(rejection, UpstreamError::Limited(Rejection::Closed { .. })));
+        let UpstreamError::Limited(Rejection::Closed { decision, .. }) = rejection else {
+            panic!("{rejection:?}");
+        };
+        assert_eq!(decision.source, Source::Fallback);
     };
     limiter.scope(run).await;
 }

@@ -155,7 +155,7 @@ async fn charges_of_several_hash_slots_are_settled() {
     }
 }
 
-/// Keys of several hash slots are closed together, and every process obeys.
+/// Closes keys in different hash slots. The other process obeys, and a decision of several slots is rolled back.
 #[tokio::test]
 async fn closed_keys_are_closed_for_all_processes() {
     let cluster = Cluster::start(0);

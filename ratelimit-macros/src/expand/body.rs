@@ -93,8 +93,8 @@ impl Expansion<'_> {
         owning
     }
 
-    /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays a
-    /// block.
+    /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays
+    /// a block.
     pub(super) fn ended(
         &self,
         after_calls: &[AfterCall],

@@ -124,8 +124,9 @@ impl ClosedCount<Bucket> {
             BucketOp::Reserve { .. } => return self.reject(terms, clock, cost),
             BucketOp::Cancel { end } => end + self.moved,
         };
-        // All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after the
-        // reservations, the count was reset or refunded: then no unit is known to be of them. The times are rounded.
+        // All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after
+        // the reservations, the count was reset or refunded: then no unit is known to be of them. The times are
+        // rounded.
         let full = |state: &mut Bucket| {
             self.opening + state.apply(Op::Peek, terms, self.opening, 0).reset_us
         };

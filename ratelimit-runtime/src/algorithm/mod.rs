@@ -80,7 +80,8 @@ pub(crate) struct Outcome {
 pub(crate) enum Verdict {
     Rejected,
     Admitted,
-    /// Rejected because the key is closed. `also_limited` says whether the limit also rejects the call once the key opens.
+    /// Rejected because the key is closed. `also_limited` says whether the limit also rejects the call once the key
+    /// opens.
     Closed {
         also_limited: bool,
     },

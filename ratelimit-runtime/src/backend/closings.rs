@@ -1,5 +1,5 @@
-//! Closings that wait to be sent to Redis. Calls of such a key wait for them, so that the process that closes a key obeys
-//! at once.
+//! Closings that wait to be sent to Redis. Calls of such a key wait for them, so that the process that closes a key
+//! obeys at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -102,8 +102,8 @@ impl Check {
         Self(CheckStage::Decided(call))
     }
 
-    /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not pay
-    /// for it (`benches/all -- instructions`).
+    /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not
+    /// pay for it (`benches/all -- instructions`).
     #[cold]
     fn closed(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let decision = Decision::new(label.capacity, outcome, source);

@@ -92,7 +92,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`Rejection::Limited`] when the limit is reached, [`Rejection::CostExceedsCapacity`] when `cost` is
+    /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Closed`] while the key is
+    /// [closed](Self::close), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
     /// and [`OnError`] is `Deny`.
     #[inline]
@@ -278,7 +279,8 @@ impl RateLimiter {
         self.checker.give_back(Op::Refund, limit, &key, cost)
     }
 
-    /// Removes the count of `key`: the next call is decided as if the key had never been used. Returns whether the
+    /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the
+    /// key had never been used. Returns whether the
     /// store had a count of the key. `false` means that the key was not used for a while, or that calls use another
     /// limit or another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
     ///
@@ -305,15 +307,17 @@ impl RateLimiter {
         self.checker.reset(limit, &key)
     }
 
-    /// Closes `key` for `duration`: the limit admits no call of it, also none of cost 0. Use it when the other side
-    /// says so: a service that you call replies with `Retry-After`, or an operator stops a client. A call is rejected
-    /// with [`Rejection::Closed`](crate::Rejection::Closed). Calls that [wait](Limit::wait) are admitted once the key
-    /// opens, in their order.
+    /// Closes `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
+    /// call of the key, also calls of cost 0, with [`Rejection::Closed`](crate::Rejection::Closed). Calls that
+    /// [wait](Limit::wait) are admitted after the opening, first come, first served. Use it to obey a `Retry-After`, or
+    /// to stop a client.
     ///
-    /// With Redis, the key is closed for all processes. Each obeys with its next request, and with reservations and
-    /// leases within a second. A key that is closed opens at the later of the two times. Meanwhile, a window ages as
-    /// before, and a bucket stands still: it refills from the opening on. [`open`](Self::open) and
-    /// [`reset`](Self::reset) open the key earlier. A key is closed for at most 100 years.
+    /// If the key is closed, the later opening holds; a `duration` of zero changes nothing. While a key is closed, its
+    /// window ages as before, and its bucket stands still: it refills from the opening on.
+    ///
+    /// With Redis, the key is closed in all processes. Another process obeys with its next request; a rejection in its
+    /// cache, leased units and reservations can delay that by a second. While Redis is down, only the process that
+    /// closed the key rejects its calls. [`open`](Self::open) and [`reset`](Self::reset) open the key before its time.
     ///
     /// The attribute closes a key by the result of a call: see `close` of
     /// [`rate_limit`](macro@crate::rate_limit).
@@ -341,13 +345,17 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been closed. This process then
-    /// closes it for the calls that it decides without Redis.
+    /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key closed.
+    /// This process then rejects the calls that it decides without Redis.
     pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
         self.checker.close(limit, &key, OpeningChange::close_for(duration)).map(drop)
     }
 
-    /// Opens a key that is [closed](Self::close). Returns whether it was closed.
+    /// Opens a key that is [closed](Self::close). Returns whether it was closed: `false` can mean another limit or
+    /// another key. Units are not given back.
+    ///
+    /// Calls of this process that wait go on at once, those of other processes within a second. Other processes can
+    /// also reject calls from their caches for a second.
     ///
     /// # Errors
     ///

@@ -23,15 +23,15 @@ pub enum Rejection {
         /// The decision, with the wait in `retry_after`.
         decision: Decision,
     },
-    /// The key is closed: [`RateLimiter::close`](crate::RateLimiter::close) or the `close` of the attribute has closed
-    /// it. The limit may be reached as well.
+    /// The key is closed, by [`RateLimiter::close`](crate::RateLimiter::close) or by `close` in the attribute. On the
+    /// web, the status is 429.
     #[non_exhaustive]
     Closed {
         /// The name of the limit.
         name: Name,
         /// The threshold and the period of the limit.
         quota: Quota,
-        /// The decision. Its `retry_after` is the wait until the key opens, or until the limit then admits the call.
+        /// The decision. Its `retry_after` is the later of the opening and the time at which the limit admits the call.
         decision: Decision,
     },
     /// The call costs more than the limit can ever admit at once. Waiting does not help.
@@ -73,7 +73,7 @@ impl Rejection {
         Self::Limited { name, quota, decision: Self::decision(limit, retry_after) }
     }
 
-    /// Creates the rejection of a call whose key `limit` closes for `retry_after`, for tests.
+    /// Creates the rejection of a call whose key is closed for `retry_after`, for tests of the code that handles it.
     #[must_use]
     pub fn closed(limit: &Limit, retry_after: Duration) -> Self {
         let LimitLabel { name, quota, .. } = limit.label();
