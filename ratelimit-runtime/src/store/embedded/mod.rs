@@ -16,8 +16,8 @@ mod several;
 mod shard;
 mod table;
 
-use std::array;
 use std::future::ready;
+use std::iter;
 use std::sync::PoisonError;
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
@@ -52,8 +52,12 @@ impl Embedded {
     /// Creates a store of at most `max_keys` counts, rounded up to a multiple of the number of shards.
     pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
         let secret = Secret::random();
+        let shard = || Mutex::new(Shard::new(max_keys.div_ceil(SHARDS)));
+        // In a vector first, because all shards together do not fit on a small stack.
+        let shards: Vec<_> = iter::repeat_with(shard).take(SHARDS).collect();
+        let shards = shards.into_boxed_slice().try_into();
         Self {
-            shards: Box::new(array::from_fn(|_| Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))))),
+            shards: shards.unwrap_or_else(|_| unreachable!("as many as the array has")),
             no_key: KeyWriter::fingerprint(&secret, &()),
             secret,
             clock,
