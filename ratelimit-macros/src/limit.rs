@@ -10,7 +10,7 @@ use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::duration::{DAY_US, LONGEST_US};
 use crate::offset::Offset;
-use crate::values::{self, Constant};
+use crate::values::{self, Amount, Constant};
 use crate::words::{self, Word, word_enum};
 
 /// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
@@ -21,9 +21,9 @@ pub(crate) struct Limit {
     /// `None`: the path of the function.
     pub(crate) name: Option<LitStr>,
     pub(crate) algorithm: Algorithm,
-    pub(crate) threshold: Constant<u32>,
+    pub(crate) threshold: Amount,
     pub(crate) period: Constant<u64>,
-    pub(crate) burst: Option<Constant<u32>>,
+    pub(crate) burst: Option<Amount>,
     pub(crate) align: Option<Offset>,
     pub(crate) lease: Option<Constant<u32>>,
 }
@@ -44,9 +44,9 @@ struct LimitDraft<'a> {
     args: &'a Args<'a>,
     name: Option<Result<LitStr, ReportedError>>,
     algorithm: Result<Algorithm, ReportedError>,
-    threshold: Result<Constant<u32>, ReportedError>,
+    threshold: Result<Amount, ReportedError>,
     period: Result<Constant<u64>, ReportedError>,
-    burst: Option<Result<Constant<u32>, ReportedError>>,
+    burst: Option<Result<Amount, ReportedError>>,
     align: Option<Result<Offset, ReportedError>>,
     lease: Option<Result<Constant<u32>, ReportedError>>,
 }
@@ -70,13 +70,18 @@ impl Limit {
         })
     }
 
+    /// Whether each call computes the amounts.
+    pub(crate) fn varies(&self) -> bool {
+        self.threshold.is_expression() || self.burst.as_ref().is_some_and(Amount::is_expression)
+    }
+
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
     pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
         let argument =
             if self.algorithm.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold };
-        let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known)?;
+        let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known())?;
         let reserve = match &self.lease {
-            Some(_) => self.algorithm.lease_reserve(self.threshold.known?, self.period.known?),
+            Some(_) => self.algorithm.lease_reserve(self.threshold.known()?, self.period.known?),
             None => 0,
         };
         Some((capacity.saturating_sub(reserve), argument))
@@ -103,9 +108,9 @@ impl Algorithm {
     }
 
     /// The largest cost that can be admitted at once, if it is known.
-    fn capacity(self, burst: Option<&Constant<u32>>, threshold: Option<u32>) -> Option<u32> {
+    fn capacity(self, burst: Option<&Amount>, threshold: Option<u32>) -> Option<u32> {
         if let Some(burst) = burst {
-            return burst.known;
+            return burst.known();
         }
         match self {
             Algorithm::LeakyBucket => Some(1),
@@ -136,11 +141,11 @@ impl<'a> LimitDraft<'a> {
     fn read(args: &'a Args<'a>) -> Self {
         let threshold = |expr: &Expr| {
             let zero = "`threshold = 0` would reject every call: the smallest value is 1";
-            Constant::count(ArgumentName::Threshold, zero, expr)
+            Amount::read(ArgumentName::Threshold, zero, expr)
         };
         let burst = |expr: &Expr| {
             let zero = "`burst = 0` would reject every call: the smallest value is 1";
-            Constant::count(ArgumentName::Burst, zero, expr)
+            Amount::read(ArgumentName::Burst, zero, expr)
         };
         let period = |expr: &Expr| Constant::duration(ArgumentName::Period, expr);
         let no_period = "missing `period`: write the length of a period, such as `period = 30` for \
@@ -180,7 +185,7 @@ impl<'a> LimitDraft<'a> {
         if let (Ok(threshold), Ok(period), Some(Ok(burst))) =
             (&self.threshold, &self.period, &self.burst)
             && let (Some(threshold), Some(period_us), Some(burst)) =
-                (threshold.known, period.known, burst.known)
+                (threshold.known(), period.known, burst.known())
             && u128::from(burst) * u128::from(period_us)
                 > u128::from(threshold) * u128::from(LONGEST_US)
         {
@@ -236,8 +241,7 @@ impl<'a> LimitDraft<'a> {
             Some(Err(_)) => return,
             None => None,
         };
-        let Some(threshold) = self.threshold.as_ref().ok().and_then(|threshold| threshold.known)
-        else {
+        let Some(threshold) = self.threshold.as_ref().ok().and_then(Amount::known) else {
             return;
         };
         let Some(capacity) = algorithm.capacity(burst, Some(threshold)) else { return };

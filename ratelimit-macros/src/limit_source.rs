@@ -7,7 +7,7 @@ use crate::args::Args;
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::ReportedError;
 use crate::limit::Limit;
-use crate::values::{as_literal, as_path};
+use crate::values::{as_literal, as_path, is_constant};
 use crate::words::Word;
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
@@ -81,10 +81,4 @@ fn read_path(expr: &Expr) -> syn::Result<ExprPath> {
     let message =
         format!("`limit` must be the path of a `const` of type `Limit`, such as `{example}`{hint}");
     Err(syn::Error::new_spanned(expr, message))
-}
-
-/// Whether the last segment is written like the name of a constant.
-fn is_constant(path: &ExprPath) -> bool {
-    let last = path.path.segments.last();
-    last.is_some_and(|last| !last.ident.to_string().contains(char::is_lowercase))
 }

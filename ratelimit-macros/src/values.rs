@@ -11,6 +11,55 @@ pub(crate) struct Constant<T> {
     pub(crate) known: Option<T>,
 }
 
+/// A value of `threshold` or `burst`.
+pub(crate) enum Amount {
+    Constant(Constant<u32>),
+    /// An expression of type `u32` or `Option<u32>`, which each call evaluates.
+    Expression(Expr),
+}
+
+impl Amount {
+    /// A literal, the path of a constant, a `const` block, or any other expression; `zero` is the error for 0.
+    pub(crate) fn read(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
+        let known = whole_number(argument, zero, expr)?;
+        let is_constant = match unwrap_parens(expr) {
+            Expr::Path(path) => is_constant(path),
+            Expr::Const(_) => true,
+            _ => known.is_some(),
+        };
+        let expr = expr.clone();
+        Ok(if is_constant {
+            Self::Constant(Constant { expr, known })
+        } else {
+            Self::Expression(expr)
+        })
+    }
+
+    pub(crate) fn known(&self) -> Option<u32> {
+        match self {
+            Self::Constant(constant) => constant.known,
+            Self::Expression(_) => None,
+        }
+    }
+
+    pub(crate) fn expr(&self) -> &Expr {
+        match self {
+            Self::Constant(constant) => &constant.expr,
+            Self::Expression(expr) => expr,
+        }
+    }
+
+    pub(crate) fn is_expression(&self) -> bool {
+        matches!(self, Self::Expression(_))
+    }
+}
+
+/// Whether the last word of a path is that of a constant: `LIMIT`, `Self::MAX`.
+pub(crate) fn is_constant(path: &ExprPath) -> bool {
+    let last = path.path.segments.last();
+    last.is_some_and(|last| !last.ident.to_string().contains(char::is_lowercase))
+}
+
 pub(crate) enum Sign {
     Plus,
     Minus,

@@ -11,6 +11,7 @@
 )]
 
 mod algorithms;
+mod amounts;
 mod async_trait;
 mod constants;
 mod corrections;

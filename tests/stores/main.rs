@@ -2,6 +2,7 @@
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
+mod amounts;
 mod batches;
 mod by_hand;
 mod closed_counts;

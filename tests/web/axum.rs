@@ -25,6 +25,11 @@ async fn hi(Path(id): Path<u64>) -> Result<String, Rejection> {
     Ok(format!("hi {id}"))
 }
 
+#[rate_limit(period = "1m", threshold = size, algo = "fixed", cost = 5, name = "sized")]
+async fn sized(Path(size): Path<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
 #[rate_limit(period = "1h", threshold = 1, key = client, name = "once")]
 async fn once(client: Client) -> Result<String, Rejection> {
     Ok(client.to_string())
@@ -75,6 +80,7 @@ async fn own() -> Result<(), Own> {
 fn router() -> Router {
     Router::new()
         .route("/hi/{id}", route_get(hi))
+        .route("/sized/{size}", route_get(sized))
         .route("/again", route_get(again))
         .route("/tried", route_get(tried))
         .route("/both", route_get(both))
@@ -117,6 +123,25 @@ fn reports_all_limits_on_every_response() {
     clock.advance(Duration::from_millis(1));
     assert_eq!(ask("/plain").status, 200);
     assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
+}
+
+/// The capacity of another call can be larger, so 413 would be wrong. No wait helps.
+#[test]
+fn responds_429_to_amounts_that_are_too_small() {
+    let (limiter, _) = timed();
+    let server = serve(router().layer(RateLimitLayer::new()), &limiter);
+    let ask = |size: u32| get(server.address, &format!("/sized/{size}"), &[]);
+    let exceeding = ask(3);
+    assert_eq!((exceeding.status, exceeding.header("retry-after")), (429, None));
+    assert_eq!(
+        exceeding.body,
+        "this request needs 5 units, and no more than 3 are admitted at once"
+    );
+    let closed = ask(0);
+    assert_eq!((closed.status, closed.header("retry-after")), (429, None));
+    assert_eq!(closed.body, "no requests are admitted");
+    assert_eq!(closed.header("ratelimit"), None);
+    assert_eq!(reported(&ask(5)), (r#""sized";q=5;w=60"#, r#""sized";r=0;t=60"#));
 }
 
 /// A closed key of the handler, and then one of the layer.

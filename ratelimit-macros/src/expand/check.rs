@@ -25,7 +25,8 @@ impl Expansion<'_> {
                     LimitSource::Constant(constant) => self.constant(constant, Some(after_call)),
                     LimitSource::Arguments(limit) => {
                         let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
-                        registered(rt, &tokens, limit, limit.name.is_none())
+                        let tokens = registered(rt, &tokens, limit, limit.name.is_none());
+                        if limit.varies() { self.call_limit(limit, &tokens) } else { tokens }
                     }
                 };
                 let key = self.key(key_and_cost.key.as_ref());
@@ -48,10 +49,18 @@ impl Expansion<'_> {
         let ChargeGroup { name, charges, shared, shared_after_call } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
-        let parts =
-            charges.iter().zip(1_usize..).map(|(Charge { limit, key_and_cost, after_call }, number)| {
+        let varies = |charge: &Charge| match &charge.limit {
+            LimitSource::Constant(_) => false,
+            LimitSource::Arguments(limit) => limit.varies(),
+        };
+        let any_varies = charges.iter().any(varies);
+        // The limits whose amounts each call computes, before the key and the cost.
+        let mut call_limits: Vec<(Ident, TokenStream)> = Vec::new();
+        let parts: Vec<_> =
+            charges.iter().zip(1_usize..).map(|(charge, number)| {
+                let Charge { limit, key_and_cost, after_call } = charge;
                 let after_call = after_call.or(shared_after_call);
-                let limit = match limit {
+                let tokens = match limit {
                     LimitSource::Constant(constant) => self.constant(constant, Some(&after_call)),
                     LimitSource::Arguments(limit) => {
                         let number = format!("#{number}");
@@ -67,14 +76,25 @@ impl Expansion<'_> {
                 let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
                 let cost =
                     cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
-                quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#limit, &#key, #cost))
-            });
+                match limit {
+                    LimitSource::Arguments(limit) if limit.varies() => {
+                        let variable = Ident::new(&format!("limit_{number}"), hygienic());
+                        call_limits.push((variable.clone(), self.call_limit(limit, &tokens)));
+                        quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
+                    }
+                    _ if any_varies => {
+                        quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#tokens, &#key, #cost))
+                    }
+                    _ => quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#tokens, &#key, #cost)),
+                }
+            }).collect();
         let agree = self.agreement(charges);
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
-        let check_all = self.check_function(&format!("{function}_all"));
-        let check = quote_spanned! {hygienic()=>
+        let calls = if any_varies { "_calls" } else { "" };
+        let check_all = self.check_function(&format!("{function}_all{calls}"));
+        let mut check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
                     let _ = (&key, cost);
@@ -82,6 +102,12 @@ impl Expansion<'_> {
                 }
             }
         };
+        if any_varies {
+            let (variables, limits): (Vec<_>, Vec<_>) = call_limits.into_iter().unzip();
+            check = quote_spanned! {hygienic()=>
+                match (#(#limits,)*) { (#(#variables,)*) => #check }
+            };
+        }
         match agree {
             Some(agree) => quote_spanned!(hygienic()=> { #agree #check }),
             None => check,

@@ -2,8 +2,8 @@
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
-use syn::LitStr;
 use syn::ext::IdentExt;
+use syn::{Expr, LitStr};
 
 use super::Expansion;
 use crate::after_call::AfterCall;
@@ -12,7 +12,7 @@ use crate::limit_source::LimitConstant;
 use crate::offset::Offset;
 use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
-use crate::values::Constant;
+use crate::values::{Amount, Constant};
 use crate::words::Word;
 
 impl Expansion<'_> {
@@ -20,13 +20,18 @@ impl Expansion<'_> {
         let rt = &self.rt;
         let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
         let constructor = Ident::new(algorithm.as_str(), hygienic());
-        let threshold = &threshold.expr;
+        let threshold = match threshold {
+            _ if limit.varies() => quote_spanned!(hygienic()=> 1_u32),
+            threshold => threshold.expr().to_token_stream(),
+        };
         let period_tokens = self.duration(period);
 
         let mut tokens = limit.spanned_at_constant(quote_spanned! {hygienic()=>
             #rt::Limit::#constructor(#name, #threshold, #period_tokens)
         });
-        if let Some(Constant { expr, .. }) = burst {
+        if let Some(Amount::Constant(Constant { expr, .. })) = burst
+            && !limit.varies()
+        {
             let call = quote_spanned!(hygienic()=> #rt::Limit::burst(#tokens, #expr));
             tokens = spanned_at(expr, call);
         }
@@ -35,11 +40,39 @@ impl Expansion<'_> {
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
-        if let Some(Constant { expr, .. }) = lease {
+        if let Some(Constant { expr, .. }) = lease
+            && !limit.varies()
+        {
             let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
             tokens = spanned_at(expr, call);
         }
         self.with_policy(tokens)
+    }
+
+    /// The limit of a call, from the limit with other amounts.
+    pub(super) fn call_limit(&self, limit: &Limit, template: &TokenStream) -> TokenStream {
+        let rt = &self.rt;
+        let amount = |expr: &Expr| {
+            spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::amount(#expr)))
+        };
+        let threshold = amount(limit.threshold.expr());
+        let burst = limit.burst.as_ref().map_or_else(
+            || quote_spanned!(hygienic()=> ::core::option::Option::None),
+            |burst| amount(burst.expr()),
+        );
+        let lease = limit.lease.as_ref().map_or_else(
+            || quote_spanned!(hygienic()=> 0_u32),
+            |lease| lease.expr.to_token_stream(),
+        );
+        // The expressions of the user are outside the block of `AMOUNTS`.
+        quote_spanned! {hygienic()=>
+            match (#template, #threshold, #burst, #lease) {
+                (limit, threshold, burst, lease) => {
+                    static AMOUNTS: #rt::__private::AmountsSite = #rt::__private::AmountsSite::new();
+                    AMOUNTS.of(limit, threshold, burst, lease)
+                }
+            }
+        }
     }
 
     /// The limit of a constant, with the policy of the attribute.
@@ -108,8 +141,8 @@ impl Limit {
     /// points at the call, so the call gets the span of the constant.
     pub(super) fn spanned_at_constant(&self, call: TokenStream) -> TokenStream {
         let Limit { threshold, period, .. } = self;
-        match (threshold.known, period.known) {
-            (None, Some(_)) => spanned_at(&threshold.expr, call),
+        match (threshold.known(), period.known) {
+            (None, Some(_)) => spanned_at(threshold.expr(), call),
             (Some(_), None) => spanned_at(&period.expr, call),
             _ => call,
         }

@@ -87,6 +87,11 @@ impl Permit {
         Self { decision, charge }
     }
 
+    /// Creates the permit of a call without a limit.
+    pub(crate) fn unlimited() -> Self {
+        Self::new(Decision::unlimited(), None)
+    }
+
     /// Returns the permit of a part of this charge, and takes its units from those of the other parts.
     pub(crate) fn part(&mut self, cost: u32) -> Self {
         let part = |charge: &mut PermitCharge| {

@@ -2,15 +2,22 @@
 //! is not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
 //! exact version of that crate.
 
+mod amounts;
+mod call_parts;
 mod site;
 
 use std::array;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use ratelimit_macros::format_key;
 
+pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
+pub use self::call_parts::{
+    CallPart, acquire_all_calls, acquire_all_calls_now, check_all_calls, check_all_calls_now,
+};
 pub use self::site::Site;
 use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit};
 pub use crate::key::{Format, Key, Piece};
@@ -29,12 +36,59 @@ pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 /// A [`Part`] whose key need not be `Sync`.
 pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
 
+/// A limit that a call is checked against.
+pub trait CheckedLimit: Sized {
+    /// Passes the limit to `check`. If there is none to check, passes the result to `decided`.
+    fn with<T>(self, check: impl FnOnce(&Limit) -> T, decided: impl FnOnce(Check) -> T) -> T;
+
+    /// Returns the terms that a permit keeps.
+    fn kept_terms(&self) -> Option<&'static Limit>;
+}
+
+impl CheckedLimit for &'static Limit {
+    #[inline]
+    fn with<T>(self, check: impl FnOnce(&Limit) -> T, _: impl FnOnce(Check) -> T) -> T {
+        check(self)
+    }
+
+    #[inline]
+    fn kept_terms(&self) -> Option<&'static Limit> {
+        Some(self)
+    }
+}
+
+impl CheckedLimit for CallLimit {
+    #[inline]
+    fn with<T>(self, check: impl FnOnce(&Limit) -> T, decided: impl FnOnce(Check) -> T) -> T {
+        match self {
+            Self::Kept(limit) => check(limit),
+            Self::Derived(limit) => check(&limit),
+            Self::Unlimited => decided(Check::unlimited()),
+            Self::Closed(limit) => decided(Check::closed_by_amounts(limit)),
+        }
+    }
+
+    #[inline]
+    fn kept_terms(&self) -> Option<&'static Limit> {
+        match self {
+            Self::Kept(limit) => Some(limit),
+            Self::Derived(_) | Self::Unlimited | Self::Closed(_) => None,
+        }
+    }
+}
+
 /// Starts the check of a call. The future borrows nothing, so it does not hold the borrows of the key across the
 /// `await`.
-pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
-    limiter::with_current(
-        |limiter| limiter.check(limit, key, cost).pass(),
-        |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
+#[inline]
+pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
+    limit.with(
+        |limit| {
+            limiter::with_current(
+                |limiter| limiter.check(limit, key, cost).pass(),
+                |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
+            )
+        },
+        Check::pass,
     )
 }
 
@@ -43,10 +97,13 @@ pub fn check(limit: &'static Limit, key: impl Key, cost: u32) -> Pass {
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_now(limit: &'static Limit, key: impl Key, cost: u32) -> Result<(), Rejection> {
-    let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
-    let check = |limiter: &RateLimiter| limiter.check_now(limit, &key, cost);
-    limiter::with_current(check, |error| undecided(error).now(|| limit.label())).map(drop)
+pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+    let check = |limit: &Limit| {
+        let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
+        let check = |limiter: &RateLimiter| limiter.check_now(limit, &key, cost);
+        limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
+    };
+    limit.with(check, |decided| decided.now(LimitLabel::unnamed)).map(drop)
 }
 
 /// Checks a call of a function that is not async against several limits.
@@ -77,13 +134,22 @@ pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
 }
 
 /// Starts the check of a call whose charge is corrected.
-pub fn acquire(limit: &'static Limit, key: impl Key, cost: u32) -> OnePermit {
-    OnePermit(limiter::with_current(
-        |limiter| {
-            let terms = || KeptTerms::Static(limit.terms());
-            limiter.checker().acquire(limit, &key, cost, terms)
+pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> OnePermit {
+    let kept = limit.kept_terms();
+    OnePermit(limit.with(
+        |limit| {
+            let terms = || match kept {
+                Some(limit) => KeptTerms::Static(limit.terms()),
+                None => KeptTerms::Owned(Arc::new(limit.terms().clone())),
+            };
+            limiter::with_current(
+                |limiter| limiter.checker().acquire(limit, &key, cost, terms),
+                |error| {
+                    Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error)))
+                },
+            )
         },
-        |error| Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error))),
+        Acquire::uncharged,
     ))
 }
 
@@ -93,27 +159,34 @@ pub fn acquire(limit: &'static Limit, key: impl Key, cost: u32) -> OnePermit {
 ///
 /// The rejection of the call.
 pub fn acquire_now(
-    limit: &'static Limit,
+    limit: impl CheckedLimit,
     key: impl Key,
     cost: u32,
 ) -> Result<[Permit; 1], Rejection> {
-    let limit = limit.clone().without_wait();
-    let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
-    let acquire = |limiter: &RateLimiter| limiter.acquire(&limit, &key, cost);
-    limiter::with_current(acquire, |error| Acquire::uncharged(undecided(error)))
-        .now(|| limit.label())
-        .map(|permit| [permit])
+    let acquire = |limit: &Limit| {
+        let limit = limit.clone().without_wait();
+        let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
+        let acquire = |limiter: &RateLimiter| limiter.acquire(&limit, &key, cost);
+        limiter::with_current(acquire, |error| Acquire::uncharged(undecided(error)))
+            .now(|| limit.label())
+    };
+    let decided = |check| Acquire::uncharged(check).now(LimitLabel::unnamed);
+    limit.with(acquire, decided).map(|permit| [permit])
 }
 
 /// Starts the check of a call against several limits, whose charges are corrected.
 pub fn acquire_all<const N: usize>(parts: &[UnsyncPart<'_>; N]) -> SeveralPermits<N> {
-    SeveralPermits(limiter::with_current(
+    SeveralPermits { acquired: acquire_parts(parts), limited: [true; N] }
+}
+
+fn acquire_parts(parts: &[UnsyncPart<'_>]) -> AcquireAll {
+    limiter::with_current(
         |limiter| limiter.checker().acquire_all(parts),
         |error| {
             let error = StoreError::Configuration(error);
-            AcquireAll::uncharged(Check::undecided(parts[0].limit, error), N)
+            AcquireAll::uncharged(Check::undecided(parts[0].limit, error), parts.len())
         },
-    ))
+    )
 }
 
 /// Checks a call of a function that is not async against several limits, whose charges are corrected.
@@ -128,11 +201,17 @@ pub fn acquire_all_now<const N: usize>(
     let unwaited: [_; N] = array::from_fn(|index| {
         UnsyncPart::unsync(&limits[index], parts[index].key, parts[index].cost)
     });
-    acquire_all(&unwaited).0.now(|| parts[0].limit.label()).map(several)
+    let acquired = acquire_all(&unwaited);
+    let limited = acquired.limited;
+    acquired.acquired.now(|| parts[0].limit.label()).map(|permits| several(permits, limited))
 }
 
-fn several<const N: usize>(permits: Vec<Permit>) -> [Permit; N] {
-    permits.try_into().unwrap_or_else(|_| unreachable!("each part has a permit"))
+fn several<const N: usize>(permits: Vec<Permit>, limited: [bool; N]) -> [Permit; N] {
+    let mut permits = permits.into_iter();
+    limited.map(|is_limited| {
+        let permit = if is_limited { permits.next() } else { None };
+        permit.unwrap_or_else(Permit::unlimited)
+    })
 }
 
 /// The future of [`acquire`].
@@ -143,7 +222,11 @@ pub struct OnePermit(Acquire);
 /// The future of [`acquire_all`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct SeveralPermits<const N: usize>(AcquireAll);
+pub struct SeveralPermits<const N: usize> {
+    acquired: AcquireAll,
+    /// Which parts have a limit. The others have empty permits.
+    limited: [bool; N],
+}
 
 impl Future for OnePermit {
     type Output = Result<[Permit; 1], Rejection>;
@@ -157,7 +240,8 @@ impl<const N: usize> Future for SeveralPermits<N> {
     type Output = Result<[Permit; N], Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_ok(several)
+        let limited = self.limited;
+        Pin::new(&mut self.acquired).poll(context).map_ok(|permits| several(permits, limited))
     }
 }
 

@@ -43,6 +43,14 @@ algorithms! {
 }
 
 impl Algorithm {
+    /// Returns the capacity of a limit without a burst.
+    pub(super) const fn default_capacity(self, threshold: u32) -> u32 {
+        match self {
+            Self::LeakyBucket => 1,
+            Self::Sliding | Self::Fixed | Self::SlidingCounter | Self::TokenBucket => threshold,
+        }
+    }
+
     pub(crate) const fn is_bucket(self) -> bool {
         match self {
             Self::TokenBucket | Self::LeakyBucket => true,

@@ -31,6 +31,17 @@ impl Amounts {
         }
     }
 
+    /// Derives the amounts with the largest burst that fills within 100 years.
+    pub(super) fn with_largest_burst(threshold: u32, period: Period) -> Self {
+        let most = u128::from(InvalidLimit::MAX_US) * u128::from(threshold);
+        let burst = most / u128::from(period.micros());
+        let burst = u32::try_from(burst).unwrap_or(u32::MAX).max(1);
+        // The threshold itself always fills within a period.
+        Self::new(threshold, burst, period)
+            .or_else(|_| Self::new(threshold, threshold, period))
+            .unwrap_or_else(|_| unreachable!("a period is at most 100 years"))
+    }
+
     /// Returns the share of one of `instances` processes: the amounts divided by `instances`, at least 1.
     pub(super) fn share(self, instances: u32, period: Period) -> Self {
         if instances <= 1 {

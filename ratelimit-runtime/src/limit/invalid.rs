@@ -4,12 +4,15 @@ use std::fmt;
 
 /// The error of a [`Limit`](crate::Limit) with a wrong value. Its text says what is wrong, and what to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidLimit(pub(super) &'static str);
+pub struct InvalidLimit(pub(crate) &'static str);
 
 impl InvalidLimit {
     pub(super) const SLOW_FILL: Self = Self(
         "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
     );
+
+    pub(super) const NO_THRESHOLD: Self =
+        Self("`threshold` must be at least 1: 0 would reject every call");
 
     /// The longest period and the longest time a bucket may take to fill: 100 years.
     ///

@@ -10,12 +10,14 @@ pub(crate) struct LimitLabel {
     /// The most that can be admitted at once.
     pub(crate) capacity: u32,
     pub(crate) shadow: bool,
+    /// Whether the amounts are computed for each call.
+    pub(crate) varies: bool,
 }
 
 impl LimitLabel {
     /// Returns the label of a call without limits.
     pub(crate) fn unnamed() -> Self {
-        Self { name: Name::new(""), quota: Quota::NONE, capacity: 0, shadow: false }
+        Self { name: Name::new(""), quota: Quota::NONE, capacity: 0, shadow: false, varies: false }
     }
 }
 
@@ -31,6 +33,7 @@ impl Limit {
             quota: self.quota(),
             capacity: terms.capacity(),
             shadow: self.policy.shadow,
+            varies: self.policy.varies,
         }
     }
 }

@@ -12,11 +12,19 @@ pub(crate) struct Policy {
     pub(super) wait: Option<Duration>,
     /// The number of units that a process may lease; 0 for a limit that does not lease.
     pub(super) lease: u32,
+    /// Whether the amounts are computed for each call.
+    pub(super) varies: bool,
 }
 
 impl Policy {
-    pub(super) const DEFAULT: Self =
-        Self { scope: Scope::Global, on_error: None, shadow: false, wait: None, lease: 0 };
+    pub(super) const DEFAULT: Self = Self {
+        scope: Scope::Global,
+        on_error: None,
+        shadow: false,
+        wait: None,
+        lease: 0,
+        varies: false,
+    };
 
     #[inline]
     pub(crate) const fn scope(self) -> Scope {

@@ -16,6 +16,11 @@ pub struct Quota {
 impl Quota {
     pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: Period::ZERO };
 
+    /// Returns this quota for a call whose threshold or burst is 0.
+    pub(crate) const fn closed(self) -> Self {
+        Self { threshold: 0, capacity: 0, period: self.period }
+    }
+
     /// Returns the units that are admitted per period.
     #[must_use]
     pub const fn threshold(self) -> u32 {

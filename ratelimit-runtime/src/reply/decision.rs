@@ -42,6 +42,12 @@ impl Decision {
         Self::new(capacity, &Outcome::UNDECIDED, Source::Fallback)
     }
 
+    /// Returns the decision about a call without a limit.
+    pub(crate) fn unlimited() -> Self {
+        let outcome = Outcome { remaining: u32::MAX, ..Outcome::UNDECIDED };
+        Self::new(u32::MAX, &outcome, Source::Embedded)
+    }
+
     /// Returns the decision about a cost above the capacity: no wait helps.
     pub(crate) fn cost_exceeds(capacity: u32) -> Self {
         Self {

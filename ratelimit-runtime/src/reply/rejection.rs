@@ -23,15 +23,16 @@ pub enum Rejection {
         /// The decision, with the wait in `retry_after`.
         decision: Decision,
     },
-    /// The key is closed, by [`RateLimiter::close`](crate::RateLimiter::close) or by `close` in the attribute. On the
-    /// web, the status is 429.
+    /// The key is closed, by [`RateLimiter::close`](crate::RateLimiter::close) or by `close` in the attribute; or the
+    /// `threshold` or the `burst` of this call is 0. On the web, the status is 429.
     #[non_exhaustive]
     Closed {
         /// The name of the limit.
         name: Name,
         /// The threshold and the period of the limit.
         quota: Quota,
-        /// The decision. Its `retry_after` is the later of the opening and the time at which the limit admits the call.
+        /// The decision. Its `retry_after` is the later of the opening and the time at which the limit admits the call;
+        /// [`Duration::MAX`] if the threshold or the burst is 0.
         decision: Decision,
     },
     /// The call costs more than the limit can ever admit at once. Waiting does not help.
@@ -43,6 +44,9 @@ pub enum Rejection {
         cost: u32,
         /// The largest number of units that can be admitted at once.
         capacity: u32,
+        /// Whether the capacity is computed for each call, so that it can be larger for another one. On the web, the
+        /// status is then 429, and otherwise 413.
+        varies: bool,
     },
     /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`. This is also the rejection if the limiter or
     /// the call is set up wrongly: see the variants of [`StoreError`].
@@ -103,21 +107,28 @@ impl Rejection {
         Self::unavailable_by(&limit.label(), error)
     }
 
+    /// Creates the rejection of a call whose threshold or burst is 0.
+    pub(crate) fn closed_by_amounts(limit: &Limit) -> Self {
+        let decision = Decision { limit: 0, ..Self::decision(limit, Duration::MAX) };
+        Self::Closed { name: limit.label().name, quota: limit.quota().closed(), decision }
+    }
+
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
-        Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity: label.capacity }
+        let LimitLabel { capacity, varies, .. } = *label;
+        Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity, varies }
     }
 
     pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
         Self::Unavailable { name: label.name.clone(), error }
     }
 
-    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` for
+    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the threshold or the burst of the call is 0, for
     /// `CostExceedsCapacity`, because waiting does not help, and for `Unavailable`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
-                Some(decision.retry_after)
+                Some(decision.retry_after).filter(|wait| *wait < Duration::MAX)
             }
             _ => None,
         }
@@ -138,6 +149,9 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Closed { decision, .. } if decision.retry_after == Duration::MAX => {
+                f.write_str("no requests are admitted")
+            }
             Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
                 f.write_str("too many requests, try again in ")?;
                 write_wait(f, decision.retry_after)

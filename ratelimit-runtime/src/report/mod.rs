@@ -141,7 +141,9 @@ fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     if let Ok(decision)
     | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
         && !label.shadow
+        && decision.retry_after < std::time::Duration::MAX
     {
+        // A limit that admits nothing has no quota to report.
         request_log::record(&label.name, label.quota, decision);
     }
 }
@@ -275,14 +277,14 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
             source = source_name(Some(decision.source)),
             "rejected: the key is closed"
         ),
-        Rejection::CostExceedsCapacity { name, cost, capacity } if shadow => tracing::info!(
+        Rejection::CostExceedsCapacity { name, cost, capacity, .. } if shadow => tracing::info!(
             limit = name.as_str(),
             key = keys.logged(),
             cost,
             capacity,
             "would be rejected: the cost exceeds the capacity"
         ),
-        Rejection::CostExceedsCapacity { name, cost, capacity } => tracing::info!(
+        Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::info!(
             limit = name.as_str(),
             key = keys.logged(),
             cost,

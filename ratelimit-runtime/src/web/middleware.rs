@@ -267,6 +267,7 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
     if let Rejection::Limited { name, quota, decision }
     | Rejection::Closed { name, quota, decision } = rejection
+        && rejection.retry_after().is_some()
     {
         log.record(name, *quota, decision);
     }

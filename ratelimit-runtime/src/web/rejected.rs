@@ -135,7 +135,9 @@ impl<'a> RejectedRequest<'a> {
     #[must_use]
     pub fn problem_json(&self) -> String {
         let (kind, title, has_policies) = match self.rejection {
-            Rejection::Limited { .. } | Rejection::Closed { .. } => {
+            Rejection::Limited { .. }
+            | Rejection::Closed { .. }
+            | Rejection::CostExceedsCapacity { varies: true, .. } => {
                 (QUOTA_EXCEEDED, "Quota Exceeded", true)
             }
             Rejection::CostExceedsCapacity { .. } => ("about:blank", "Content Too Large", false),
@@ -192,7 +194,9 @@ impl fmt::Debug for RequestFacts {
 /// The status code of a rejection.
 pub(crate) fn status(rejection: &Rejection) -> u16 {
     match rejection {
-        Rejection::Limited { .. } | Rejection::Closed { .. } => 429,
+        Rejection::Limited { .. }
+        | Rejection::Closed { .. }
+        | Rejection::CostExceedsCapacity { varies: true, .. } => 429,
         Rejection::CostExceedsCapacity { .. } => 413,
         Rejection::Unavailable { .. } => 503,
     }

@@ -30,9 +30,4 @@ async fn suffix() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 30, threshold = 1 + 1)]
-async fn expression() -> Option<()> {
-    None
-}
-
 fn main() {}

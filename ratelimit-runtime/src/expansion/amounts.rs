@@ -1,0 +1,145 @@
+//! Limits whose amounts are computed for each call.
+
+use std::array;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::sync::OnceCell;
+
+use crate::limit::{InvalidLimit, Limit};
+
+/// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
+/// than a decision. There are few plans. Other amounts are derived for each call.
+const KEPT: usize = 16;
+
+/// A value of `threshold` or `burst` that is computed for each call: `u32`, or `Option<u32>`, whose `None` is no
+/// limit.
+#[diagnostic::on_unimplemented(
+    message = "`threshold` and `burst` are of type `u32` or `Option<u32>`, not `{Self}`",
+    label = "not a `u32`",
+    note = "convert it: `u32::try_from(value).unwrap_or(u32::MAX)`"
+)]
+pub trait Amount {
+    /// Returns the amount, or `None` without one.
+    fn amount(self) -> Option<u32>;
+}
+
+impl Amount for u32 {
+    #[inline]
+    fn amount(self) -> Option<u32> {
+        Some(self)
+    }
+}
+
+impl Amount for Option<u32> {
+    #[inline]
+    fn amount(self) -> Option<u32> {
+        self
+    }
+}
+
+/// Returns an amount.
+#[inline]
+pub fn amount(amount: impl Amount) -> Option<u32> {
+    amount.amount()
+}
+
+/// The limits of an annotated function whose amounts are computed for each call.
+#[derive(Debug)]
+pub struct AmountsSite {
+    kept: [OnceCell<(GivenAmounts, Limit)>; KEPT],
+    has_clamped: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GivenAmounts {
+    threshold: u32,
+    burst: Option<u32>,
+}
+
+/// The limit of one call.
+#[derive(Debug)]
+pub enum CallLimit {
+    Kept(&'static Limit),
+    Derived(Limit),
+    /// The threshold is `None`.
+    Unlimited,
+    /// The threshold or the burst is 0, so the limit admits nothing.
+    Closed(&'static Limit),
+}
+
+impl AmountsSite {
+    /// Creates the site of a function.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "only statics are created")]
+    pub const fn new() -> Self {
+        Self { kept: [const { OnceCell::new() }; KEPT], has_clamped: AtomicBool::new(false) }
+    }
+
+    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases units if they fit.
+    #[inline]
+    pub fn of(
+        &'static self,
+        template: &'static Limit,
+        threshold: Option<u32>,
+        burst: Option<u32>,
+        lease: u32,
+    ) -> CallLimit {
+        let Some(threshold) = threshold else { return CallLimit::Unlimited };
+        if threshold == 0 || burst == Some(0) {
+            return CallLimit::Closed(template);
+        }
+        let given = GivenAmounts { threshold, burst };
+        let first = (threshold ^ burst.unwrap_or(0).rotate_left(7)) as usize;
+        for offset in 0..KEPT {
+            match self.kept[(first + offset) % KEPT].get() {
+                Some((kept, limit)) if *kept == given => return CallLimit::Kept(limit),
+                Some(_) => {}
+                None => return self.derive(first, template, given, lease),
+            }
+        }
+        self.derive(first, template, given, lease)
+    }
+
+    /// Derives the limit of amounts, and keeps it if there is room.
+    #[cold]
+    fn derive(
+        &'static self,
+        first: usize,
+        template: &'static Limit,
+        given: GivenAmounts,
+        lease: u32,
+    ) -> CallLimit {
+        let limit = self.limit(template, given, lease);
+        for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
+            let (kept, kept_limit) = cell.get_or_init(|| (given, limit.clone()));
+            if *kept == given {
+                return CallLimit::Kept(kept_limit);
+            }
+        }
+        CallLimit::Derived(limit)
+    }
+
+    fn limit(
+        &self,
+        template: &Limit,
+        GivenAmounts { threshold, burst }: GivenAmounts,
+        lease: u32,
+    ) -> Limit {
+        let limit = match template.try_amounts(threshold, burst) {
+            Ok(limit) => limit,
+            Err(InvalidLimit(message)) => {
+                if !self.has_clamped.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        limit = template.name(),
+                        threshold,
+                        burst,
+                        message,
+                        "the burst of a call is too large, and the largest possible one is used instead"
+                    );
+                }
+                template.with_largest_burst(threshold)
+            }
+        };
+        limit.varying(lease)
+    }
+}

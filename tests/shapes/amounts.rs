@@ -1,0 +1,255 @@
+//! Amounts that each call computes: `threshold` and `burst` as expressions.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, VirtualClock, current, rate_limit};
+
+struct Plan {
+    per_minute: u32,
+    burst: Option<u32>,
+}
+
+impl Plan {
+    fn per_minute(&self) -> u32 {
+        self.per_minute
+    }
+}
+
+#[rate_limit(
+    name = "amounts",
+    period = "1m",
+    algo = "token_bucket",
+    key = tenant,
+    threshold = plan.per_minute(),
+    burst = plan.burst,
+    cost = cost
+)]
+async fn query(tenant: &str, plan: &Plan, cost: u32) -> Result<(), Rejection> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+fn limiter() -> (RateLimiter, VirtualClock) {
+    let clock = VirtualClock::new();
+    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
+    (builder.build().expect("valid settings"), clock)
+}
+
+/// Returns the units that are left of a bucket with these amounts.
+async fn left(tenant: &str, per_minute: u32, burst: u32) -> u32 {
+    let minute = Duration::from_secs(60);
+    let limit = Limit::token_bucket("amounts", per_minute, minute).burst(burst);
+    current().expect("a limiter").peek(&limit, tenant, 1).await.expect("a decision").remaining
+}
+
+#[tokio::test]
+async fn each_call_has_the_amounts_of_its_caller() {
+    let (limiter, clock) = limiter();
+    let run = async {
+        let free = Plan { per_minute: 6, burst: Some(2) };
+        let team = Plan { per_minute: 600, burst: None };
+        query("free", &free, 2).await.expect("admitted");
+        let rejection = query("free", &free, 1).await.expect_err("used up");
+        assert_eq!(rejection.retry_after(), Some(Duration::from_secs(10)));
+        query("team", &team, 600).await.expect("the threshold is the burst");
+        // Another plan on the same count, from the next call on.
+        query("free", &Plan { per_minute: 600, burst: Some(50) }, 48).await.expect("admitted");
+        assert_eq!(left("free", 600, 50).await, 0);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(left("free", 600, 50).await, 10);
+        let rejection = query("free", &free, 1).await.expect_err("the old plan");
+        assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
+    };
+    limiter.scope(run).await;
+}
+
+#[tokio::test]
+async fn zero_rejects_and_none_is_no_limit() {
+    let (limiter, _) = limiter();
+    let run = async {
+        for plan in [Plan { per_minute: 0, burst: None }, Plan { per_minute: 5, burst: Some(0) }] {
+            for cost in [0, 1] {
+                let rejection =
+                    query("closed", &plan, cost).await.expect_err("nothing is admitted");
+                let Rejection::Closed { name, quota, .. } = &rejection else {
+                    panic!("{rejection:?}");
+                };
+                assert_eq!((name.as_str(), quota.threshold(), quota.capacity()), ("amounts", 0, 0));
+                assert_eq!(rejection.retry_after(), None);
+                assert_eq!(rejection.to_string(), "no requests are admitted");
+            }
+        }
+        for _ in 0..100 {
+            optional(None).await.expect("no limit");
+        }
+        optional(Some(1)).await.expect("the calls before were not counted");
+        optional(Some(1)).await.expect_err("used up");
+        let exceeding = query("plan", &Plan { per_minute: 5, burst: None }, 6).await;
+        let Err(Rejection::CostExceedsCapacity { capacity, varies, .. }) = exceeding else {
+            panic!("{exceeding:?}");
+        };
+        assert_eq!((capacity, varies), (5, true));
+    };
+    limiter.scope(run).await;
+}
+
+#[rate_limit(name = "amounts.optional", period = "1m", threshold = threshold)]
+async fn optional(threshold: Option<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// More distinct amounts than a function keeps.
+#[tokio::test]
+async fn many_plans_are_decided_alike() {
+    let (limiter, _) = limiter();
+    let run = async {
+        for round in 1..=2 {
+            for per_minute in 10..60 {
+                let tenant = per_minute.to_string();
+                query(&tenant, &Plan { per_minute, burst: None }, 5).await.expect("admitted");
+                assert_eq!(left(&tenant, per_minute, per_minute).await, per_minute - 5 * round);
+            }
+        }
+    };
+    limiter.scope(run).await;
+}
+
+/// A burst that would take longer than 100 years to fill.
+#[tokio::test]
+async fn a_burst_that_is_too_large_is_clamped() {
+    #[rate_limit(name = "clamped", period = "365d", algo = "token_bucket", threshold = one(), burst = burst)]
+    async fn slow(burst: u32) -> Result<(), Rejection> {
+        Ok(())
+    }
+    fn one() -> u32 {
+        1
+    }
+    let (limiter, _) = limiter();
+    let run = async {
+        for _ in 0..100 {
+            slow(u32::MAX).await.expect("admitted");
+        }
+        slow(u32::MAX).await.expect_err("the largest burst is 100");
+    };
+    limiter.scope(run).await;
+}
+
+#[rate_limit(
+    limit(name = "amounts.all", period = "1m", threshold = 5),
+    limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2),
+    key = key
+)]
+async fn several(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    limit(name = "amounts.all", period = "1m", threshold = 5),
+    limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2, settle = |_| 1),
+    key = key
+)]
+async fn several_settled(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    limit(name = "amounts.all", period = "1m", threshold = 5),
+    limit(name = "amounts.some", period = "1m", threshold = threshold, cost = 2, settle = |_| 1),
+    key = key,
+    scope = "process"
+)]
+fn several_now(key: u32, threshold: Option<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_of_several_limits_varies() {
+    let (limiter, _) = limiter();
+    let run = async {
+        several(1, Some(4)).await.expect("admitted");
+        several(1, Some(4)).await.expect("admitted");
+        assert_eq!(several(1, Some(4)).await.expect_err("used up").name(), "amounts.some");
+        several(1, None).await.expect("no limit");
+        let closed = several(1, Some(0)).await.expect_err("closed");
+        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        several(1, Some(9)).await.expect("four are charged");
+        several(1, Some(9)).await.expect("six are charged");
+        assert_eq!(several(1, None).await.expect_err("used up").name(), "amounts.all");
+
+        several_settled(2, None).await.expect("no limit");
+        for _ in 0..3 {
+            several_settled(2, Some(4)).await.expect("a call takes one unit");
+        }
+        assert_eq!(
+            several_settled(2, Some(4)).await.expect_err("two more do not fit").name(),
+            "amounts.some"
+        );
+
+        several_now(3, None).expect("no limit");
+        several_now(3, Some(2)).expect("admitted");
+        assert_eq!(several_now(3, Some(2)).expect_err("used up").name(), "amounts.some");
+        several_now(3, Some(0)).expect_err("closed");
+    };
+    limiter.scope(run).await;
+}
+
+/// First the amounts, then the key, then the cost.
+#[tokio::test]
+async fn amounts_are_evaluated_before_the_key_and_the_cost() {
+    #[rate_limit(name = "order", period = 60, threshold = next(order, 1), key = next(order, 2), cost = next(order, 3))]
+    async fn one(order: &Cell<u32>) -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(
+        limit(name = "order.a", period = 60, threshold = next(order, 1)),
+        limit(name = "order.b", period = 60, threshold = next(order, 2)),
+        key = next(order, 3),
+        cost = next(order, 4)
+    )]
+    async fn two(order: &Cell<u32>) -> Result<(), Rejection> {
+        Ok(())
+    }
+    fn next(order: &Cell<u32>, expected: u32) -> u32 {
+        order.set(order.get() + 1);
+        assert_eq!(order.get(), expected);
+        order.get().max(expected) + 10 - expected * (expected / 3)
+    }
+    let (limiter, _) = limiter();
+    let run = async {
+        let order = Cell::new(0);
+        let _ = one(&order).await;
+        assert_eq!(order.replace(0), 3);
+        let _ = two(&order).await;
+        assert_eq!(order.get(), 4);
+    };
+    limiter.scope(run).await;
+}
+
+/// With permits, in a function that is not async, and with a constant burst.
+#[tokio::test]
+async fn amounts_stand_beside_other_arguments() {
+    const BURST: u32 = 3;
+    #[rate_limit(
+        name = "beside", period = 60, algo = "leaky_bucket", threshold = threshold, burst = BURST,
+        count_if = |_| false, scope = "process"
+    )]
+    fn uncounted(threshold: u32) -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "beside", period = 60, threshold = const { 1 + 1 })]
+    async fn block() -> Result<(), Rejection> {
+        Ok(())
+    }
+    let (limiter, _) = limiter();
+    let run = async {
+        for _ in 0..10 {
+            uncounted(6).expect("admitted");
+        }
+        uncounted(0).expect_err("closed");
+        block().await.expect("admitted");
+        block().await.expect("admitted");
+        block().await.expect_err("used up");
+    };
+    limiter.scope(run).await;
+}
