@@ -37,11 +37,23 @@ async fn keyless() -> bool {
     true
 }
 
+/// The bursts of 16 plans. The rate is the same, because a decision takes longer at some rates.
+#[rate_limit(period = "7300d", threshold = FLOWING, burst = FLOWING - plan, algo = "token_bucket", key = user, on_limited = |_| false)]
+async fn planned(user: &str, plan: u32) -> bool {
+    black_box(user);
+    true
+}
+
 type Call = Box<dyn Fn(u32) -> bool>;
 
-/// The kinds of keys.
-pub(crate) const KEYS: [&str; 4] =
-    ["`key = \"{user}:{id}\"`", "`key = user`", "`key = (user, id)`", "no key"];
+/// The kinds of keys and amounts.
+pub(crate) const KEYS: [&str; 5] = [
+    "`key = \"{user}:{id}\"`",
+    "`key = user`",
+    "`key = (user, id)`",
+    "no key",
+    "`key = user, burst = ..` of 16 plans",
+];
 
 /// Returns a function that makes a call with a key of this kind; ids are below `keys`.
 pub(crate) fn call(key: &str, keys: u32) -> Call {
@@ -50,6 +62,7 @@ pub(crate) fn call(key: &str, keys: u32) -> Call {
         Some(0) => Box::new(|id| ready(formatted("user", id))),
         Some(1) => Box::new(move |id| ready(text(&names[id as usize]))),
         Some(2) => Box::new(|id| ready(tuple("user", id))),
+        Some(4) => Box::new(move |id| ready(planned(&names[id as usize], id % 16))),
         _ => Box::new(|_| ready(keyless())),
     }
 }

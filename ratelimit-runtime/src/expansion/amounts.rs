@@ -8,8 +8,9 @@ use once_cell::sync::OnceCell;
 use crate::limit::{InvalidLimit, Limit};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
-/// than a decision. There are few plans. Other amounts are derived for each call.
-const KEPT: usize = 16;
+/// than a decision. Other amounts are derived for each call. There are few plans: while half of the cells are free, the
+/// first or second is the right one.
+const KEPT: usize = 32;
 
 /// A value of `threshold` or `burst` that is computed for each call: `u32`, or `Option<u32>`, whose `None` is no
 /// limit.
@@ -67,6 +68,16 @@ pub enum CallLimit {
     Closed(&'static Limit),
 }
 
+impl GivenAmounts {
+    /// Returns the cell where the search for these amounts begins: from the highest bits of products with large odd
+    /// numbers, which differ for amounts that are close together.
+    #[inline]
+    fn home(self) -> usize {
+        let burst = self.burst.unwrap_or(0).wrapping_mul(0x85EB_CA6B);
+        (self.threshold.wrapping_mul(0x9E37_79B1) ^ burst) as usize >> 27
+    }
+}
+
 impl AmountsSite {
     /// Creates the site of a function.
     #[must_use]
@@ -89,7 +100,7 @@ impl AmountsSite {
             return CallLimit::Closed(template);
         }
         let given = GivenAmounts { threshold, burst };
-        let first = (threshold ^ burst.unwrap_or(0).rotate_left(7)) as usize;
+        let first = given.home();
         for offset in 0..KEPT {
             match self.kept[(first + offset) % KEPT].get() {
                 Some((kept, limit)) if *kept == given => return CallLimit::Kept(limit),
