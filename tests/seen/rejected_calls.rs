@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ratelimit_runtime::{Builder, Limit, OnError, Part, RateLimiter, RejectedCall, Rejection, key};
+use ratelimit_runtime::{
+    Builder, Limit, OnError, Part, RateLimiter, RejectedCall, Rejection, key, rate_limit,
+};
 use support::server::Server;
 
 use crate::{KEY, raw_events_of};
@@ -27,6 +29,23 @@ fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Vec<String>>>) {
         record.lock().expect("no panic").push(text);
     });
     (builder.build().expect("valid settings"), calls)
+}
+
+#[rate_limit(name = "amounts", period = 60, threshold = threshold, key = user)]
+async fn by_amounts(user: &str, threshold: u32) -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// A call whose threshold is 0 makes no request, and is observed all the same.
+#[tokio::test]
+async fn a_function_observes_calls_without_amounts() {
+    let (limiter, calls) = observed(RateLimiter::builder());
+    let run = async {
+        by_amounts("ann", 0).await.expect_err("nothing is admitted");
+        by_amounts("bob", 1).await.expect("admitted");
+    };
+    limiter.scope(run).await;
+    assert_eq!(*calls.lock().expect("no panic"), ["amounts ann: Closed"]);
 }
 
 /// Without a subscriber, so that no event asks for the key.

@@ -162,11 +162,6 @@ impl Check {
         Self::admitted(u32::MAX, u32::MAX, 0, Source::Embedded)
     }
 
-    /// Creates the check of a call whose threshold or burst is 0.
-    pub(crate) fn closed_by_amounts(limit: &Limit) -> Self {
-        Self::rejected(Some(Report::start()), limit.label(), Rejection::closed_by_amounts(limit))
-    }
-
     /// Creates the check of a call with invalid limits.
     pub(crate) fn failed(report: Report, label: LimitLabel, error: StoreError) -> Self {
         let rejection = Rejection::unavailable_by(&label, error);

@@ -185,6 +185,15 @@ impl Checker {
         })
     }
 
+    /// Rejects a call whose threshold or burst is 0.
+    pub(crate) fn reject_by_amounts(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+        let (shadow, charged) = (limit.is_shadow(), (limit.terms(), cost));
+        let key_id = || self.backend.key_id(limit.terms(), key);
+        let report = Report::start();
+        let report = report.with_key(self.backend.reports(), shadow, charged, key, key_id);
+        Check::rejected(Some(report), limit.label(), Rejection::closed_by_amounts(limit))
+    }
+
     /// Peeks at the decision about a call.
     pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
         let policy = limit.policy();

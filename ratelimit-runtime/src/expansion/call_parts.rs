@@ -1,6 +1,8 @@
 //! Several limits, of which some have amounts that are computed for each call.
 
-use super::{CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, several};
+use super::{
+    CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, reject_by_amounts, several,
+};
 use crate::check::{AcquireAll, Check, Pass, Permit};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
@@ -15,7 +17,7 @@ enum PartLimit<'a> {
     Limited(UnsyncPart<'a>),
     Unlimited,
     /// The threshold or the burst is 0.
-    Closed(&'static Limit),
+    Closed(UnsyncPart<'a>),
 }
 
 impl<'a> CallPart<'a> {
@@ -32,7 +34,7 @@ impl<'a> CallPart<'a> {
             CallLimit::Kept(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
             CallLimit::Derived(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
             CallLimit::Unlimited => PartLimit::Unlimited,
-            CallLimit::Closed(limit) => PartLimit::Closed(limit),
+            CallLimit::Closed(limit) => PartLimit::Closed(UnsyncPart::unsync(limit, key, cost)),
         })
     }
 }
@@ -43,11 +45,11 @@ fn limited<'a>(
     without_wait: &'a [Limit],
 ) -> Result<Vec<UnsyncPart<'a>>, Check> {
     let closed = parts.iter().find_map(|CallPart(part)| match part {
-        PartLimit::Closed(limit) => Some(*limit),
+        PartLimit::Closed(part) => Some(*part),
         PartLimit::Limited(_) | PartLimit::Unlimited => None,
     });
-    if let Some(limit) = closed {
-        return Err(Check::closed_by_amounts(limit));
+    if let Some(UnsyncPart { limit, key, cost }) = closed {
+        return Err(reject_by_amounts(limit, key, cost));
     }
     let limited = limited_parts(parts);
     let limited: Vec<_> = match without_wait {

@@ -38,38 +38,56 @@ pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
 
 /// A limit that a call is checked against.
 pub trait CheckedLimit: Sized {
-    /// Passes the limit to `check`. If there is none to check, passes the result to `decided`.
-    fn with<T>(self, check: impl FnOnce(&Limit) -> T, decided: impl FnOnce(Check) -> T) -> T;
+    /// Passes the limit to `check`. If there is none to check, passes the check of the call to `decided`.
+    fn with<T>(
+        self,
+        key: &impl Key,
+        cost: u32,
+        check: impl FnOnce(&Limit) -> T,
+        decided: impl FnOnce(Check) -> T,
+    ) -> T;
 
-    /// Returns the terms that a permit keeps.
-    fn kept_terms(&self) -> Option<&'static Limit>;
+    /// Returns the limit if it is never dropped.
+    fn kept(&self) -> Option<&'static Limit>;
 }
 
 impl CheckedLimit for &'static Limit {
     #[inline]
-    fn with<T>(self, check: impl FnOnce(&Limit) -> T, _: impl FnOnce(Check) -> T) -> T {
+    fn with<T>(
+        self,
+        _: &impl Key,
+        _: u32,
+        check: impl FnOnce(&Limit) -> T,
+        _: impl FnOnce(Check) -> T,
+    ) -> T {
         check(self)
     }
 
     #[inline]
-    fn kept_terms(&self) -> Option<&'static Limit> {
+    fn kept(&self) -> Option<&'static Limit> {
         Some(self)
     }
 }
 
 impl CheckedLimit for CallLimit {
     #[inline]
-    fn with<T>(self, check: impl FnOnce(&Limit) -> T, decided: impl FnOnce(Check) -> T) -> T {
+    fn with<T>(
+        self,
+        key: &impl Key,
+        cost: u32,
+        check: impl FnOnce(&Limit) -> T,
+        decided: impl FnOnce(Check) -> T,
+    ) -> T {
         match self {
             Self::Kept(limit) => check(limit),
             Self::Derived(limit) => check(&limit),
             Self::Unlimited => decided(Check::unlimited()),
-            Self::Closed(limit) => decided(Check::closed_by_amounts(limit)),
+            Self::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
         }
     }
 
     #[inline]
-    fn kept_terms(&self) -> Option<&'static Limit> {
+    fn kept(&self) -> Option<&'static Limit> {
         match self {
             Self::Kept(limit) => Some(limit),
             Self::Derived(_) | Self::Unlimited | Self::Closed(_) => None,
@@ -77,14 +95,24 @@ impl CheckedLimit for CallLimit {
     }
 }
 
+/// Rejects a call whose threshold or burst is 0.
+fn reject_by_amounts(limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+    limiter::with_current(
+        |limiter| limiter.checker().reject_by_amounts(limit, key, cost),
+        |error| Check::undecided(limit, StoreError::Configuration(error)),
+    )
+}
+
 /// Starts the check of a call. The future borrows nothing, so it does not hold the borrows of the key across the
 /// `await`.
 #[inline]
 pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
     limit.with(
+        &key,
+        cost,
         |limit| {
             limiter::with_current(
-                |limiter| limiter.check(limit, key, cost).pass(),
+                |limiter| limiter.check(limit, &key, cost).pass(),
                 |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
             )
         },
@@ -103,7 +131,7 @@ pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(
         let check = |limiter: &RateLimiter| limiter.check_now(limit, &key, cost);
         limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
     };
-    limit.with(check, |decided| decided.now(LimitLabel::unnamed)).map(drop)
+    limit.with(&key, cost, check, |decided| decided.now(LimitLabel::unnamed)).map(drop)
 }
 
 /// Checks a call of a function that is not async against several limits.
@@ -135,8 +163,10 @@ pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
 
 /// Starts the check of a call whose charge is corrected.
 pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> OnePermit {
-    let kept = limit.kept_terms();
+    let kept = limit.kept();
     OnePermit(limit.with(
+        &key,
+        cost,
         |limit| {
             let terms = || match kept {
                 Some(limit) => KeptTerms::Static(limit.terms()),
@@ -171,7 +201,7 @@ pub fn acquire_now(
             .now(|| limit.label())
     };
     let decided = |check| Acquire::uncharged(check).now(LimitLabel::unnamed);
-    limit.with(acquire, decided).map(|permit| [permit])
+    limit.with(&key, cost, acquire, decided).map(|permit| [permit])
 }
 
 /// Starts the check of a call against several limits, whose charges are corrected.
