@@ -194,6 +194,38 @@ async fn one_of_several_limits_varies() {
     limiter.scope(run).await;
 }
 
+/// The types of a generic function have their own periods.
+#[tokio::test]
+async fn a_generic_function_keeps_the_limits_of_its_types_apart() {
+    trait Timed {
+        const PERIOD: Duration;
+    }
+    struct Minutes;
+    struct Hours;
+    impl Timed for Minutes {
+        const PERIOD: Duration = Duration::from_secs(60);
+    }
+    impl Timed for Hours {
+        const PERIOD: Duration = Duration::from_secs(3600);
+    }
+    #[rate_limit(name = "generic", period = T::PERIOD, threshold = threshold)]
+    async fn timed<T: Timed>(threshold: u32) -> Result<(), Rejection> {
+        Ok(())
+    }
+    let (limiter, _) = limiter();
+    let run = async {
+        for _ in 0..2 {
+            timed::<Minutes>(2).await.expect("a count of its own");
+            timed::<Hours>(2).await.expect("a count of its own");
+        }
+        let wait = timed::<Minutes>(2).await.expect_err("used up").retry_after();
+        assert_eq!(wait, Some(Minutes::PERIOD));
+        let wait = timed::<Hours>(2).await.expect_err("used up").retry_after();
+        assert_eq!(wait, Some(Hours::PERIOD));
+    };
+    limiter.scope(run).await;
+}
+
 /// First the amounts, then the key, then the cost.
 #[tokio::test]
 async fn amounts_are_evaluated_before_the_key_and_the_cost() {

@@ -1,6 +1,7 @@
 //! Limits whose amounts are computed for each call.
 
 use std::array;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
@@ -47,14 +48,30 @@ pub fn amount(amount: impl Amount) -> Option<u32> {
 /// The limits of an annotated function whose amounts are computed for each call.
 #[derive(Debug)]
 pub struct AmountsSite {
-    kept: [OnceCell<(GivenAmounts, Limit)>; KEPT],
+    kept: [OnceCell<KeptLimit>; KEPT],
     has_clamped: AtomicBool,
+}
+
+#[derive(Debug)]
+struct KeptLimit {
+    given: GivenAmounts,
+    /// A generic function has one site, and a template for each of its types.
+    template: &'static Limit,
+    limit: Limit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GivenAmounts {
     threshold: u32,
     burst: Option<u32>,
+    lease: u32,
+}
+
+impl KeptLimit {
+    #[inline]
+    fn is_of(&self, template: &'static Limit, given: GivenAmounts) -> bool {
+        self.given == given && (ptr::eq(self.template, template) || self.template == template)
+    }
 }
 
 /// The limit of one call.
@@ -99,16 +116,16 @@ impl AmountsSite {
         if threshold == 0 || burst == Some(0) {
             return CallLimit::Closed(template);
         }
-        let given = GivenAmounts { threshold, burst };
+        let given = GivenAmounts { threshold, burst, lease };
         let first = given.home();
         for offset in 0..KEPT {
             match self.kept[(first + offset) % KEPT].get() {
-                Some((kept, limit)) if *kept == given => return CallLimit::Kept(limit),
+                Some(kept) if kept.is_of(template, given) => return CallLimit::Kept(&kept.limit),
                 Some(_) => {}
-                None => return self.derive(first, template, given, lease),
+                None => return self.derive(first, template, given),
             }
         }
-        self.derive(first, template, given, lease)
+        self.derive(first, template, given)
     }
 
     /// Derives the limit of amounts, and keeps it if there is room.
@@ -118,24 +135,19 @@ impl AmountsSite {
         first: usize,
         template: &'static Limit,
         given: GivenAmounts,
-        lease: u32,
     ) -> CallLimit {
-        let limit = self.limit(template, given, lease);
+        let limit = self.limit(template, given);
         for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
-            let (kept, kept_limit) = cell.get_or_init(|| (given, limit.clone()));
-            if *kept == given {
-                return CallLimit::Kept(kept_limit);
+            let kept = cell.get_or_init(|| KeptLimit { given, template, limit: limit.clone() });
+            if kept.is_of(template, given) {
+                return CallLimit::Kept(&kept.limit);
             }
         }
         CallLimit::Derived(limit)
     }
 
-    fn limit(
-        &self,
-        template: &Limit,
-        GivenAmounts { threshold, burst }: GivenAmounts,
-        lease: u32,
-    ) -> Limit {
+    fn limit(&self, template: &Limit, given: GivenAmounts) -> Limit {
+        let GivenAmounts { threshold, burst, lease } = given;
         let limit = match template.try_amounts(threshold, burst) {
             Ok(limit) => limit,
             Err(InvalidLimit(message)) => {

@@ -1,0 +1,177 @@
+async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
+    {
+        let pending = ::ratelimit_runtime::__private::check(
+            match (
+                match const {
+                    &::ratelimit_runtime::Limit::token_bucket(
+                        ::core::concat!(::core::module_path!(), "::", "one"),
+                        1_u32,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                ::ratelimit_runtime::__private::amount(plan.rate()),
+                ::ratelimit_runtime::__private::amount(plan.burst),
+                LEASE,
+            ) {
+                (limit, threshold, burst, lease) => {
+                    static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
+                    AMOUNTS.of(limit, threshold, burst, lease)
+                }
+            },
+            &user,
+            1_u32,
+        );
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
+        }
+    }
+    { work().await }
+}
+fn several(user: &str, rate: Option<u32>) -> Answer {
+    let [_, _, permit_2] = {
+        let pending = {
+            const {
+                ::ratelimit_runtime::__private::decided_together(
+                    &[
+                        const {
+                            &::ratelimit_runtime::Limit::scope(
+                                ::ratelimit_runtime::__private::limit(REQUESTS),
+                                ::ratelimit_runtime::Scope::Process,
+                            )
+                        },
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                "limit",
+                                const { 5 * 5 },
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        ),
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                "limit",
+                                1_u32,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        ),
+                    ],
+                )
+            };
+            match (
+                match (
+                    match const {
+                        &::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(
+                                    ::core::concat!(::core::module_path!(), "::", "several"),
+                                    "#3"
+                                ),
+                                1_u32,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
+                        )
+                    } {
+                        limit => {
+                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                ::core::concat!(
+                                    ::core::file!(), ":", ::core::line!(), ":",
+                                    ::core::column!()
+                                ),
+                            );
+                            SITE.visit(limit)
+                        }
+                    },
+                    ::ratelimit_runtime::__private::amount(rate),
+                    ::core::option::Option::None,
+                    0_u32,
+                ) {
+                    (limit, threshold, burst, lease) => {
+                        static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
+                        AMOUNTS.of(limit, threshold, burst, lease)
+                    }
+                },
+            ) {
+                (limit_3,) => {
+                    match (&user, 1_u32) {
+                        (key, cost) => {
+                            let _ = (&key, cost);
+                            ::ratelimit_runtime::__private::acquire_all_calls_now(
+                                &[
+                                    ::ratelimit_runtime::__private::CallPart::constant(
+                                        const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::__private::limit(REQUESTS),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        },
+                                        &key,
+                                        cost,
+                                    ),
+                                    ::ratelimit_runtime::__private::CallPart::constant(
+                                        match const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(
+                                                        ::core::concat!(::core::module_path!(), "::", "several"),
+                                                        "#2"
+                                                    ),
+                                                    const { 5 * 5 },
+                                                    ::ratelimit_runtime::__private::micros(60000000u64),
+                                                ),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        } {
+                                            limit => {
+                                                static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                                    ::core::concat!(
+                                                        ::core::file!(), ":", ::core::line!(), ":",
+                                                        ::core::column!()
+                                                    ),
+                                                );
+                                                SITE.visit(limit)
+                                            }
+                                        },
+                                        &key,
+                                        cost,
+                                    ),
+                                    ::ratelimit_runtime::__private::CallPart::of(
+                                        &limit_3,
+                                        &key,
+                                        cost,
+                                    ),
+                                ],
+                            )
+                        }
+                    }
+                }
+            }
+        };
+        match pending {
+            ::core::result::Result::Ok(permits) => permits,
+            ::core::result::Result::Err(rejection) => {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    };
+    let output = ::ratelimit_runtime::__private::call_once(move || -> Answer {
+        {
+            let _ = &rate;
+            let _ = &user;
+            { work() }
+        }
+    });
+    ::ratelimit_runtime::__private::settle(permit_2, &output, tokens);
+    output
+}
