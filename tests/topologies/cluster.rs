@@ -179,6 +179,28 @@ async fn closed_keys_are_closed_for_all_processes() {
     assert_eq!(left, 100, "what was charged in another hash slot is rolled back");
 }
 
+/// Concurrent calls with different amounts on one count: batches keep them apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_are_decided_by_their_own_amounts() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid settings");
+    let limit = Limit::sliding("amounts", 1, HOUR);
+    let limits = [30, 60, 90].map(|threshold| limit.try_amounts(threshold, None).expect("valid"));
+    for key in 0..10 {
+        let mut calls = JoinSet::new();
+        for call in 0..300 {
+            let check = limiter.check(&limits[call % 3], key, 1);
+            calls.spawn(async move { (call % 3, check.await.is_ok()) });
+        }
+        let mut admitted = [0; 3];
+        for (index, is_admitted) in calls.join_all().await {
+            admitted[index] += u32::from(is_admitted);
+        }
+        assert_eq!(admitted.iter().sum::<u32>(), 90, "{admitted:?}");
+        assert!(admitted[0] <= 30 && admitted[0] + admitted[1] <= 60, "{admitted:?}");
+    }
+}
+
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
