@@ -50,7 +50,7 @@ local function bucket(
     end
   end
   local now = clock < at and at or clock
-  -- A settlement does not change the rate: that of the state stays in force, unless the bucket is full.
+  -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
   if (op == 'settle' or op == 'charge') and at + math.ceil(level / old_drain) > now then
     token, drain = old_token, old_drain
     capacity, charge = burst * token, cost * token

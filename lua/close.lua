@@ -33,7 +33,7 @@ local function open(stands_still, key, peek)
   if state == '' then return call('DEL', key) end
   local by = opening - clock
   if stands_still then state = move(state, -math.min(by, moved)) end
-  -- The end of the TTL in the state is not that of the key. With 0, the next change sets both.
+  -- `answer.lua` sets the TTL with the next change, because the state then contains 0 as the end of its TTL.
   state = string.sub(state, 1, 1) .. string.rep('\0', 6) .. string.sub(state, 8)
   call('SET', key, state, 'KEEPTTL')
   -- The TTL without the closing suffices for what was charged before the closing, the other for what was charged since.

@@ -11,7 +11,7 @@ local state = redis.pcall('GETRANGE', KEYS[1], '0', '75')
 local removed = string.char(redis.call('UNLINK', KEYS[1]))
 -- GETRANGE fails on a key of another type.
 if type(state) ~= 'string' then return removed end
--- The state of a closed key contains that of the open key, see `closing.lua`.
+-- A closed key: the state of the open key begins after 28 bytes, see `closing.lua`.
 if string.byte(state) == CLOSED then state = string.sub(state, 29) end
 if #state < 41 then return removed end
 local version = string.byte(state)

@@ -3,9 +3,9 @@
 -- Twin of `Embedded::settle` in ratelimit-runtime/src/store/embedded/mod.rs.
 --
 -- KEYS[i]          the key of entry i
--- ARGV[1]          for each entry its limit (1); the receipt of its charge: a birth (7) and a place (7); the units that
---                  were charged and not used (4), or those that were used and not charged (4); the microseconds for
---                  which the key closes (7), or zero; 2^53 - 1 opens it
+-- ARGV[1]          for each entry: the limit (1); the receipt of the charge, which is a birth (7) and a place (7); the
+--                  units to give back (4); the units to charge (4); and a time (7). A time of 0 changes nothing, and
+--                  2^53 - 1 opens the key. Any other time closes the key for as many microseconds
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The reply to an entry is the reply to its correction, see

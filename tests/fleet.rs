@@ -86,7 +86,7 @@ fn test() {
     println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 3 * ALGORITHMS.len());
 }
 
-/// Processes settle their calls at the same time. Those that are killed have not settled all of them.
+/// Four processes settle their calls at the same time. A process of the mode `killed` dies before it has settled all.
 fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
     let program = std::env::current_exe().expect("this program has a path");
     let start = |mode| {

@@ -212,7 +212,7 @@ on_both_stores! {
         }
     }
 
-    /// A bucket reserves moments ahead. When the key is closed, nobody starts at them.
+    /// A bucket reserves moments ahead. After the key is closed, no call starts at its reserved moment.
     async fn reserved_calls_start_after_the_opening(test: TestLimiter) {
         for burst in [1, 10] {
             let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);

@@ -89,7 +89,7 @@ impl State for Bucket {
         (outcome, self.mark(birth))
     }
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        // A settlement does not change the rate: that of the state stays in force, unless the bucket is full.
+        // A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
         let before = self.unpack();
         let in_force = Rate { token: before.token, drain: before.drain };
         let is_full = || before.full_in(clock.max(before.at)) == 0;

@@ -1,4 +1,4 @@
-//! Several limits, of which some have amounts that are computed for each call.
+//! Groups of limits. A part of a group can compute its amounts for each call.
 
 use super::{
     CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, reject_by_amounts, several,

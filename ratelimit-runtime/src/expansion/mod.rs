@@ -4,6 +4,7 @@
 
 mod amounts;
 mod call_parts;
+mod checked_limit;
 mod site;
 
 use std::array;
@@ -18,6 +19,8 @@ pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
 pub use self::call_parts::{
     CallPart, acquire_all_calls, acquire_all_calls_now, check_all_calls, check_all_calls_now,
 };
+pub use self::checked_limit::CheckedLimit;
+use self::checked_limit::reject_by_amounts;
 pub use self::site::Site;
 use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit};
 pub use crate::key::{Format, Key, Piece};
@@ -35,73 +38,6 @@ pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 
 /// A [`Part`] whose key need not be `Sync`.
 pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
-
-/// A limit that a call is checked against.
-pub trait CheckedLimit: Sized {
-    /// Passes the limit to `check`. If there is none to check, passes the check of the call to `decided`.
-    fn with<T>(
-        self,
-        key: &impl Key,
-        cost: u32,
-        check: impl FnOnce(&Limit) -> T,
-        decided: impl FnOnce(Check) -> T,
-    ) -> T;
-
-    /// Returns the limit if it is never dropped.
-    fn kept(&self) -> Option<&'static Limit>;
-}
-
-impl CheckedLimit for &'static Limit {
-    #[inline]
-    fn with<T>(
-        self,
-        _: &impl Key,
-        _: u32,
-        check: impl FnOnce(&Limit) -> T,
-        _: impl FnOnce(Check) -> T,
-    ) -> T {
-        check(self)
-    }
-
-    #[inline]
-    fn kept(&self) -> Option<&'static Limit> {
-        Some(self)
-    }
-}
-
-impl CheckedLimit for CallLimit {
-    #[inline]
-    fn with<T>(
-        self,
-        key: &impl Key,
-        cost: u32,
-        check: impl FnOnce(&Limit) -> T,
-        decided: impl FnOnce(Check) -> T,
-    ) -> T {
-        match self {
-            Self::Kept(limit) => check(limit),
-            Self::Derived(limit) => check(&limit),
-            Self::Unlimited => decided(Check::unlimited()),
-            Self::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
-        }
-    }
-
-    #[inline]
-    fn kept(&self) -> Option<&'static Limit> {
-        match self {
-            Self::Kept(limit) => Some(limit),
-            Self::Derived(_) | Self::Unlimited | Self::Closed(_) => None,
-        }
-    }
-}
-
-/// Rejects a call whose threshold or burst is 0.
-fn reject_by_amounts(limit: &Limit, key: &dyn Key, cost: u32) -> Check {
-    limiter::with_current(
-        |limiter| limiter.checker().reject_by_amounts(limit, key, cost),
-        |error| Check::undecided(limit, StoreError::Configuration(error)),
-    )
-}
 
 /// Starts the check of a call. The future borrows nothing, so it does not hold the borrows of the key across the
 /// `await`.

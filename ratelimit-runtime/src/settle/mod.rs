@@ -188,8 +188,8 @@ impl SettlementSender {
 }
 
 impl Drop for SettlementSender {
-    /// If the recorder of metrics has panicked, or the thread has ended, what was pending is lost, and nobody waits for
-    /// it. The next settlement starts another job.
+    /// The recorder of metrics has panicked, or the thread has ended. The pending settlements are lost, and calls of
+    /// `flush` complete. The next settlement starts another job.
     fn drop(&mut self) {
         if self.has_ended {
             return;

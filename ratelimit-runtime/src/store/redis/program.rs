@@ -289,7 +289,7 @@ mod tests {
     use crate::algorithm::{BucketOp, Op};
     use crate::limit::Limit;
 
-    /// Returns the words of the operations that all algorithms have, and of those that only buckets have.
+    /// Returns two lists of words: the operations of all algorithms, and the operations of buckets.
     fn words() -> (Vec<&'static str>, Vec<&'static str>) {
         let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
             // A new operation must also be added to the list in the line above.

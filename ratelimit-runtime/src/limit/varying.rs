@@ -1,0 +1,58 @@
+//! Limits whose amounts depend on the caller: the same count, with other amounts.
+
+use super::{Amounts, InvalidLimit, Limit, Policy, Terms};
+
+impl Limit {
+    /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
+    /// charged stays charged, and the amounts of a call decide that call. Without a `burst`, the capacity of a token
+    /// bucket is the threshold, and that of a leaky bucket 1. The limit does not [lease](Self::lease).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const API: Limit = Limit::token_bucket("api", 100, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// let limit = API.try_amounts(5_000, Some(200))?;
+    /// assert_eq!(limiter.check(&limit, "acme", 1).await?.remaining, 199);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On amounts of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to fill.
+    pub fn try_amounts(&self, threshold: u32, burst: Option<u32>) -> Result<Self, InvalidLimit> {
+        if threshold == 0 {
+            return Err(InvalidLimit::NO_THRESHOLD);
+        }
+        let capacity = self.algorithm().default_capacity(threshold);
+        let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
+        let limit = Self {
+            terms: Terms { identity: self.terms.identity.clone(), amounts },
+            policy: Policy { lease: 0, ..self.policy },
+        };
+        match burst {
+            Some(burst) => limit.try_burst(burst),
+            None => Ok(limit),
+        }
+    }
+
+    /// Returns this limit with a threshold and the largest burst that fills within 100 years.
+    pub(crate) fn with_largest_burst(&self, threshold: u32) -> Self {
+        let amounts = Amounts::with_largest_burst(threshold, self.terms.identity.period);
+        Self {
+            terms: Terms { identity: self.terms.identity.clone(), amounts },
+            policy: self.policy,
+        }
+    }
+
+    /// Returns this limit as one whose amounts are computed for each call. It leases `lease` units if they fit.
+    pub(crate) fn varying(mut self, lease: u32) -> Self {
+        self.policy.varies = true;
+        if lease == 0 { self } else { self.clone().try_lease(lease).unwrap_or(self) }
+    }
+}

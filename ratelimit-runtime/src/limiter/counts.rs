@@ -1,0 +1,111 @@
+//! Changes counts by hand: gives units back, resets counts, closes and opens keys.
+
+use std::time::Duration;
+
+use super::RateLimiter;
+use crate::algorithm::{Op, OpeningChange};
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::reply::{Answer, Decision};
+
+impl RateLimiter {
+    /// Gives back `cost` charged units, the newest first, and never more than are charged. Use it for a call that
+    /// should not count after all. The decision reports the remaining units after the refund.
+    ///
+    /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
+    /// back after its own charge has left the window reduces the charge of another call, so the window can
+    /// admit one unit more. To give back the units of one call, [`acquire`](Self::acquire) it: its permit finds its own
+    /// charge.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been given back.
+    pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
+        self.checker.give_back(Op::Refund, limit, &key, cost)
+    }
+
+    /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the
+    /// key had never been used. Returns whether the
+    /// store had a count of the key. `false` means that the key was not used for a while, or that calls use another
+    /// limit or another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(900));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.check(&LOGIN, "alice", 1).await?;
+    /// assert!(limiter.reset(&LOGIN, "alice").await?);
+    /// assert!(!limiter.reset(&LOGIN, "Alice").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the count may have been removed.
+    pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
+        self.checker.reset(limit, &key)
+    }
+
+    /// Closes `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
+    /// call of the key, also calls of cost 0, with [`Rejection::Closed`](crate::Rejection::Closed). Calls that
+    /// [wait](Limit::wait) are admitted after the opening, first come, first served. Use it to obey a `Retry-After`, or
+    /// to stop a client.
+    ///
+    /// If the key is closed, the later opening holds; a `duration` of zero changes nothing. While a key is closed, its
+    /// window ages as before, and its bucket stands still: it refills from the opening on.
+    ///
+    /// With Redis, the key is closed in all processes. Another process obeys with its next request; a rejection in its
+    /// cache, leased units and reservations can delay that by a second. While Redis is down, only the process that
+    /// closed the key rejects its calls. [`open`](Self::open) and [`reset`](Self::reset) open the key before its time.
+    ///
+    /// The attribute closes a key by the result of a call: see `close` of
+    /// [`rate_limit`](macro@crate::rate_limit).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rejection};
+    ///
+    /// const UPSTREAM: Limit = Limit::leaky_bucket("upstream", 10, Duration::from_secs(1));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.close(&UPSTREAM, "api.example.com", Duration::from_secs(30)).await?;
+    ///
+    /// let rejection = limiter.check(&UPSTREAM, "api.example.com", 1).await.unwrap_err();
+    /// assert!(matches!(rejection, Rejection::Closed { .. }));
+    /// assert!(rejection.retry_after() > Some(Duration::from_secs(29)));
+    ///
+    /// assert!(limiter.open(&UPSTREAM, "api.example.com").await?);
+    /// limiter.check(&UPSTREAM, "api.example.com", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key closed.
+    /// This process then rejects the calls that it decides without Redis.
+    pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
+        self.checker.close(limit, &key, OpeningChange::close_for(duration)).map(drop)
+    }
+
+    /// Opens a key that is [closed](Self::close). Returns whether it was closed: `false` can mean another limit or
+    /// another key. Units are not given back.
+    ///
+    /// Calls of this process that wait go on at once, those of other processes within a second. Other processes can
+    /// also reject calls from their caches for a second.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been opened.
+    pub fn open(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
+        self.checker.close(limit, &key, OpeningChange::Open)
+    }
+}
