@@ -17,8 +17,7 @@ use support::server::Server;
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
-/// The traces of each algorithm, and the steps of each trace: over 100,000 decisions in all.
-const TRACES: u32 = 180;
+/// The steps of a trace.
 const STEPS: std::ops::Range<usize> = 1..700;
 const KEYS: usize = 2;
 
@@ -387,7 +386,7 @@ fn compare(
 
 /// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
-    play_traces(algorithm, TRACES, &trace(algorithm), &async |server, trace| {
+    play_traces(algorithm, &trace(algorithm), &async |server, trace| {
         Parity::new(server, trace).run(trace).await
     });
 }

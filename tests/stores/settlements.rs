@@ -13,9 +13,6 @@ use support::settled::{ModelReceipt, SettledModel};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
 
-/// The traces of each algorithm: over 100,000 decisions in all.
-const TRACES: u32 = 250;
-
 /// A bucket gives back exactly what the model says to this many charges.
 const EXACT: usize = 15;
 
@@ -337,7 +334,7 @@ fn split(result: Result<Permit, Rejection>) -> (ExpectedDecision, Option<Permit>
 
 /// Plays random traces of an algorithm.
 fn compare_traces(algorithm: Algorithm) {
-    play_traces(algorithm, TRACES, &trace(algorithm), &async |server, trace| {
+    play_traces(algorithm, &trace(algorithm), &async |server, trace| {
         Settling::new(server).run(trace).await
     });
 }
