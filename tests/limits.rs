@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Align, InvalidLimit, Limit};
+use ratelimit_runtime::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
 
 const YEAR: Duration = Duration::from_secs(86_400 * 36_525 / 100);
 
@@ -82,4 +82,66 @@ fn a_limit_returns_its_parameters() {
 #[should_panic(expected = "between -14:00 and +14:00")]
 fn an_offset_that_no_time_zone_has_panics() {
     let _ = Align::offset_minutes(14 * 60 + 1);
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize, serde::Serialize)]
+struct Settings {
+    limits: Vec<Limit>,
+}
+
+#[test]
+fn a_limit_is_written_as_it_is_read() {
+    let minute = Duration::from_secs(60);
+    let limits = vec![
+        Limit::sliding("sliding", 5, minute).scope(Scope::Process).shadow(true),
+        Limit::fixed("fixed", 5, minute * 60).align(Align::offset_minutes(-210)),
+        Limit::fixed("utc", 5, minute).align(Align::UTC).on_error(OnError::Deny),
+        Limit::sliding_counter("counter", 50, Duration::from_millis(1_500)).lease(5),
+        Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
+        Limit::leaky_bucket("leaky", 5, minute).on_error(OnError::Allow).wait(Duration::MAX),
+    ];
+    let wait = limits[5].clone().wait(Duration::from_secs(36_525 * 86_400));
+    let settings = Settings { limits };
+    let json = serde_json::to_string(&settings).expect("JSON");
+    let mut expected = settings.limits;
+    // A longer wait cannot be read.
+    expected[5] = wait;
+    let read: Settings = serde_json::from_str(&json).expect(&json);
+    assert_eq!(read.limits, expected);
+}
+
+#[test]
+fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
+    let error = |limit: &str| {
+        let text = format!("[[limits]]\nname = \"api\"\n{limit}\n");
+        toml::from_str::<Settings>(&text).expect_err(&text).to_string()
+    };
+    for (limit, words) in [
+        ("limit = \"5 each minute\"", "such as `300/minute`"),
+        (
+            "limit = \"5/minute\"\nthreshold = 5",
+            "the limit `api`: write `limit = \"300/minute\"`, or",
+        ),
+        (
+            "threshold = 5",
+            "the limit `api`: write `limit = \"300/minute\"`, or `threshold` and `period`",
+        ),
+        ("threshold = 0\nperiod = 30", "the limit `api`: `threshold` must be at least 1"),
+        ("threshold = 5\nperiod = \"30min\"", "did you mean `m`?"),
+        ("threshold = 5\nperiod = -1", "cannot be negative"),
+        ("threshold = 5\nperiod = 30\nalgo = \"slidding\"", "did you mean `sliding`?"),
+        ("threshold = 5\nperiod = 30\nalign = \"utc\"", "use it with fixed"),
+        ("limit = \"5/h fixed\"\nalign = \"Berlin\"", "`\"utc\"`, or an offset"),
+        ("limit = \"5/h\"\nlease = 6", "`lease` must be at most"),
+        ("limit = \"5/h\"\nscope = \"fleet\"", "`global` or `process`"),
+        ("limit = \"5/h\"\ntreshold = 6", "unknown field `treshold`"),
+    ] {
+        let message = error(limit);
+        assert!(message.contains(words) && message.contains("line "), "{limit}: {message}");
+    }
+    for period in ["30", "30.0", "\"30s\""] {
+        let text = format!("[[limits]]\nname = \"api\"\nthreshold = 5\nperiod = {period}");
+        let settings: Settings = toml::from_str(&text).expect(&text);
+        assert_eq!(settings.limits, [Limit::sliding("api", 5, Duration::from_secs(30))]);
+    }
 }

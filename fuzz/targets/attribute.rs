@@ -41,6 +41,8 @@ mod policy;
 mod rewrite;
 #[path = "../../ratelimit-macros/src/spans.rs"]
 mod spans;
+#[path = "../../ratelimit-macros/src/text/mod.rs"]
+mod text;
 #[path = "../../ratelimit-macros/src/values.rs"]
 mod values;
 #[path = "../../ratelimit-macros/src/words.rs"]

@@ -12,6 +12,8 @@ mod failure;
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/text/mod.rs"]
+mod text;
 #[path = "../../ratelimit-runtime/src/reply/mod.rs"]
 mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/program.rs"]

@@ -11,7 +11,8 @@ use syn::token::Paren;
 use syn::{Expr, Ident, Lit, Token};
 
 use crate::argument::{ArgumentName, Place};
-use crate::diagnostics::{Errors, ReportedError, closest, quoted, written};
+use crate::diagnostics::{Errors, ReportedError, quoted, written};
+use crate::text::closest::closest;
 use crate::values::as_literal;
 use crate::words::Word;
 

@@ -44,21 +44,6 @@ impl Errors {
     }
 }
 
-/// The candidate nearest to `word`, if `word` can be a typing error for it: at most one edit for
-/// every three letters, and at least one is allowed.
-pub(crate) fn closest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
-    let edits = (word.chars().count() / 3).max(1);
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|&(distance, candidate)| distance <= edits && distance < candidate.chars().count())
-        .min_by_key(|&(distance, _)| distance)
-        .map(|(_, candidate)| candidate)
-}
-
 /// Tokens as a person would write them.
 pub(crate) fn written(tokens: &impl ToTokens) -> String {
     let mut text = tokens.to_token_stream().to_string();
@@ -87,51 +72,9 @@ pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     quoted.join(", ")
 }
 
-/// The optimal string alignment distance: how many letters have to be inserted, removed, replaced or
-/// swapped with their neighbor to turn `from` into `to`. Three rows of its table are kept.
-fn distance(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.to_lowercase().chars().collect();
-    let to: Vec<char> = to.to_lowercase().chars().collect();
-    let mut before = vec![0; to.len() + 1];
-    let mut above: Vec<usize> = (0..=to.len()).collect();
-    for i in 1..=from.len() {
-        let mut row = vec![i; to.len() + 1];
-        for j in 1..=to.len() {
-            let replaced = above[j - 1] + usize::from(from[i - 1] != to[j - 1]);
-            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[to.len()]
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{closest, distance, quoted};
-
-    #[test]
-    fn counts_each_kind_of_edit_once() {
-        assert_eq!(distance("period", "period"), 0);
-        assert_eq!(distance("peroid", "period"), 1, "a swap");
-        assert_eq!(distance("perod", "period"), 1, "a missing letter");
-        assert_eq!(distance("periodd", "period"), 1, "an extra letter");
-        assert_eq!(distance("pariod", "period"), 1, "a wrong letter");
-        assert_eq!(distance("", "key"), 3);
-        assert_eq!(distance("key", ""), 3);
-    }
-
-    #[test]
-    fn recognizes_a_typing_error_and_not_another_word() {
-        let names = ["period", "threshold", "key", "cost"];
-        assert_eq!(closest("treshhold", names), Some("threshold"));
-        assert_eq!(closest("Period", names), Some("period"));
-        assert_eq!(closest("kye", names), Some("key"));
-        assert_eq!(closest("foo", names), None);
-        assert_eq!(closest("x", ["y"]), None, "no letter is the same");
-    }
+    use super::quoted;
 
     #[test]
     fn lists_each_name_once() {

@@ -4,9 +4,10 @@ use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
 use syn::{Expr, Lit, LitStr, Member};
 
-use crate::diagnostics::{closest, quoted};
+use crate::diagnostics::quoted;
 use crate::format::{self, FormatPart, Placeholder};
 use crate::function::Function;
+use crate::text::closest::closest;
 use crate::values::{Sign, as_literal, unwrap_parens};
 
 pub(crate) enum Key {

@@ -30,6 +30,7 @@ mod rewrite;
 #[cfg(test)]
 mod snapshots;
 mod spans;
+mod text;
 mod values;
 mod words;
 

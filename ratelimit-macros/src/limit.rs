@@ -8,8 +8,8 @@ use syn::{Expr, LitStr};
 use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
-use crate::duration::{DAY_US, LONGEST_US};
 use crate::offset::Offset;
+use crate::text::duration::{DAY_US, LONGEST_US};
 use crate::values::{self, Amount, Constant};
 use crate::words::{self, Word, word_enum};
 

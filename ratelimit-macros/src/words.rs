@@ -3,7 +3,8 @@
 use syn::Expr;
 
 use crate::argument::ArgumentName;
-use crate::diagnostics::{closest, quoted};
+use crate::diagnostics::quoted;
+use crate::text::closest::closest;
 use crate::values;
 
 /// A fixed set of words, one for each variant. [`word_enum!`] implements it.

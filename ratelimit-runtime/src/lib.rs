@@ -47,6 +47,7 @@
 //! | `tower` | | only the layers, for hyper and other servers, and for clients such as reqwest |
 //! | `stream` | | streams whose items wait for a limit: `stream` |
 //! | `metrics` | | metrics of decisions; see below |
+//! | `serde` | | [`Limit`] in configuration |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
 //! # Events and metrics
@@ -176,6 +177,7 @@ mod store;
 #[cfg(feature = "stream")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stream")))]
 pub mod stream;
+mod text;
 mod waiting;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub mod web;
@@ -223,7 +225,9 @@ pub use ratelimit_macros::rate_limit;
 pub use crate::check::{Acquire, AcquireAll, Check, Part, Permit, TryCheck};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Key, KeyWriter, OwnedKey};
-pub use crate::limit::{Algorithm, Align, InvalidLimit, Limit, Name, OnError, Quota, Scope};
+pub use crate::limit::{
+    Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
+};
 pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,

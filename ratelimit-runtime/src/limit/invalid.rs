@@ -11,6 +11,9 @@ impl InvalidLimit {
         "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
     );
 
+    pub(super) const NO_NAME: Self =
+        Self("the name of a limit must not be empty: write a name such as `login`");
+
     pub(super) const NO_THRESHOLD: Self =
         Self("`threshold` must be at least 1: 0 would reject every call");
 

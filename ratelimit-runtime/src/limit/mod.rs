@@ -19,7 +19,10 @@ mod policy;
 mod quota;
 mod rate;
 mod scale;
+#[cfg(feature = "serde")]
+mod serde;
 mod terms;
+mod text;
 mod varying;
 
 use std::time::Duration;
@@ -38,6 +41,7 @@ pub use self::quota::Quota;
 pub(crate) use self::rate::Rate;
 pub(crate) use self::scale::WindowScale;
 pub(crate) use self::terms::Terms;
+pub use self::text::ParseLimitError;
 
 /// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
 ///
@@ -132,8 +136,8 @@ impl Limit {
         Self::expect(name, Algorithm::LeakyBucket, threshold, period)
     }
 
-    /// Creates a limit from values that are known only at run time, such as those of a configuration file. The
-    /// name is a literal, or a string that the program makes once and leaks with `String::leak`.
+    /// Creates a limit from values that are known only at run time. For a name that is known only at run time, see
+    /// [`Name::kept`]; for a configuration file, [`Limit::parse`] and the feature `serde`.
     ///
     /// # Errors
     ///
@@ -146,9 +150,7 @@ impl Limit {
         period: Duration,
     ) -> Result<Self, InvalidLimit> {
         if name.is_empty() {
-            return Err(InvalidLimit(
-                "the name of a limit must not be empty: write a name such as `login`",
-            ));
+            return Err(InvalidLimit::NO_NAME);
         }
         if threshold == 0 {
             return Err(InvalidLimit::NO_THRESHOLD);

@@ -1,7 +1,19 @@
 //! The name of a limit.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use once_cell::sync::Lazy;
+
+use super::InvalidLimit;
+
+/// The most names that a process makes at run time.
+const MOST_NAMES: usize = 10_000;
+
+/// The names that were made at run time.
+static NAMES: Lazy<Mutex<HashSet<&'static str>>> = Lazy::new(Mutex::default);
 
 /// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
 ///
@@ -12,7 +24,7 @@ use std::fmt;
 /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
 /// assert_eq!(LOGIN.name(), "login");
 /// ```
-// Not `Copy`, so that a later version can own names that are known only at run time.
+// A name has no destructor, so that limits have none: `&LOGIN` then lives as long as the program.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Name(&'static str);
 
@@ -21,9 +33,44 @@ impl Name {
         Self(name)
     }
 
+    /// Makes a name at run time. The process keeps each such name once, for as long as it runs, so it makes 10,000
+    /// different names at most.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Algorithm, Limit, Name};
+    ///
+    /// let service = String::from("billing");
+    /// let name = Name::kept(&format!("{service}.export"))?;
+    /// let limit = Limit::new(name.as_str(), Algorithm::Fixed, 5, Duration::from_secs(60))?;
+    /// # Ok::<(), ratelimit_runtime::InvalidLimit>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On an empty name; on the 10,001st different name.
+    pub fn kept(name: &str) -> Result<Self, InvalidLimit> {
+        if name.is_empty() {
+            return Err(InvalidLimit::NO_NAME);
+        }
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = names.get(name) {
+            return Ok(Self(kept));
+        }
+        if names.len() >= MOST_NAMES {
+            return Err(InvalidLimit(
+                "a process makes 10,000 names of limits at most: what is counted separately, such as a \
+                 user, is the key of a limit and not its name",
+            ));
+        }
+        let kept: &'static str = String::from(name).leak();
+        names.insert(kept);
+        Ok(Self(kept))
+    }
+
     /// Returns the text of the name.
     #[must_use]
-    pub const fn as_str(&self) -> &str {
+    pub const fn as_str(&self) -> &'static str {
         self.0
     }
 }

@@ -1,5 +1,6 @@
 //! The period of a limit.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::InvalidLimit;
@@ -58,7 +59,6 @@ impl Period {
     }
 
     /// Returns the period as a number and a unit, the largest unit that divides the period.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
     pub(crate) const fn in_units(self) -> (u64, &'static str) {
         match self.micros {
             us if us.is_multiple_of(DAY_US) => (us / DAY_US, "d"),
@@ -68,5 +68,13 @@ impl Period {
             us if us.is_multiple_of(1_000) => (us / 1_000, "ms"),
             us => (us, "us"),
         }
+    }
+}
+
+/// Writes the number and the unit of [`Period::in_units`]: `1m`.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = self.in_units();
+        write!(f, "{count}{unit}")
     }
 }

@@ -122,8 +122,9 @@ impl Rejection {
         Self::Unavailable { name: label.name.clone(), error }
     }
 
-    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the threshold or the burst of the call is 0, for
-    /// `CostExceedsCapacity`, because waiting does not help, and for `Unavailable`, because no time is known.
+    /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the
+    /// threshold or the burst of the call is 0, for `CostExceedsCapacity`, because waiting does not help, and for
+    /// `Unavailable`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

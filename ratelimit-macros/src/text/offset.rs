@@ -1,0 +1,52 @@
+//! Reads an offset from UTC: `utc`, `+08:00`.
+
+/// Reads `utc` or the `time-numoffset` of RFC 3339, in minutes. A named zone is not accepted: its offset
+/// changes with the seasons, so that windows would be an hour longer or shorter than the period.
+pub(crate) fn offset_minutes(word: &str) -> Result<i32, String> {
+    Err(match parse_offset(word) {
+        Some(minutes) if minutes.abs() <= 14 * 60 => return Ok(minutes),
+        Some(_) => format!("`{word}` is out of range: an offset is from `-14:00` to `+14:00`"),
+        None if ["utc", "gmt", "z"].contains(&word.to_lowercase().as_str()) => {
+            format!("unknown offset `{word}`: did you mean `\"utc\"`?")
+        }
+        None => format!(
+            "unknown offset `{word}`: write `\"utc\"`, or an offset such as `\"+08:00\"` or \
+             `\"-03:30\"`"
+        ),
+    })
+}
+
+/// Minutes east of UTC. The range is not checked here.
+fn parse_offset(text: &str) -> Option<i32> {
+    if text == "utc" {
+        return Some(0);
+    }
+    let (sign, digits) = match text.split_at_checked(1)? {
+        ("+", digits) => (1, digits),
+        ("-", digits) => (-1, digits),
+        _ => return None,
+    };
+    let two_digits = |part: &str| {
+        let written = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse::<i32>().ok().filter(|_| written)
+    };
+    let (hours, minutes) = digits.split_once(':')?;
+    let minutes = two_digits(minutes).filter(|minutes| *minutes < 60)?;
+    Some(sign * (two_digits(hours)? * 60 + minutes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_offset;
+
+    #[test]
+    fn reads_utc_or_a_sign_and_four_digits() {
+        assert_eq!(parse_offset("utc"), Some(0));
+        assert_eq!(parse_offset("+00:00"), Some(0));
+        assert_eq!(parse_offset("+08:00"), Some(480));
+        assert_eq!(parse_offset("-03:30"), Some(-210));
+        for wrong in ["", "UTC", "08:00", "+8", "+8:00", "+0800", "+08:60", "+-8:00", "−03:30"] {
+            assert_eq!(parse_offset(wrong), None, "{wrong}");
+        }
+    }
+}

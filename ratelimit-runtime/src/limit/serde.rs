@@ -1,0 +1,234 @@
+//! Limits in configuration, by serde.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+use super::text::{algorithm_of, duration, limit_of};
+use super::{Align, InvalidLimit, Limit, OnError, ParseLimitError, Scope};
+use crate::text::duration::parse_seconds;
+use crate::text::offset::offset_minutes;
+
+/// The fields of a limit, with the names of the arguments of the attribute.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitFields {
+    name: String,
+    /// A text of [`Limit::parse`], instead of threshold, period, burst and algorithm.
+    limit: Option<String>,
+    threshold: Option<u32>,
+    period: Option<PeriodField>,
+    burst: Option<u32>,
+    algo: Option<String>,
+    align: Option<String>,
+    scope: Option<ScopeField>,
+    on_error: Option<OnErrorField>,
+    wait: Option<PeriodField>,
+    lease: Option<u32>,
+    #[serde(default)]
+    shadow: bool,
+}
+
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum ScopeField {
+    Global,
+    Process,
+}
+
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum OnErrorField {
+    Local,
+    Allow,
+    Deny,
+}
+
+/// A duration: a text such as `1h30m`, or a number of seconds.
+struct PeriodField(Duration);
+
+/// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
+/// `period`, with `burst` and `algo`; then `align`, `scope`, `on_error`, `wait`, `lease` and `shadow`.
+///
+/// ```
+/// use ratelimit_runtime::Limit;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Settings {
+///     limits: Vec<Limit>,
+/// }
+///
+/// let settings: Settings = toml::from_str(
+///     r#"
+///     [[limits]]
+///     name = "login"
+///     limit = "5 per 15m"
+///
+///     [[limits]]
+///     name = "api"
+///     threshold = 300
+///     period = "1m"
+///     algo = "token_bucket"
+///     burst = 20
+///     on_error = "deny"
+///     "#,
+/// )?;
+/// assert_eq!(settings.limits[0], Limit::parse("login", "5/15m")?);
+/// assert_eq!(settings.limits[1].capacity(), 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        LimitFields::deserialize(deserializer)?.limit().map_err(de::Error::custom)
+    }
+}
+
+impl LimitFields {
+    fn limit(self) -> Result<Limit, ParseLimitError> {
+        let Self { name, limit, threshold, period, burst, algo, .. } = self;
+        let in_limit = |error: &dyn fmt::Display| {
+            ParseLimitError::new(format_args!("the limit `{name}`: {error}"))
+        };
+        let mut result = match (limit, threshold, period) {
+            (Some(text), None, None) if burst.is_none() && algo.is_none() => {
+                Limit::parse(&name, &text)?
+            }
+            (None, Some(threshold), Some(PeriodField(period))) => {
+                let algorithm = algo.map(|word| algorithm_of(&word)).transpose();
+                let algorithm = algorithm.map_err(|error| in_limit(&error))?;
+                limit_of(&name, algorithm, threshold, period, burst)
+                    .map_err(|error| in_limit(&error))?
+            }
+            _ => {
+                return Err(in_limit(
+                    &"write `limit = \"300/minute\"`, or `threshold` and `period`, and not both",
+                ));
+            }
+        };
+        if let Some(align) = self.align {
+            let minutes = offset_minutes(&align).map_err(|error| in_limit(&error))?;
+            let aligned = result.try_align(Align::offset_minutes(minutes));
+            result = aligned.map_err(|error| in_limit(&error))?;
+        }
+        if let Some(lease) = self.lease {
+            result = result.try_lease(lease).map_err(|error| in_limit(&error))?;
+        }
+        if let Some(PeriodField(wait)) = self.wait {
+            result = result.wait(wait);
+        }
+        if let Some(ScopeField::Process) = self.scope {
+            result = result.scope(Scope::Process);
+        }
+        result = match self.on_error {
+            None => result,
+            Some(OnErrorField::Local) => result.on_error(OnError::Local),
+            Some(OnErrorField::Allow) => result.on_error(OnError::Allow),
+            Some(OnErrorField::Deny) => result.on_error(OnError::Deny),
+        };
+        Ok(result.shadow(self.shadow))
+    }
+}
+
+impl<'de> Deserialize<'de> for PeriodField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PeriodVisitor;
+
+        impl Visitor<'_> for PeriodVisitor {
+            type Value = PeriodField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as \"1h30m\", or a number of seconds")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PeriodField, E> {
+                duration(text).map(PeriodField).map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<PeriodField, E> {
+                seconds_field(&seconds.to_string())
+            }
+
+            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<PeriodField, E> {
+                match u64::try_from(seconds) {
+                    Ok(seconds) => self.visit_u64(seconds),
+                    Err(_) => Err(E::custom("a duration cannot be negative")),
+                }
+            }
+
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<PeriodField, E> {
+                seconds_field(&seconds.to_string())
+            }
+        }
+
+        deserializer.deserialize_any(PeriodVisitor)
+    }
+}
+
+fn seconds_field<E: de::Error>(digits: &str) -> Result<PeriodField, E> {
+    let micros = parse_seconds(digits, "").map_err(E::custom)?;
+    Ok(PeriodField(Duration::from_micros(micros)))
+}
+
+/// Writes the fields that [`Deserialize`] reads.
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(serde::Serialize)]
+        struct Fields<'a> {
+            name: &'a str,
+            threshold: u32,
+            period: String,
+            algo: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            burst: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            align: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            scope: Option<ScopeField>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            on_error: Option<OnErrorField>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            wait: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            lease: Option<u32>,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            shadow: bool,
+        }
+
+        let (algorithm, policy) = (self.algorithm(), self.policy);
+        let align = self.terms.identity.align.map(|align| {
+            let (sign, minutes) = match align.offset_minutes {
+                0 => return "utc".to_owned(),
+                minutes if minutes < 0 => ('-', -minutes),
+                minutes => ('+', minutes),
+            };
+            format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+        });
+        let period = self.terms.identity.period;
+        Fields {
+            name: self.name(),
+            threshold: self.threshold(),
+            period: period.to_string(),
+            algo: algorithm.as_str(),
+            burst: algorithm.is_bucket().then(|| self.capacity()),
+            align,
+            scope: matches!(policy.scope, Scope::Process).then_some(ScopeField::Process),
+            on_error: policy.on_error.map(|on_error| match on_error {
+                OnError::Local => OnErrorField::Local,
+                OnError::Allow => OnErrorField::Allow,
+                OnError::Deny => OnErrorField::Deny,
+            }),
+            wait: policy.wait.filter(|wait| !wait.is_zero()).map(|wait| {
+                // The longest that can be read.
+                let micros = wait.as_micros().min(u128::from(InvalidLimit::MAX_US));
+                format!("{}us", micros.max(1))
+            }),
+            lease: (policy.lease > 0).then_some(policy.lease),
+            shadow: policy.shadow,
+        }
+        .serialize(serializer)
+    }
+}

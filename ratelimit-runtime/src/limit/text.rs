@@ -1,0 +1,262 @@
+//! Limits written as text: `300/minute`, `5 per 30s burst 20`.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Algorithm, Limit, Name};
+use crate::text::closest::closest;
+use crate::text::duration::parse_text;
+
+/// The units of durations as they are written in full.
+const LONG_UNITS: [(&str, &str); 4] =
+    [("second", "s"), ("minute", "m"), ("hour", "h"), ("day", "d")];
+
+/// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseLimitError {
+    message: String,
+}
+
+impl ParseLimitError {
+    pub(super) fn new(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string() }
+    }
+}
+
+impl fmt::Display for ParseLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ParseLimitError {}
+
+impl Limit {
+    /// Reads a limit from a text: a threshold and a period, then, in any order, a burst and an algorithm.
+    ///
+    /// | text | limit |
+    /// | --- | --- |
+    /// | `300/minute` | 300 in any minute: a sliding window |
+    /// | `300 per 1h30m` | the period as in the attribute |
+    /// | `300 per day fixed` | another algorithm, by its word in the attribute |
+    /// | `5 per 30s burst 20` | a token bucket, because a burst is the capacity of a bucket |
+    /// | `5 per 30s burst 20 leaky_bucket` | another bucket |
+    ///
+    /// ```
+    /// use ratelimit_runtime::{Algorithm, Limit};
+    ///
+    /// let limit = Limit::parse("api", "5 per 30s burst 20")?;
+    /// assert_eq!((limit.threshold(), limit.capacity()), (5, 20));
+    /// assert_eq!(limit.algorithm(), Algorithm::TokenBucket);
+    ///
+    /// let error = Limit::parse("api", "5 per 30s brust 20").unwrap_err();
+    /// assert!(error.to_string().contains("did you mean `burst`?"));
+    /// # Ok::<(), ratelimit_runtime::ParseLimitError>(())
+    /// ```
+    ///
+    /// The process keeps the name: see [`Name::kept`].
+    ///
+    /// # Errors
+    ///
+    /// On a text of another form; on values that [`Limit::new`], [`try_burst`](Self::try_burst) or [`Name::kept`]
+    /// reject.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ParseLimitError> {
+        let failed = |message: &dyn fmt::Display| {
+            ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
+        };
+        LimitText::read(text).and_then(|read| read.limit(name)).map_err(|error| failed(&error))
+    }
+}
+
+/// A limit without its name.
+struct LimitText {
+    threshold: u32,
+    period: Duration,
+    burst: Option<u32>,
+    algorithm: Option<Algorithm>,
+}
+
+impl LimitText {
+    fn read(text: &str) -> Result<Self, ParseLimitError> {
+        const FORM: &str =
+            "write a threshold and a period, such as `300/minute` or `5 per 30s burst 20`";
+        let spaced = text.replace('/', " per ");
+        let mut words = spaced.split_whitespace().peekable();
+        let threshold = words.next().ok_or_else(|| ParseLimitError::new(FORM))?;
+        let threshold = amount("threshold", threshold)?;
+        if words.next() != Some("per") {
+            return Err(ParseLimitError::new(FORM));
+        }
+        let mut period = String::new();
+        while let Some(word) = words.peek()
+            && (period.is_empty() || is_of_duration(&period, word))
+        {
+            period.push_str(&short_unit(word));
+            words.next();
+        }
+        if period.starts_with(|first: char| first.is_alphabetic()) {
+            period.insert(0, '1');
+        }
+        let period = duration(&period)?;
+        let (mut burst, mut algorithm) = (None, None);
+        while let Some(word) = words.next() {
+            if word == "burst" {
+                let number = words.next().ok_or_else(|| {
+                    ParseLimitError::new("`burst` needs a number, as in `burst 20`")
+                })?;
+                if burst.replace(amount("burst", number)?).is_some() {
+                    return Err(ParseLimitError::new("`burst` is written twice"));
+                }
+            } else if algorithm.replace(algorithm_of(word)?).is_some() {
+                return Err(ParseLimitError::new("a limit has one algorithm: remove the other"));
+            }
+        }
+        Ok(Self { threshold, period, burst, algorithm })
+    }
+
+    fn limit(self, name: &str) -> Result<Limit, ParseLimitError> {
+        let Self { threshold, period, burst, algorithm } = self;
+        limit_of(name, algorithm, threshold, period, burst)
+    }
+}
+
+/// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, and any other a sliding window.
+pub(super) fn limit_of(
+    name: &str,
+    algorithm: Option<Algorithm>,
+    threshold: u32,
+    period: Duration,
+    burst: Option<u32>,
+) -> Result<Limit, ParseLimitError> {
+    let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
+    let limit = Name::kept(name).and_then(|name| {
+        Limit::new(name.as_str(), algorithm.unwrap_or(default), threshold, period)
+    });
+    let limit = limit.and_then(|limit| match burst {
+        Some(burst) => limit.try_burst(burst),
+        None => Ok(limit),
+    });
+    limit.map_err(ParseLimitError::new)
+}
+
+/// Reads an algorithm, by its word in the attribute.
+pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
+    let algorithms = Algorithm::ALL.map(Algorithm::as_str);
+    if let Some(found) = Algorithm::ALL.into_iter().find(|algorithm| algorithm.as_str() == word) {
+        return Ok(found);
+    }
+    let known = algorithms.iter().copied().chain(["burst"]);
+    Err(match closest(word, known) {
+        Some(meant) => {
+            ParseLimitError::new(format_args!("unknown word `{word}`: did you mean `{meant}`?"))
+        }
+        None => ParseLimitError::new(format_args!(
+            "unknown word `{word}`: after the period follow `burst` with a number, or an algorithm: `{}`",
+            algorithms.join("`, `")
+        )),
+    })
+}
+
+/// Reads a duration as in the attribute.
+pub(super) fn duration(text: &str) -> Result<Duration, ParseLimitError> {
+    parse_text(text).map(Duration::from_micros).map_err(ParseLimitError::new)
+}
+
+fn amount(what: &str, digits: &str) -> Result<u32, ParseLimitError> {
+    let plain = digits.replace('_', "");
+    if plain.is_empty() || !plain.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ParseLimitError::new(format_args!(
+            "the {what} `{digits}` is not a whole number, such as `300` or `5_000`"
+        )));
+    }
+    plain.parse().map_err(|_| {
+        ParseLimitError::new(format_args!(
+            "the {what} `{digits}` is too large: the largest is {}",
+            u32::MAX
+        ))
+    })
+}
+
+/// Returns whether a word continues a duration, as the second and later words of `1 h 30 m` do.
+fn is_of_duration(duration: &str, word: &str) -> bool {
+    let lacks_unit = duration.ends_with(|last: char| last.is_ascii_digit());
+    let is_option =
+        word == "burst" || Algorithm::ALL.iter().any(|algorithm| algorithm.as_str() == word);
+    word.starts_with(|first: char| first.is_ascii_digit()) || lacks_unit && !is_option
+}
+
+/// Replaces a unit that is written in full.
+fn short_unit(word: &str) -> String {
+    let digits = word.trim_end_matches(|c: char| c.is_alphabetic());
+    let unit = &word[digits.len()..];
+    let short = LONG_UNITS.iter().find(|(long, _)| {
+        unit.strip_prefix(long).is_some_and(|plural| plural.is_empty() || plural == "s")
+    });
+    short.map_or_else(|| word.to_owned(), |(_, short)| format!("{digits}{short}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn error(text: &str) -> String {
+        Limit::parse("text", text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn texts_are_limits() {
+        let seconds = Duration::from_secs;
+        for (text, algorithm, threshold, period, capacity) in [
+            ("300/minute", Algorithm::Sliding, 300, seconds(60), 300),
+            ("300 / 10 seconds", Algorithm::Sliding, 300, seconds(10), 300),
+            ("5_000 per 1h30m", Algorithm::Sliding, 5_000, seconds(5_400), 5_000),
+            ("1 per 1 h 30 m fixed", Algorithm::Fixed, 1, seconds(5_400), 1),
+            ("1/day fixed", Algorithm::Fixed, 1, seconds(86_400), 1),
+            ("5 per 30s burst 20", Algorithm::TokenBucket, 5, seconds(30), 20),
+            ("5/s leaky_bucket burst 2", Algorithm::LeakyBucket, 5, seconds(1), 2),
+            ("5/250ms token_bucket", Algorithm::TokenBucket, 5, Duration::from_millis(250), 5),
+        ] {
+            let limit = Limit::parse("text", text).expect(text);
+            assert_eq!(limit.name(), "text");
+            let values = (limit.algorithm(), limit.threshold(), limit.period(), limit.capacity());
+            assert_eq!(values, (algorithm, threshold, period, capacity), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        for (text, words) in [
+            ("", "such as `300/minute`"),
+            ("300", "such as `300/minute`"),
+            ("300 each minute", "such as `300/minute`"),
+            ("3.5/minute", "the threshold `3.5` is not a whole number"),
+            ("5000000000/minute", "the largest is 4294967295"),
+            ("0/minute", "`threshold` must be at least 1"),
+            ("5/0s", "cannot be zero"),
+            ("5/fortnight", "unknown unit `fortnight`"),
+            ("5/30 min", "did you mean `m`?"),
+            ("5/30", "`30` has no unit"),
+            ("5/30s brust 7", "unknown word `brust`: did you mean `burst`?"),
+            ("5/30s token-bucket", "did you mean `token_bucket`?"),
+            ("5/30s often", "`burst` with a number, or an algorithm: `sliding`, `fixed`"),
+            ("5/30s burst", "needs a number"),
+            ("5/30s burst 2 burst 3", "written twice"),
+            ("5/30s sliding fixed", "one algorithm"),
+            ("5/30s sliding burst 3", "use it with token_bucket or leaky_bucket"),
+            ("1/day burst 4000000", "more than 100 years to fill"),
+        ] {
+            let message = error(text);
+            assert!(message.contains(words), "{text}: {message}");
+            assert!(message.contains(text), "{text}: {message}");
+        }
+        assert!(Limit::parse("", "5/s").expect_err("no name").to_string().contains("empty"));
+    }
+
+    #[test]
+    fn a_name_is_kept_once() {
+        let name = |text: &str| Name::kept(text).expect("a name").as_str();
+        let made = String::from("kept once");
+        assert!(std::ptr::eq(name(&made), name("kept once")));
+    }
+}
