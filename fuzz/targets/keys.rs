@@ -22,7 +22,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::key::{Format, Key, KeyWriter, Piece, Secret};
+use self::key::{Format, Key, KeyWriter, OwnedKey, Piece, Secret};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
@@ -299,7 +299,7 @@ fuzz_target!(|count: CountInput| {
     let Some(limit) = count.limit() else { return };
     let identity = text(|out| out.count_name(limit.terms(), &count.key));
     // A stored key is the same key.
-    let stored = KeyWriter::owned(&count.key);
+    let stored = OwnedKey::of(&count.key);
     assert_eq!(text(|out| out.count_name(limit.terms(), &stored)), identity);
     let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&SECRET, key);
     assert_eq!(fingerprint(&stored), fingerprint(&count.key), "{}", identity.escape_ascii());

@@ -171,6 +171,7 @@ mod limit;
 mod limiter;
 mod reply;
 mod report;
+mod rules;
 mod settle;
 mod sticky;
 mod store;
@@ -224,7 +225,7 @@ pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Acquire, AcquireAll, Check, Part, Permit, TryCheck};
 pub use crate::clock::{Clock, VirtualClock};
-pub use crate::key::{Key, KeyWriter, OwnedKey};
+pub use crate::key::{InvalidKey, Key, KeyWriter, OwnedKey};
 pub use crate::limit::{
     Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
 };
@@ -233,3 +234,4 @@ pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };
 pub use crate::report::RejectedCall;
+pub use crate::rules::{InvalidRules, Rule, RuleSet};

@@ -10,7 +10,7 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 
 use crate::check::Check;
-use crate::key::{Key, KeyWriter, OwnedKey};
+use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, Pause, RateLimiter};
 use crate::reply::{BuildError, Rejection, StoreError};
@@ -43,7 +43,7 @@ pub trait RateLimitStreamExt: Stream + Sized {
         if limit.max_wait().is_none() {
             limit = limit.wait(Duration::MAX);
         }
-        let key = KeyWriter::owned(&key);
+        let key = OwnedKey::of(&key);
         RateLimited { stream: self, limit, key, limiter: None, item: None, stage: Stage::Ask }
     }
 }

@@ -24,6 +24,7 @@ mod prefixes;
 mod redis_keys;
 mod rejection_cache;
 mod reservations;
+mod rules;
 mod runtimes;
 mod semantics;
 mod server_errors;

@@ -1,5 +1,5 @@
-//! What people write, in the attribute and in configuration: durations, offsets, and words with typing errors. Both crates
-//! contain this folder.
+//! What people write, in the attribute and in configuration: durations, offsets, and words with typing errors. Both
+//! crates contain this folder.
 
 #![allow(dead_code, reason = "a crate need not use all of it")]
 

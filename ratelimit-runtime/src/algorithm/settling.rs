@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = TraceStep> {
 
 /// What counts at a time, by the rule of an algorithm. A charge is its time, the place that its receipt names, and its
 /// units.
-type Rule = fn(charges: &[(u64, u64, u64)], now: u64) -> u64;
+type LeftRule = fn(charges: &[(u64, u64, u64)], now: u64) -> u64;
 
 fn sliding(charges: &[(u64, u64, u64)], now: u64) -> u64 {
     charges.iter().filter(|(at, ..)| at + PERIOD > now).map(|(_, _, units)| units).sum()
@@ -126,7 +126,7 @@ fn limit(kind: fn(&'static str, u32, Duration) -> Limit) -> Limit {
     kind("settled", THRESHOLD, Duration::from_micros(PERIOD))
 }
 
-fn left_of(rule: Rule) -> impl Fn(&[(u64, u64, u64)], u64) -> u32 {
+fn left_of(rule: LeftRule) -> impl Fn(&[(u64, u64, u64)], u64) -> u32 {
     move |charges, now| u64::from(THRESHOLD).saturating_sub(rule(charges, now)) as u32
 }
 

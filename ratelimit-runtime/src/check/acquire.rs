@@ -42,8 +42,8 @@ struct AcquiredCall {
 }
 
 impl Checker {
-    /// Checks a call against one limit. If this process decides it at once, no request is made, and the permit keeps
-    /// `terms`, those of the limit.
+    /// Checks a call against one limit, under the rules in force. If this process decides it at once, no request is
+    /// made, and the permit keeps `terms`, those of the limit.
     #[inline]
     pub(crate) fn acquire(
         &self,
@@ -52,8 +52,13 @@ impl Checker {
         cost: u32,
         terms: impl FnOnce() -> KeptTerms,
     ) -> Acquire {
+        if self.rules.may_apply(limit) || limit.max_wait().is_some() {
+            let AcquireAll(permits) = self.acquire_under_rules(&[Part { limit, key, cost }]);
+            return Acquire(AcquireStage::Pending(Box::pin(async move {
+                permits.await.map(|mut permits| permits.remove(0))
+            })));
+        }
         if self.backend.is_shared(limit.policy())
-            || limit.max_wait().is_some()
             || cost > limit.capacity()
             || limit.lease_units() > 0
         {
@@ -112,8 +117,19 @@ impl Checker {
         }))
     }
 
-    /// Checks a call against several limits.
+    /// Checks a call against several limits, under the rules in force.
     pub(crate) fn acquire_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> AcquireAll {
+        if self.has_rules_or_waits(parts) {
+            return self.acquire_under_rules(parts);
+        }
+        self.acquire_all_as_written(parts)
+    }
+
+    /// Checks a call against several limits as they are.
+    pub(super) fn acquire_all_as_written<K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'_, K>],
+    ) -> AcquireAll {
         let leased = parts.iter().find(|part| part.limit.lease_units() > 0);
         if let Some(Part { limit, .. }) = leased {
             let check = Check::failed(Report::start(), limit.label(), StoreError::Leased);
@@ -229,6 +245,12 @@ impl Acquire {
 }
 
 impl AcquireAll {
+    pub(super) fn pending(
+        permits: impl Future<Output = Result<Vec<Permit>, Rejection>> + Send + 'static,
+    ) -> Self {
+        Self(AcquireStage::Pending(Box::pin(permits)))
+    }
+
     /// Creates the future of a call with `parts` parts, as [`Acquire::uncharged`] does.
     pub(crate) fn uncharged(check: Check, parts: usize) -> Self {
         Self(AcquireStage::Pending(Box::pin(async move {

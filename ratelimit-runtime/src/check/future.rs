@@ -112,6 +112,13 @@ impl Check {
         Self::rejected(None, label.clone(), rejection)
     }
 
+    /// Creates the check of a call that `decide` decides and reports.
+    pub(super) fn boxed(
+        decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
+    ) -> Self {
+        Self(CheckStage::Pending(Box::pin(decide)))
+    }
+
     /// Creates the future of a peek that has its reply.
     pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         let call = DecidedCall { is_rejected: false, ..DecidedCall::new(label, outcome, source) };

@@ -8,9 +8,11 @@ mod future;
 mod judge;
 mod part;
 mod permit;
+mod ruled;
 mod several;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::future::Pass;
@@ -22,9 +24,10 @@ use crate::algorithm::{Op, OpeningChange, Outcome, Verdict, match_algorithm, wit
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::lease::Leases;
-use crate::limit::{Limit, Terms};
+use crate::limit::{Limit, LimitLabel, Terms};
 use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
 use crate::report::{self, Report, Started};
+use crate::rules::{Access, Rules};
 use crate::settle::Settlements;
 use crate::store::embedded::{LocalCharge, StoredState};
 use crate::store::{OneOrMany, Reply, Request};
@@ -37,6 +40,7 @@ pub(crate) struct Checker {
     pub(crate) leases: Arc<Leases>,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) settlements: Arc<Settlements>,
+    pub(crate) rules: Arc<Rules>,
 }
 
 /// The result of the fast path. Fits in registers (`benches/all -- instructions`).
@@ -48,9 +52,18 @@ struct FastDecision {
 }
 
 impl Checker {
-    /// Checks a call against one limit.
+    /// Checks a call against one limit, under the rules in force.
     #[inline]
     pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
+        if self.rules.may_apply(limit) || limit.max_wait().is_some() {
+            return self.check_under_rules(&[Part { limit, key, cost }]);
+        }
+        self.check_as_written(limit, key, cost)
+    }
+
+    /// Checks a call against one limit as it is.
+    #[inline]
+    pub(super) fn check_as_written(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
         let FastDecision { is_final, remaining, reset_us } =
             self.decide_fast(limit, key, cost, &mut outcome);
@@ -71,7 +84,7 @@ impl Checker {
     ) -> Result<Decision, Rejection> {
         let check = if self.backend.is_shared(limit.policy()) {
             Check::failed(Report::start(), limit.label(), StoreError::NotLocal)
-        } else if limit.max_wait().is_some() {
+        } else if limit.policy().wait().is_some() {
             self.check(&limit.clone().without_wait(), key, cost)
         } else {
             self.check(limit, key, cost)
@@ -185,17 +198,38 @@ impl Checker {
         })
     }
 
-    /// Rejects a call whose threshold or burst is 0.
-    pub(crate) fn reject_by_amounts(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+    /// Rejects a call that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX` without an end.
+    pub(crate) fn reject_closed<K: Key + ?Sized>(
+        &self,
+        limit: &Limit,
+        key: &K,
+        cost: u32,
+        retry_after: Duration,
+    ) -> Check {
         let (shadow, charged) = (limit.is_shadow(), (limit.terms(), cost));
         let key_id = || self.backend.key_id(limit.terms(), key);
         let report = Report::start();
-        let report = report.with_key(self.backend.reports(), shadow, charged, key, key_id);
-        Check::rejected(Some(report), limit.label(), Rejection::closed_by_amounts(limit))
+        let report = report.with_key(self.backend.reports(), shadow, charged, &key, key_id);
+        let rejection = Rejection::closed_without_count(limit, retry_after);
+        Check::rejected(Some(report), limit.label(), rejection)
     }
 
     /// Peeks at the decision about a call.
     pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+        let ruled = self.under_rules(limit, key);
+        let limit = &ruled.limit;
+        match ruled.access {
+            Access::Limited => {}
+            Access::Exempt => return Check::unlimited(),
+            Access::Closed => {
+                let rejection = Rejection::closed_without_count(limit, self.closed_for(&ruled));
+                return Check::rejected(
+                    None,
+                    LimitLabel { shadow: true, ..limit.label() },
+                    rejection,
+                );
+            }
+        }
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let label = limit.label_for(&charge.terms);
@@ -232,6 +266,7 @@ impl Checker {
         key: &dyn Key,
         cost: u32,
     ) -> Answer<Decision> {
+        let limit = &self.under_rules(limit, key).limit;
         let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let capacity = charge.terms.capacity();
@@ -265,6 +300,7 @@ impl Checker {
 
     /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
     pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<bool> {
+        let limit = &self.under_rules(limit, key).limit;
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
@@ -289,6 +325,7 @@ impl Checker {
         key: &dyn Key,
         opening: OpeningChange,
     ) -> Answer<bool> {
+        let limit = &self.under_rules(limit, key).limit;
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);

@@ -28,7 +28,16 @@ pub(super) struct SeveralCharges {
 }
 
 impl Checker {
+    /// Checks a call against several limits, under the rules in force.
     pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
+        if self.has_rules_or_waits(parts) {
+            return self.check_under_rules(parts);
+        }
+        self.check_all_as_written(parts)
+    }
+
+    /// Checks a call against several limits as they are.
+    pub(super) fn check_all_as_written<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
         let SeveralCharges { report, labels, charges, .. } = match self.prepare(parts) {
             Ok(prepared) => prepared,
             Err(rejected) => return *rejected,
@@ -87,6 +96,17 @@ impl Checker {
             return Err(Box::new(Check::rejected(report, labels[index].clone(), rejection)));
         }
         Ok(SeveralCharges { report, labels: labels.into(), charges: charges.into(), charge_of })
+    }
+
+    /// Returns whether rules can exist for a call, or come while it waits. A call with a mistake is decided as it is
+    /// written, which reports the mistake.
+    pub(super) fn has_rules_or_waits<K: ?Sized>(&self, parts: &[Part<'_, K>]) -> bool {
+        parts.first().is_some_and(|first| {
+            let policy = first.limit.policy();
+            parts.iter().all(|part| part.limit.policy().agrees_with(policy))
+                && (first.limit.max_wait().is_some()
+                    || parts.iter().any(|part| self.rules.may_apply(part.limit)))
+        })
     }
 
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count,

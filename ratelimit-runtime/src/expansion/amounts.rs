@@ -79,9 +79,9 @@ impl KeptLimit {
 pub enum CallLimit {
     Kept(&'static Limit),
     Derived(Limit),
-    /// The threshold is `None`.
-    Unlimited,
-    /// The threshold or the burst is 0, so the limit admits nothing.
+    /// The threshold is `None`. Has the template, for rules.
+    Unlimited(&'static Limit),
+    /// The threshold or the burst is 0, so the limit admits nothing. Has the template.
     Closed(&'static Limit),
 }
 
@@ -103,7 +103,7 @@ impl AmountsSite {
         Self { kept: [const { OnceCell::new() }; KEPT], has_clamped: AtomicBool::new(false) }
     }
 
-    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases units if they fit.
+    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases up to so many units, as many as fit.
     #[inline]
     pub fn of(
         &'static self,
@@ -112,7 +112,7 @@ impl AmountsSite {
         burst: Option<u32>,
         lease: u32,
     ) -> CallLimit {
-        let Some(threshold) = threshold else { return CallLimit::Unlimited };
+        let Some(threshold) = threshold else { return CallLimit::Unlimited(template) };
         if threshold == 0 || burst == Some(0) {
             return CallLimit::Closed(template);
         }

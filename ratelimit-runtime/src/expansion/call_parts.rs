@@ -1,8 +1,7 @@
 //! Groups of limits. A part of a group can compute its amounts for each call.
 
-use super::{
-    CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, reject_by_amounts, several,
-};
+use super::checked_limit::{overrides_amounts, reject_by_amounts};
+use super::{CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, several};
 use crate::check::{AcquireAll, Check, Pass, Permit};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
@@ -31,9 +30,14 @@ impl<'a> CallPart<'a> {
     #[must_use]
     pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
         Self(match limit {
+            CallLimit::Unlimited(limit) | CallLimit::Closed(limit)
+                if overrides_amounts(limit, key) =>
+            {
+                PartLimit::Limited(UnsyncPart::unsync(limit, key, cost))
+            }
             CallLimit::Kept(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
             CallLimit::Derived(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
-            CallLimit::Unlimited => PartLimit::Unlimited,
+            CallLimit::Unlimited(_) => PartLimit::Unlimited,
             CallLimit::Closed(limit) => PartLimit::Closed(UnsyncPart::unsync(limit, key, cost)),
         })
     }

@@ -52,7 +52,10 @@ impl CheckedLimit for CallLimit {
         match self {
             Self::Kept(limit) => check(limit),
             Self::Derived(limit) => check(&limit),
-            Self::Unlimited => decided(Check::unlimited()),
+            Self::Unlimited(limit) | Self::Closed(limit) if overrides_amounts(limit, key) => {
+                check(limit)
+            }
+            Self::Unlimited(_) => decided(Check::unlimited()),
             Self::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
         }
     }
@@ -61,7 +64,7 @@ impl CheckedLimit for CallLimit {
     fn kept(&self) -> Option<&'static Limit> {
         match self {
             Self::Kept(limit) => Some(limit),
-            Self::Derived(_) | Self::Unlimited | Self::Closed(_) => None,
+            Self::Derived(_) | Self::Unlimited(_) | Self::Closed(_) => None,
         }
     }
 }
@@ -72,4 +75,9 @@ pub(super) fn reject_by_amounts(limit: &Limit, key: &dyn Key, cost: u32) -> Chec
         |limiter| limiter.checker().reject_by_amounts(limit, key, cost),
         |error| Check::undecided(limit, StoreError::Configuration(error)),
     )
+}
+
+/// Returns whether rules say what a limit admits, whatever the code says.
+pub(super) fn overrides_amounts(limit: &Limit, key: &(impl Key + ?Sized)) -> bool {
+    limiter::with_current(|limiter| limiter.checker().overrides_amounts(limit, key), |_| false)
 }

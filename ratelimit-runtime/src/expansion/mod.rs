@@ -20,11 +20,10 @@ pub use self::call_parts::{
     CallPart, acquire_all_calls, acquire_all_calls_now, check_all_calls, check_all_calls_now,
 };
 pub use self::checked_limit::CheckedLimit;
-use self::checked_limit::reject_by_amounts;
 pub use self::site::Site;
 use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit};
+use crate::key::OwnedKey;
 pub use crate::key::{Format, Key, Piece};
-use crate::key::{KeyWriter, OwnedKey};
 use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
@@ -249,7 +248,7 @@ pub fn split_for_close(mut permit: Permit) -> (Permit, Permit) {
 /// Returns a copy of a key, which borrows nothing.
 #[must_use]
 pub fn owned_key(key: &dyn Key) -> OwnedKey {
-    KeyWriter::owned(key)
+    OwnedKey::of(key)
 }
 
 /// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.

@@ -27,6 +27,11 @@ impl KeyId {
         self.0
     }
 
+    /// Returns the fingerprint of the key, the same under every identity.
+    pub(crate) const fn fingerprint(self, identity: &Identity) -> u128 {
+        self.0 ^ identity.hash()
+    }
+
     /// Returns a part of the fingerprint of the key, the same under every identity.
     pub(crate) const fn fingerprint_part(self, identity: &Identity) -> u64 {
         ((self.0 ^ identity.hash()) >> 64) as u64

@@ -9,6 +9,7 @@
 mod fingerprint;
 mod format;
 mod id;
+mod owned;
 mod writer;
 
 use std::borrow::Cow;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 pub(crate) use self::fingerprint::Secret;
 pub use self::format::{Format, Piece};
 pub(crate) use self::id::KeyId;
-pub use self::writer::{KeyWriter, OwnedKey};
+pub use self::owned::{InvalidKey, OwnedKey};
+pub use self::writer::KeyWriter;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///

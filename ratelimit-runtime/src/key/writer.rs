@@ -21,41 +21,7 @@ use super::fingerprint::{Secret, TextHasher};
 use crate::limit::{Align, Terms};
 
 /// The text of `()`.
-const NO_KEY: u8 = b'%';
-
-/// A key that borrows nothing, such as one of [`key!`](crate::key!).
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct OwnedKey(Box<[u8]>);
-
-/// Does not show the key.
-impl fmt::Debug for OwnedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedKey").finish_non_exhaustive()
-    }
-}
-
-impl Key for OwnedKey {
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        // A `%` alone is the text of `()`. In the text of a value, each `%` is escaped.
-        if *self.0 == [NO_KEY] {
-            return out.no_key();
-        }
-        let mut rest = &*self.0;
-        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
-            out.bytes(&rest[..at]);
-            let escaped =
-                |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
-            if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
-                out.bytes(&[*byte]);
-                rest = &rest[at + 3..];
-            } else {
-                out.structure(rest[at]);
-                rest = &rest[at + 1..];
-            }
-        }
-        out.bytes(rest);
-    }
-}
+pub(super) const NO_KEY: u8 = b'%';
 
 /// Receives the parts of a [`Key`]. See [`Key`] for how to implement one.
 pub struct KeyWriter<'a> {
@@ -84,13 +50,6 @@ impl KeyWriter<'_> {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
     pub(crate) fn append(text: &mut Vec<u8>, write: impl FnOnce(&mut KeyWriter<'_>)) {
         write(&mut KeyWriter { tag: HashTag::None, output: KeyOutput::Text(text) });
-    }
-
-    /// Returns the text of `key`.
-    pub(crate) fn owned(key: &dyn Key) -> OwnedKey {
-        let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| key.write(out));
-        OwnedKey(text.into())
     }
 
     /// Returns the fingerprint of the text of `key` under a secret.
@@ -240,7 +199,7 @@ impl fmt::Debug for KeyWriter<'_> {
 }
 
 /// For each byte, whether it is escaped in a value.
-const ESCAPED: [bool; 256] = {
+pub(super) const ESCAPED: [bool; 256] = {
     let (mut escaped, mut byte) = ([false; 256], 0);
     while byte < 256 {
         escaped[byte] = escape(byte as u8).is_some();
@@ -249,7 +208,7 @@ const ESCAPED: [bool; 256] = {
     escaped
 };
 
-const fn escape(byte: u8) -> Option<&'static [u8]> {
+pub(super) const fn escape(byte: u8) -> Option<&'static [u8]> {
     Some(match byte {
         b'(' => b"%28",
         b')' => b"%29",
@@ -264,10 +223,11 @@ const fn escape(byte: u8) -> Option<&'static [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::OwnedKey;
     use crate::limit::Limit;
 
     fn bytes(key: &dyn Key) -> Vec<u8> {
-        KeyWriter::owned(key).0.into()
+        OwnedKey::of(key).bytes().to_vec()
     }
 
     fn text(key: &dyn Key) -> String {
@@ -291,7 +251,7 @@ mod tests {
             // An `OwnedKey` gives the same name.
             let mut again = Vec::new();
             KeyWriter::append(&mut again, |out| {
-                out.count_name(limit.terms(), &KeyWriter::owned(key));
+                out.count_name(limit.terms(), &OwnedKey::of(key));
             });
             assert_eq!(again, text);
         }
@@ -381,7 +341,7 @@ mod tests {
             &Format(&format),
         ];
         for (index, key) in keys.iter().enumerate() {
-            assert_eq!(fingerprint(&KeyWriter::owned(*key)), fingerprint(*key), "{}", text(*key));
+            assert_eq!(fingerprint(&OwnedKey::of(*key)), fingerprint(*key), "{}", text(*key));
             for other in &keys[..index] {
                 assert_ne!(fingerprint(*key), fingerprint(*other), "{}", text(*key));
             }

@@ -10,6 +10,8 @@ pub(crate) struct Identity {
     pub(super) period: Period,
     pub(super) align: Option<Align>,
     scope: Scope,
+    /// A hash of the name, below 64. Finds out that a limit has no rules.
+    name_bit: u8,
     /// A hash of all of these.
     hash: u128,
 }
@@ -22,7 +24,8 @@ impl Identity {
         align: Option<Align>,
         scope: Scope,
     ) -> Self {
-        let mut identity = Self { name, algorithm, period, align, scope, hash: 0 };
+        let name_bit = bit_of_name(name.as_str());
+        let mut identity = Self { name, algorithm, period, align, scope, name_bit, hash: 0 };
         identity.hash = hash(&identity);
         identity
     }
@@ -42,6 +45,12 @@ impl Identity {
     /// Returns this identity with another period.
     pub(super) fn with_period(&self, period: Period) -> Self {
         Self::new(self.name.clone(), self.algorithm, period, self.align, self.scope)
+    }
+
+    /// Returns a hash of the name, below 64.
+    #[inline]
+    pub(crate) const fn name_bit(&self) -> u8 {
+        self.name_bit
     }
 
     /// Returns the hash of the identity. [`KeyId`](crate::key::KeyId) combines it with a key.
@@ -76,6 +85,16 @@ impl Align {
         );
         Self { offset_minutes: minutes }
     }
+}
+
+/// Hashes a name to a number below 64, by 64-bit FNV-1a.
+pub(crate) const fn bit_of_name(name: &str) -> u8 {
+    let (mut hash, mut index) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while index < name.len() {
+        hash = (hash ^ name.as_bytes()[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        index += 1;
+    }
+    (hash >> 58) as u8
 }
 
 /// Hashes an identity by 128-bit FNV-1a. The hash needs no secret, because clients do not choose identities.

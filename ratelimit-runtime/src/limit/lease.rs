@@ -122,8 +122,8 @@ impl Terms {
         Self { identity: self.identity.with_period(period), amounts }
     }
 
-    const fn lease_capacity(&self) -> u32 {
-        self.capacity() - self.lease_refill() as u32
+    pub(super) const fn lease_capacity(&self) -> u32 {
+        self.capacity().saturating_sub(self.lease_refill() as u32)
     }
 
     /// Returns the tokens that a bucket refills during the lifetime of a lease, rounded up; 0 for a window.

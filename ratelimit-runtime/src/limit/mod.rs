@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
 pub use self::identity::Align;
-pub(crate) use self::identity::Identity;
+pub(crate) use self::identity::{Identity, bit_of_name};
 pub use self::invalid::InvalidLimit;
 pub(crate) use self::label::LimitLabel;
 pub use self::name::Name;
@@ -188,6 +188,7 @@ impl Limit {
         match Amounts::new(self.threshold(), burst, self.terms.identity.period) {
             Ok(amounts) => {
                 self.terms.amounts = amounts;
+                self.policy.has_burst = true;
                 match self.policy.lease {
                     0 => Ok(self),
                     units => self.try_lease(units),

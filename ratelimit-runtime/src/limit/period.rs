@@ -8,7 +8,7 @@ use super::InvalidLimit;
 const DAY_US: u64 = 86_400_000_000;
 
 /// The length of a window, or the time in which a bucket refills its threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Period {
     micros: u64,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Period {
 impl Period {
     pub(super) const ZERO: Self = Self { micros: 0 };
 
-    pub(super) const fn new(period: Duration) -> Result<Self, InvalidLimit> {
+    pub(crate) const fn new(period: Duration) -> Result<Self, InvalidLimit> {
         if !period.subsec_nanos().is_multiple_of(1000) {
             return Err(InvalidLimit("`period` must be a whole number of microseconds"));
         }

@@ -14,6 +14,8 @@ pub(crate) struct Policy {
     pub(super) lease: u32,
     /// Whether the amounts are computed for each call.
     pub(super) varies: bool,
+    /// Whether the capacity is not the default one of the threshold.
+    pub(super) has_burst: bool,
 }
 
 impl Policy {
@@ -24,6 +26,7 @@ impl Policy {
         wait: None,
         lease: 0,
         varies: false,
+        has_burst: false,
     };
 
     #[inline]
@@ -33,6 +36,11 @@ impl Policy {
 
     pub(crate) const fn on_error(self) -> Option<OnError> {
         self.on_error
+    }
+
+    /// Returns how long a call may wait, also if it is one of a shadow.
+    pub(crate) const fn wait(self) -> Option<Duration> {
+        self.wait
     }
 
     /// Returns whether limits with these policies can be decided together.

@@ -213,7 +213,7 @@ impl Serialize for Limit {
             threshold: self.threshold(),
             period: period.to_string(),
             algo: algorithm.as_str(),
-            burst: algorithm.is_bucket().then(|| self.capacity()),
+            burst: policy.has_burst.then(|| self.capacity()),
             align,
             scope: matches!(policy.scope, Scope::Process).then_some(ScopeField::Process),
             on_error: policy.on_error.map(|on_error| match on_error {

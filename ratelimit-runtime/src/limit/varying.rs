@@ -33,7 +33,7 @@ impl Limit {
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
         let limit = Self {
             terms: Terms { identity: self.terms.identity.clone(), amounts },
-            policy: Policy { lease: 0, ..self.policy },
+            policy: Policy { lease: 0, has_burst: false, ..self.policy },
         };
         match burst {
             Some(burst) => limit.try_burst(burst),
@@ -50,9 +50,22 @@ impl Limit {
         }
     }
 
-    /// Returns this limit as one whose amounts are computed for each call. It leases `lease` units if they fit.
+    /// Returns this limit as one whose amounts are computed for each call. It leases up to `lease` units, as many as
+    /// fit.
     pub(crate) fn varying(mut self, lease: u32) -> Self {
         self.policy.varies = true;
+        let lease = lease.min(self.terms.lease_capacity());
         if lease == 0 { self } else { self.clone().try_lease(lease).unwrap_or(self) }
+    }
+
+    /// Returns this limit with the amounts of a rule. Without a `threshold` or a `burst`, the limit keeps its own. The
+    /// burst of a rule is ignored if this is not a bucket, and shortened if the bucket would fill for over 100 years.
+    pub(crate) fn under_rule(&self, threshold: Option<u32>, burst: Option<u32>) -> Self {
+        let threshold = threshold.unwrap_or(self.threshold());
+        let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
+        let burst = burst.filter(|_| self.algorithm().is_bucket());
+        let limit = self.try_amounts(threshold, burst);
+        let limit = limit.unwrap_or_else(|_| self.with_largest_burst(threshold));
+        limit.varying(self.policy.lease)
     }
 }

@@ -3,6 +3,7 @@
 mod builder;
 mod counts;
 mod global;
+mod rules;
 mod shutdown;
 
 use std::fmt;
@@ -74,7 +75,8 @@ impl RateLimiter {
         let leases = Leases::new(Arc::clone(&backend));
         let waiting = Waiting::new(Arc::clone(&backend));
         let settlements = Settlements::new(Arc::clone(&backend));
-        Self { checker: Checker { backend, leases, waiting, settlements } }
+        let rules = Arc::default();
+        Self { checker: Checker { backend, leases, waiting, settlements, rules } }
     }
 
     /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
@@ -322,7 +324,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count
     /// as used.
     pub fn shutdown(&self) -> Answer<()> {
-        let Checker { backend, leases, waiting, settlements } = self.checker.clone();
+        let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {
             waiting.close();
             if !backend.has_shared() {

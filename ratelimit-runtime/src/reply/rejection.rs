@@ -107,9 +107,10 @@ impl Rejection {
         Self::unavailable_by(&limit.label(), error)
     }
 
-    /// Creates the rejection of a call whose threshold or burst is 0.
-    pub(crate) fn closed_by_amounts(limit: &Limit) -> Self {
-        let decision = Decision { limit: 0, ..Self::decision(limit, Duration::MAX) };
+    /// Creates the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
+    /// `Duration::MAX` without an end.
+    pub(crate) fn closed_without_count(limit: &Limit, retry_after: Duration) -> Self {
+        let decision = Decision { limit: 0, ..Self::decision(limit, retry_after) };
         Self::Closed { name: limit.label().name, quota: limit.quota().closed(), decision }
     }
 

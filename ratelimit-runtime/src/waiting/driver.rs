@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Instant;
 
+use tokio::time::timeout;
+
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
 use crate::clock::{Clock, before};
@@ -147,6 +149,8 @@ impl LineDriver {
     /// Sends a request. If the store fails, applies `on_error` to the calls.
     async fn ask(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
+        // Else its reservations could be behind those that the other lines are about to cancel.
+        let _ = timeout(backend.deadline(), self.waiting.others_have_left(&self.line)).await;
         let request = Request::Line(asked.request.clone());
         let result = backend.try_execute(self.line.policy, &request).await;
         let error = match result {

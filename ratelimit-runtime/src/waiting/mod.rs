@@ -162,6 +162,35 @@ impl Waiting {
         }
     }
 
+    /// Completes once all lines that share a count with `line`, and in which no call waits any more, hold no units.
+    async fn others_have_left(&self, line: &Arc<SharedLine>) {
+        loop {
+            let rested = self.rested.notified();
+            let mut rested = pin!(rested);
+            rested.as_mut().enable();
+            let has_left = {
+                let lines = lock(&self.lines);
+                let inner = lock(&line.line);
+                if inner.is_deserted() {
+                    return;
+                }
+                let counts: Vec<_> = inner.counts().iter().map(|charge| charge.key_id).collect();
+                drop(inner);
+                let mut others = counts.iter().filter_map(|id| lines.by_count.get(id)).flatten();
+                others.all(|other| {
+                    Arc::ptr_eq(other, line) || {
+                        let other = lock(&other.line);
+                        !other.is_deserted() || !other.holds_units()
+                    }
+                })
+            };
+            if has_left {
+                return;
+            }
+            rested.await;
+        }
+    }
+
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
     pub(crate) fn is_settled(&self) -> bool {
         let lines = lock(&self.lines);

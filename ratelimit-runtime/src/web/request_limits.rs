@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::check::{Check, Part};
-use crate::key::{Key, KeyWriter, OwnedKey};
+use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::report;
@@ -17,7 +17,7 @@ pub struct RequestLimits {
 impl RequestLimits {
     /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
     pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u32) {
-        self.charges.push((limit.clone(), KeyWriter::owned(&key), cost));
+        self.charges.push((limit.clone(), OwnedKey::of(&key), cost));
     }
 
     /// Returns the check of the request; `None` if it has no limits.

@@ -70,9 +70,13 @@ impl Embedded {
 
     #[inline]
     pub(crate) fn key_id(&self, terms: &Terms, key: &(impl Key + ?Sized)) -> KeyId {
-        let fingerprint =
-            if key.is_nothing() { self.no_key } else { KeyWriter::fingerprint(&self.secret, key) };
-        KeyId::new(terms.identity(), fingerprint)
+        KeyId::new(terms.identity(), self.fingerprint(key))
+    }
+
+    /// Returns the fingerprint of a key, the same for all limits.
+    #[inline]
+    pub(crate) fn fingerprint(&self, key: &(impl Key + ?Sized)) -> u128 {
+        if key.is_nothing() { self.no_key } else { KeyWriter::fingerprint(&self.secret, key) }
     }
 
     /// Executes a request. The reply names `source`: this store, or a fallback to it.

@@ -1,0 +1,186 @@
+//! Keys that borrow nothing: the text of a key, as [`KeyWriter`] writes it.
+
+use std::fmt;
+
+use super::writer::{ESCAPED, NO_KEY, escape};
+use super::{Key, KeyWriter};
+
+/// A key that borrows nothing, such as one of [`key!`](crate::key!).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct OwnedKey(Box<[u8]>);
+
+/// The error of [`OwnedKey::parse`]. Its text says what is wrong, and what to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidKey(&'static str);
+
+impl OwnedKey {
+    /// Returns a copy of `key`.
+    pub(crate) fn of(key: &dyn Key) -> Self {
+        let mut text = Vec::new();
+        KeyWriter::append(&mut text, |out| key.write(out));
+        Self(text.into())
+    }
+
+    /// Reads a key as it is written into Redis and into logs: `alice`, the tuple `(alice:42)`, the format string
+    /// `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`; in a
+    /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, OwnedKey, RateLimiter};
+    ///
+    /// const EXPORTS: Limit = Limit::sliding("exports", 2, Duration::from_secs(3600));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.check(&EXPORTS, ("alice", 42), 1).await?;
+    /// let key = OwnedKey::parse("(alice:42)")?;
+    /// assert_eq!(limiter.peek(&EXPORTS, key, 1).await?.remaining, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On parentheses that do not match.
+    pub fn parse(text: &str) -> Result<Self, InvalidKey> {
+        if text.as_bytes() == [NO_KEY] {
+            return Ok(Self([NO_KEY].into()));
+        }
+        let (mut depth, mut written) = (0_usize, Vec::with_capacity(text.len()));
+        let is_value = !text.contains(['(', ')']);
+        for (at, byte) in text.bytes().enumerate() {
+            match byte {
+                b'(' => depth += 1,
+                b')' => {
+                    depth = depth.checked_sub(1).ok_or(InvalidKey::PARENTHESES)?;
+                }
+                _ => {}
+            }
+            let is_structure = match byte {
+                b'(' | b')' => true,
+                b':' => !is_value,
+                // An escaped byte, or the key `()` as a part of a tuple.
+                b'%' => {
+                    let (before, rest) = text.as_bytes().split_at(at);
+                    let is_escaped =
+                        |byte: &u8| escape(*byte).is_some_and(|text| rest.starts_with(text));
+                    let is_part = matches!(before.last(), Some(b'(' | b':'))
+                        && matches!(rest.get(1), Some(b':' | b')'));
+                    b"():%{}".iter().any(is_escaped) || is_part && !is_value
+                }
+                _ => false,
+            };
+            match escape(byte) {
+                Some(escaped) if !is_structure => written.extend_from_slice(escaped),
+                _ => written.push(byte),
+            }
+        }
+        if depth > 0 {
+            return Err(InvalidKey::PARENTHESES);
+        }
+        Ok(Self(written.into()))
+    }
+
+    /// Returns the text of the key. Bytes that are not UTF-8 are replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl InvalidKey {
+    const PARENTHESES: Self = Self(
+        "the parentheses of the key do not match: in a part of a key, write `%28` for `(` and `%29` for `)`",
+    );
+
+    pub(crate) fn message(&self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for InvalidKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for InvalidKey {}
+
+/// Does not show the key.
+impl fmt::Debug for OwnedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedKey").finish_non_exhaustive()
+    }
+}
+
+impl Key for OwnedKey {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        // A `%` alone is the text of `()`. In the text of a value, each `%` is escaped.
+        if *self.0 == [NO_KEY] {
+            return out.no_key();
+        }
+        let mut rest = &*self.0;
+        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+            out.bytes(&rest[..at]);
+            let escaped =
+                |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
+            if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
+                out.bytes(&[*byte]);
+                rest = &rest[at + 3..];
+            } else {
+                out.structure(rest[at]);
+                rest = &rest[at + 1..];
+            }
+        }
+        out.bytes(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Format, Piece};
+
+    #[test]
+    fn a_key_is_read_as_it_is_written() {
+        let format = [Piece::Text("user:"), Piece::Arg(format_args!("{}", "a:b")), Piece::Text("")];
+        let keys: [&dyn Key; 14] = [
+            &"",
+            &(),
+            &"alice",
+            &"100%",
+            &"%",
+            &"%3A",
+            &"a(b)c",
+            &"{x}",
+            &std::net::Ipv6Addr::LOCALHOST,
+            &("a", 7),
+            &("a:b", ("c", "%")),
+            &("a", None::<u8>, "b"),
+            &((),),
+            &Format(&format),
+        ];
+        for key in keys {
+            let key = OwnedKey::of(key);
+            assert_eq!(OwnedKey::parse(&key.text()).as_ref(), Ok(&key), "{}", key.text());
+        }
+    }
+
+    #[test]
+    fn a_value_needs_no_escapes() {
+        for value in ["::1", "100%", "{x}", "GET /a:b", "a%zz", "%:"] {
+            assert_eq!(OwnedKey::parse(value), Ok(OwnedKey::of(&value)), "{value}");
+        }
+        assert_eq!(OwnedKey::parse("(50%:{x})"), Ok(OwnedKey::of(&("50%", "{x}"))));
+        for wrong in ["(a", "a)", ")(", "((a)"] {
+            assert_eq!(OwnedKey::parse(wrong), Err(InvalidKey::PARENTHESES), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The error of invalid rules.
+
+use std::fmt;
+
+/// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and says
+/// what to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRules {
+    message: String,
+}
+
+impl InvalidRules {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string() }
+    }
+}
+
+impl fmt::Display for InvalidRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for InvalidRules {}

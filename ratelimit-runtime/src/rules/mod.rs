@@ -1,0 +1,17 @@
+//! Rules: what an operator changes about limits while the service runs. A rule names a limit, or one key of it.
+//!
+//! [`Rules`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and replaces the
+//! table, and a check asks it once for each limit.
+
+mod invalid;
+mod rule;
+mod set;
+mod table;
+#[cfg(feature = "rules")]
+mod text;
+
+pub use self::invalid::InvalidRules;
+pub(crate) use self::rule::Access;
+pub use self::rule::Rule;
+pub use self::set::RuleSet;
+pub(crate) use self::table::{Ruled, Rules};

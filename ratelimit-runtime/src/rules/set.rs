@@ -1,0 +1,213 @@
+//! A set of rules, as an operator writes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::rule::NO_AMOUNT;
+use super::{InvalidRules, Rule};
+use crate::key::OwnedKey;
+use crate::limit::Period;
+use crate::text::duration::parse_text;
+
+/// Rules for limits and for keys of limits. A limiter replaces its rules by a set as a whole:
+/// [`RateLimiter::set_rules`](crate::RateLimiter::set_rules).
+///
+/// - A limit is written by its name, `api`. If limits of different periods have the name, it is written with its period:
+///   `api/1m`.
+/// - A key is written as the attribute writes it into Redis and into logs: `alice`, the tuple `(alice:42)`, the format
+///   string `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`. The key
+///   of a limit without `key` is `%`.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Limit, RateLimiter, Rule, RuleSet};
+///
+/// const API: Limit = Limit::sliding("api", 2, Duration::from_secs(60));
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut rules = RuleSet::new();
+/// rules.set_key("api", "acme", Rule::new().threshold(5_000))?;
+///
+/// let limiter = RateLimiter::embedded();
+/// limiter.set_rules(rules)?;
+/// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 4_999);
+/// assert_eq!(limiter.check(&API, "alice", 1).await?.remaining, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet {
+    pub(super) limits: BTreeMap<LimitName, LimitRules>,
+}
+
+/// The name of a limit, and its period if the rule names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LimitName {
+    /// As it is written, with the period in its shortest form.
+    pub(super) written: String,
+    pub(super) name: String,
+    pub(super) period: Option<Period>,
+}
+
+/// The rules of a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LimitRules {
+    pub(super) rule: Rule,
+    /// By the text of the key.
+    pub(super) keys: BTreeMap<String, Rule>,
+}
+
+impl LimitName {
+    /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
+    pub(super) fn read(written: &str) -> Result<Self, InvalidRules> {
+        if written.is_empty() {
+            return Err(InvalidRules::new("a rule has an empty name: write the name of a limit"));
+        }
+        let with_period = written.rsplit_once('/').and_then(|(name, period)| {
+            let micros = parse_text(period).ok().filter(|_| !name.is_empty())?;
+            Some((name, Period::new(Duration::from_micros(micros)).ok()?))
+        });
+        Ok(match with_period {
+            Some((name, period)) => Self {
+                written: format!("{name}/{period}"),
+                name: name.to_owned(),
+                period: Some(period),
+            },
+            None => Self { written: written.to_owned(), name: written.to_owned(), period: None },
+        })
+    }
+}
+
+impl RuleSet {
+    /// Creates an empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the rule of a limit, in place of the one that the set has.
+    ///
+    /// # Errors
+    ///
+    /// On an empty name; on a threshold or a burst of 0; on a limit that the set names both with a period and without.
+    pub fn set(&mut self, limit: &str, rule: Rule) -> Result<(), InvalidRules> {
+        self.edit(limit, None, &rule)?.rule = rule;
+        Ok(())
+    }
+
+    /// Sets the rule of one key of a limit, in place of the one that the set has.
+    ///
+    /// # Errors
+    ///
+    /// As for [`set`](Self::set), and on a key that is not written as the attribute writes it.
+    pub fn set_key(&mut self, limit: &str, key: &str, rule: Rule) -> Result<(), InvalidRules> {
+        let place = |message: &str| {
+            InvalidRules::new(format_args!("the rule of the key `{key}` of `{limit}`: {message}"))
+        };
+        let key = OwnedKey::parse(key).map_err(|error| place(error.message()))?.text();
+        self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
+        Ok(())
+    }
+
+    /// Removes the rule of a limit. The rules of its keys stay. Returns whether there was one.
+    pub fn unset(&mut self, limit: &str) -> bool {
+        let Ok(name) = LimitName::read(limit) else { return false };
+        let Some(rules) = self.limits.get_mut(&name) else { return false };
+        let rule = std::mem::take(&mut rules.rule);
+        if rules.keys.is_empty() {
+            self.limits.remove(&name);
+            return true;
+        }
+        rule != Rule::default()
+    }
+
+    /// Removes the rule of one key of a limit. Returns whether there was one.
+    pub fn unset_key(&mut self, limit: &str, key: &str) -> bool {
+        let (Ok(name), Ok(key)) = (LimitName::read(limit), OwnedKey::parse(key)) else {
+            return false;
+        };
+        let Some(rules) = self.limits.get_mut(&name) else { return false };
+        let was_there = rules.keys.remove(&key.text()).is_some();
+        if rules.keys.is_empty() && rules.rule == Rule::default() {
+            self.limits.remove(&name);
+        }
+        was_there
+    }
+
+    /// Returns the rule of a limit.
+    #[must_use]
+    pub fn rule(&self, limit: &str) -> Option<Rule> {
+        self.limits.get(&LimitName::read(limit).ok()?).map(|rules| rules.rule)
+    }
+
+    /// Returns the rule of one key of a limit.
+    #[must_use]
+    pub fn key_rule(&self, limit: &str, key: &str) -> Option<Rule> {
+        let rules = self.limits.get(&LimitName::read(limit).ok()?)?;
+        rules.keys.get(&OwnedKey::parse(key).ok()?.text()).copied()
+    }
+
+    /// Returns whether the set has no rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Returns the rules in the order of their names: the limit, the key if the rule is of one key, and the rule.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>, &Rule)> {
+        self.limits.iter().flat_map(|(name, rules)| {
+            let own = (rules.rule != Rule::default() || rules.keys.is_empty()).then_some((
+                name.written.as_str(),
+                None,
+                &rules.rule,
+            ));
+            let keys = rules.keys.iter();
+            own.into_iter()
+                .chain(keys.map(|(key, rule)| (name.written.as_str(), Some(key.as_str()), rule)))
+        })
+    }
+
+    /// Returns the rules of a limit for a change, if a rule with these values can be one of them.
+    fn edit(
+        &mut self,
+        limit: &str,
+        key: Option<&str>,
+        rule: &Rule,
+    ) -> Result<&mut LimitRules, InvalidRules> {
+        let name = LimitName::read(limit)?;
+        if rule.lacks_amount() {
+            let of_key = key.map(|key| format!(" of the key `{key}`")).unwrap_or_default();
+            return Err(InvalidRules::new(format_args!(
+                "the rule{of_key} of `{limit}`: {NO_AMOUNT}"
+            )));
+        }
+        self.check_names(&name)?;
+        Ok(self.limits.entry(name).or_default())
+    }
+
+    /// Fails if the set names a limit both with a period and without.
+    fn check_names(&self, name: &LimitName) -> Result<(), InvalidRules> {
+        let other = self.limits.keys().find(|other| {
+            other.name == name.name && other.period.is_some() != name.period.is_some()
+        });
+        if let Some(other) = other {
+            let with_period = if name.period.is_some() { name } else { other };
+            return Err(InvalidRules::new(format_args!(
+                "`{}` and `{}` name the same limit: write both with their period",
+                name.name, with_period.written
+            )));
+        }
+        Ok(())
+    }
+
+    /// Fails if a rule with this name cannot be added.
+    #[cfg(feature = "rules")]
+    pub(super) fn check_name(&self, limit: &str) -> Result<(), InvalidRules> {
+        let name = LimitName::read(limit)?;
+        if self.limits.contains_key(&name) {
+            return Err(InvalidRules::new(format_args!("`{limit}` has two rules: write one")));
+        }
+        self.check_names(&name)
+    }
+}

@@ -1,0 +1,210 @@
+//! The rules in force, as a check asks for them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use once_cell::sync::OnceCell;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use super::set::LimitRules;
+use super::{Access, InvalidRules, Rule, RuleSet};
+use crate::key::{KeyId, OwnedKey};
+use crate::limit::{Limit, Period, bit_of_name};
+
+/// The rules in force of a limiter.
+#[derive(Default)]
+pub(crate) struct Rules {
+    /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
+    names: AtomicU64,
+    table: RwLock<Arc<RuleTable>>,
+    changed: Notify,
+}
+
+/// A set of rules, by the names of limits and the fingerprints of keys.
+#[derive(Default)]
+struct RuleTable {
+    set: RuleSet,
+    by_name: HashMap<String, NamedRules>,
+}
+
+/// The rules of the limits with one name.
+struct NamedRules {
+    of_name: Option<CountRules>,
+    by_period: Vec<(Period, CountRules)>,
+    /// The first period of a limit with this name.
+    period: OnceCell<Period>,
+    /// Whether limits of several periods have this name, so that `of_name` could mean any of them.
+    is_ambiguous: AtomicBool,
+}
+
+/// The rules of a limit.
+struct CountRules {
+    rule: Rule,
+    by_key: HashMap<u128, Rule>,
+    /// The last limit to which these rules were applied without the rule of a key, and what became of it.
+    last: OnceCell<(Limit, Limit)>,
+}
+
+/// A limit under the rules in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ruled {
+    pub(crate) limit: Limit,
+    pub(crate) access: Access,
+    /// The end of the rule that closes the limit.
+    pub(crate) closed_until: Option<u64>,
+    /// Whether the rules say what is admitted, whatever the code says.
+    pub(crate) overrides_amounts: bool,
+    /// When the first of the rules ends.
+    pub(crate) changes_at: Option<u64>,
+}
+
+impl Ruled {
+    /// Returns a limit without rules.
+    pub(crate) fn as_written(limit: &Limit) -> Self {
+        Self {
+            limit: limit.clone(),
+            access: Access::Limited,
+            closed_until: None,
+            overrides_amounts: false,
+            changes_at: None,
+        }
+    }
+}
+
+impl Rules {
+    /// Returns whether rules can exist for a limit.
+    #[inline]
+    pub(crate) fn may_apply(&self, limit: &Limit) -> bool {
+        self.names.load(Ordering::Relaxed) >> limit.terms().identity().name_bit() & 1 != 0
+    }
+
+    /// Returns the rules in force.
+    pub(crate) fn set(&self) -> RuleSet {
+        self.table().set.clone()
+    }
+
+    /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
+    pub(crate) fn replace(
+        &self,
+        set: RuleSet,
+        fingerprint: impl Fn(&OwnedKey) -> u128,
+    ) -> Result<(), InvalidRules> {
+        let mut table = RuleTable { set, by_name: HashMap::new() };
+        let mut bits = 0;
+        for (name, rules) in &table.set.limits {
+            bits |= 1 << bit_of_name(&name.name);
+            let named = table.by_name.entry(name.name.clone()).or_insert_with(NamedRules::new);
+            let rules = CountRules::new(rules, &fingerprint)?;
+            match name.period {
+                Some(period) => named.by_period.push((period, rules)),
+                None => named.of_name = Some(rules),
+            }
+        }
+        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        // A call that sees the bits of one set and the table of another asks the table in vain.
+        self.names.fetch_or(bits, Ordering::Relaxed);
+        *current = Arc::new(table);
+        self.names.store(bits, Ordering::Relaxed);
+        drop(current);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Returns a limit under the rules in force at `now`, for a key; `None` if there are none for it.
+    pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
+        let table = self.table();
+        let rules = table.by_name.get(limit.name())?.of(limit)?;
+        let key = rules.by_key.get(&key_id.fingerprint(limit.terms().identity()));
+        rules.apply(limit, key, now)
+    }
+
+    /// Completes when the rules change after this call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    fn table(&self) -> Arc<RuleTable> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl NamedRules {
+    fn new() -> Self {
+        Self {
+            of_name: None,
+            by_period: Vec::new(),
+            period: OnceCell::new(),
+            is_ambiguous: AtomicBool::new(false),
+        }
+    }
+
+    fn of(&self, limit: &Limit) -> Option<&CountRules> {
+        let period = limit.terms().period();
+        let Some(rules) = &self.of_name else {
+            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules);
+        };
+        let first = *self.period.get_or_init(|| period);
+        if first != period && !self.is_ambiguous.swap(true, Ordering::Relaxed) {
+            let name = limit.name();
+            tracing::error!(
+                name,
+                "the rules of this name are not in force, because limits of several periods have it: write \
+                 them with a period, as `{name}/{first}` or `{name}/{period}`"
+            );
+        }
+        Some(rules).filter(|_| !self.is_ambiguous.load(Ordering::Relaxed))
+    }
+}
+
+impl CountRules {
+    fn new(
+        rules: &LimitRules,
+        fingerprint: &impl Fn(&OwnedKey) -> u128,
+    ) -> Result<Self, InvalidRules> {
+        let mut by_key = HashMap::new();
+        for (key, rule) in &rules.keys {
+            let key = OwnedKey::parse(key).map_err(|error| InvalidRules::new(error.message()))?;
+            by_key.insert(fingerprint(&key), *rule);
+        }
+        Ok(Self { rule: rules.rule, by_key, last: OnceCell::new() })
+    }
+
+    /// Returns a limit under these rules; `None` if none of them is in force.
+    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: u64) -> Option<Ruled> {
+        let in_force = |rule: &&Rule| rule.is_in_force(now);
+        let (own, of_limit) = (of_key.filter(in_force), Some(&self.rule).filter(in_force));
+        let changes_at = [own, of_limit].into_iter().flatten().filter_map(|rule| rule.until).min();
+        if own.is_none() && of_limit.is_none_or(|rule| *rule == Rule::default()) {
+            return None;
+        }
+        let both = || [own, of_limit].into_iter().flatten();
+        let threshold = both().find_map(|rule| rule.threshold);
+        let burst = both().find_map(|rule| rule.burst);
+        let access = both().find(|rule| rule.access.is_some());
+        let shadow = both().find_map(|rule| rule.shadow);
+        let mut ruled = Ruled {
+            changes_at,
+            overrides_amounts: threshold.is_some() || access.is_some(),
+            ..Ruled::as_written(limit)
+        };
+        if threshold.is_some() || burst.is_some() {
+            let derive = || limit.under_rule(threshold, burst);
+            ruled.limit = if own.is_none() {
+                let (of, last) = self.last.get_or_init(|| (limit.clone(), derive()));
+                if of == limit { last.clone() } else { derive() }
+            } else {
+                derive()
+            };
+        }
+        if let Some(shadow) = shadow {
+            ruled.limit = ruled.limit.shadow(shadow);
+        }
+        if let Some(rule) = access {
+            ruled.access = rule.access.unwrap_or(Access::Limited);
+            ruled.closed_until = rule.until;
+        }
+        Some(ruled)
+    }
+}

@@ -1,0 +1,658 @@
+//! Rules as TOML and JSON. The errors of both name the line; these functions add the limit and the key.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use toml::value::{Date, Datetime, Offset, Time};
+
+use super::rule::NO_AMOUNT;
+use super::set::LimitRules;
+use super::{Access, InvalidRules, Rule, RuleSet};
+use crate::key::OwnedKey;
+use crate::text::closest::closest;
+
+/// The words that stand for a rule, and what they mean.
+const WORDS: [&str; 3] = ["closed", "exempt", "shadow"];
+
+/// The fields of a rule.
+const FIELDS: [&str; 6] = ["threshold", "burst", "closed", "exempt", "shadow", "until"];
+
+/// The field of a limit with the rules of its keys.
+const KEYS: &str = "keys";
+
+const DAY_US: i64 = 86_400_000_000;
+
+impl RuleSet {
+    /// Reads rules from TOML.
+    ///
+    /// ```
+    /// use ratelimit_runtime::{Rule, RuleSet};
+    ///
+    /// let rules = RuleSet::from_toml(
+    ///     r#"
+    ///     [api]
+    ///     threshold = 300
+    ///     [api.keys]
+    ///     acme = { threshold = 5_000, burst = 200 }
+    ///     mallory = "closed"
+    ///     monitoring = "exempt"
+    ///
+    ///     ["export/1h"]
+    ///     shadow = true
+    ///     until = 2026-12-01T00:00:00Z
+    ///     "#,
+    /// )?;
+    ///
+    /// let mut expected = RuleSet::new();
+    /// expected.set_key("api", "mallory", Rule::new().closed(true))?;
+    /// assert_eq!(rules.key_rule("api", "mallory"), expected.key_rule("api", "mallory"));
+    /// # Ok::<(), ratelimit_runtime::InvalidRules>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On wrong TOML, and on a wrong rule. The error names its line.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn from_toml(text: &str) -> Result<Self, InvalidRules> {
+        toml::from_str(text).map_err(|error| InvalidRules::new(error.to_string().trim_end()))
+    }
+
+    /// Reads rules from JSON: the same as in [TOML](Self::from_toml), with `until` as a string.
+    ///
+    /// # Errors
+    ///
+    /// On wrong JSON, and on a wrong rule. The error names its line.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn from_json(text: &str) -> Result<Self, InvalidRules> {
+        serde_json::from_str(text).map_err(InvalidRules::new)
+    }
+
+    /// Writes the rules as JSON, which [`from_json`](Self::from_json) reads.
+    #[must_use]
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|_| unreachable!("all keys are strings"))
+    }
+}
+
+/// Where a rule is: a limit, or a key of a limit.
+#[derive(Clone, Copy)]
+struct RulePlace<'a> {
+    limit: &'a str,
+    key: Option<&'a str>,
+}
+
+impl fmt::Display for RulePlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key {
+            Some(key) => write!(f, "the rule of the key `{key}` of `{}`", self.limit),
+            None => write!(f, "the rule of `{}`", self.limit),
+        }
+    }
+}
+
+impl<'de> de::Deserialize<'de> for RuleSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SetVisitor;
+
+        impl<'de> Visitor<'de> for SetVisitor {
+            type Value = RuleSet;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table with a rule for each limit")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RuleSet, A::Error> {
+                let mut set = RuleSet::new();
+                while let Some(limit) =
+                    map.next_key_seed(Word(|limit: &str| set.check_name(limit)))?
+                {
+                    map.next_value_seed(LimitSeed { set: &mut set, limit: &limit })?;
+                }
+                Ok(set)
+            }
+        }
+
+        deserializer.deserialize_map(SetVisitor)
+    }
+}
+
+/// Reads the rules of a limit.
+struct LimitSeed<'a> {
+    set: &'a mut RuleSet,
+    limit: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for LimitSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let Self { set, limit } = self;
+        let place = RulePlace { limit, key: None };
+        let mut keys = Vec::new();
+        let rule = deserializer.deserialize_any(RuleVisitor { place, keys: Some(&mut keys) })?;
+        set.set(limit, rule).map_err(de::Error::custom)?;
+        for (key, rule) in keys {
+            set.set_key(limit, &key, rule).map_err(de::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a rule. With `keys`, it is one of a limit, which can have rules of its keys.
+struct RuleVisitor<'a> {
+    place: RulePlace<'a>,
+    keys: Option<&'a mut Vec<(String, Rule)>>,
+}
+
+impl<'de> DeserializeSeed<'de> for RuleVisitor<'_> {
+    type Value = Rule;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Rule, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for RuleVisitor<'_> {
+    type Value = Rule;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} as a table, such as `{{ threshold = 300 }}`, or \"closed\"", self.place)
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Rule, E> {
+        match word {
+            "closed" => Ok(Rule::new().closed(true)),
+            "exempt" => Ok(Rule::new().exempt(true)),
+            "shadow" => Ok(Rule::new().shadow(true)),
+            _ => {
+                let place = self.place;
+                let hint = hint(word, &WORDS);
+                Err(E::custom(format_args!("{place}: unknown word `{word}`: {hint}")))
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Rule, A::Error> {
+        let (place, mut rule) = (self.place, Rule::new());
+        let (mut closed, mut exempt) = (None, None);
+        let fields: Vec<_> =
+            FIELDS.into_iter().chain(self.keys.is_some().then_some(KEYS)).collect();
+        let check_field = |field: &str| {
+            if fields.contains(&field) {
+                return Ok(());
+            }
+            let hint = hint(field, &fields);
+            Err(InvalidRules::new(format_args!("{place}: unknown field `{field}`: {hint}")))
+        };
+        while let Some(field) = map.next_key_seed(Word(check_field))? {
+            let (limit, field) = (place.limit, field.as_str());
+            match field {
+                "threshold" => rule.threshold = Some(map.next_value_seed(Amount { place, field })?),
+                "burst" => rule.burst = Some(map.next_value_seed(Amount { place, field })?),
+                "closed" => closed = Some(map.next_value_seed(Flag { place, field })?),
+                "exempt" => exempt = Some(map.next_value_seed(Flag { place, field })?),
+                "shadow" => rule.shadow = Some(map.next_value_seed(Flag { place, field })?),
+                "until" => rule = rule.until(map.next_value_seed(Moment { place })?),
+                _ => {
+                    if let Some(keys) = &mut self.keys {
+                        map.next_value_seed(KeysSeed { limit, keys })?;
+                    }
+                }
+            }
+        }
+        if closed == Some(true) && exempt == Some(true) {
+            let message = format_args!("{place}: a limit cannot be both `closed` and `exempt`");
+            return Err(de::Error::custom(message));
+        }
+        rule.access = match (closed, exempt) {
+            (None, None) => None,
+            (Some(true), _) => Some(Access::Closed),
+            (_, Some(true)) => Some(Access::Exempt),
+            _ => Some(Access::Limited),
+        };
+        Ok(rule)
+    }
+}
+
+/// Reads a word of the file that has to pass a check.
+struct Word<F>(F);
+
+impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for Word<F> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<F: FnOnce(&str) -> Result<(), InvalidRules>> Visitor<'_> for Word<F> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<String, E> {
+        self.0(word).map(|()| word.to_owned()).map_err(E::custom)
+    }
+}
+
+fn hint(word: &str, known: &[&str]) -> String {
+    match closest(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("it can be `{}`", known.join("`, `")),
+    }
+}
+
+/// Reads the rules of the keys of a limit.
+struct KeysSeed<'a> {
+    limit: &'a str,
+    keys: &'a mut Vec<(String, Rule)>,
+}
+
+impl<'de> DeserializeSeed<'de> for KeysSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeysSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the keys of `{}` as a table, with a rule for each key", self.limit)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let check_key = |key: &str| match OwnedKey::parse(key) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let place = RulePlace { limit: self.limit, key: Some(key) };
+                Err(InvalidRules::new(format_args!("{place}: {error}")))
+            }
+        };
+        while let Some(key) = map.next_key_seed(Word(check_key))? {
+            let place = RulePlace { limit: self.limit, key: Some(&key) };
+            let rule = map.next_value_seed(RuleVisitor { place, keys: None })?;
+            self.keys.push((key, rule));
+        }
+        Ok(())
+    }
+}
+
+struct Amount<'a> {
+    place: RulePlace<'a>,
+    field: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for Amount<'_> {
+    type Value = u32;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u32, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Amount<'_> {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `{}` to be a whole number from 1 to {}", self.place, self.field, u32::MAX)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<u32, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::invalid_value(de::Unexpected::Signed(number), &self)),
+        }
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<u32, E> {
+        let place = self.place;
+        match u32::try_from(number) {
+            Ok(0) => Err(E::custom(format_args!("{place}: {NO_AMOUNT}"))),
+            Ok(amount) => Ok(amount),
+            Err(_) => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
+        }
+    }
+}
+
+struct Flag<'a> {
+    place: RulePlace<'a>,
+    field: &'a str,
+}
+
+impl<'de> DeserializeSeed<'de> for Flag<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Flag<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `{}` to be `true` or `false`", self.place, self.field)
+    }
+
+    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<bool, E> {
+        Ok(flag)
+    }
+}
+
+/// Reads the moment of `until`: a date and time of TOML, or a string with one.
+struct Moment<'a> {
+    place: RulePlace<'a>,
+}
+
+impl<'de> DeserializeSeed<'de> for Moment<'_> {
+    type Value = SystemTime;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<SystemTime, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Moment<'_> {
+    const FORM: &'static str = "a date, a time and an offset, such as `2026-12-01T00:00:00Z`";
+}
+
+impl<'de> Visitor<'de> for Moment<'_> {
+    type Value = SystemTime;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `until` to be {}", self.place, Self::FORM)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<SystemTime, E> {
+        let moment = Datetime::from_str(text).ok().and_then(|written| moment_of(&written));
+        moment.ok_or_else(|| {
+            let (place, form) = (self.place, Self::FORM);
+            E::custom(format_args!("{place}: `until = {text}` is not {form}"))
+        })
+    }
+
+    /// A date and time of TOML is a map with one field.
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SystemTime, A::Error> {
+        let written: Datetime =
+            de::Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        self.visit_str(&written.to_string())
+    }
+}
+
+/// Returns the moment of a date and time; `None` if a part is missing, or if it is before 1970.
+fn moment_of(written: &Datetime) -> Option<SystemTime> {
+    let Datetime { date: Some(date), time: Some(time), offset: Some(offset) } = *written else {
+        return None;
+    };
+    let offset_minutes = match offset {
+        Offset::Z => 0,
+        Offset::Custom { minutes } => i64::from(minutes),
+    };
+    let seconds = i64::from(time.hour) * 3_600
+        + (i64::from(time.minute) - offset_minutes) * 60
+        + i64::from(time.second.unwrap_or(0));
+    let micros = days_since_epoch(date) * DAY_US
+        + seconds * 1_000_000
+        + i64::from(time.nanosecond.unwrap_or(0) / 1_000);
+    let micros = u64::try_from(micros).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+}
+
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that the day
+/// that leap years add is the last one.
+fn days_since_epoch(date: Date) -> i64 {
+    let (month, day) = (i64::from(date.month), i64::from(date.day));
+    let year = i64::from(date.year) - i64::from(month < 3);
+    let days_before_month = (153 * ((month + 9) % 12) + 2) / 5;
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    // From 0000-03-01 to 1970-01-01.
+    365 * year + leap_days + days_before_month + day - 1 - 719_468
+}
+
+/// Returns the date that is `days` after 1970-01-01. The inverse of [`days_since_epoch`].
+fn date_of(days: i64) -> Date {
+    let mut year = 1970 + days.div_euclid(366);
+    let starts = |year: i64| days_since_epoch(Date { year: year as u16, month: 1, day: 1 });
+    while starts(year + 1) <= days {
+        year += 1;
+    }
+    let of_month = |month: u8| days_since_epoch(Date { year: year as u16, month, day: 1 });
+    let month = (1..=12).rev().find(|month| of_month(*month) <= days).unwrap_or(1);
+    Date { year: year as u16, month, day: (days - of_month(month) + 1) as u8 }
+}
+
+/// Returns the moment `micros` after 1970, in UTC.
+fn written(micros: u64) -> Datetime {
+    // The last moment that can be written.
+    let micros = micros.min(253_402_300_799_999_999) as i64;
+    let (days, in_day) = (micros.div_euclid(DAY_US), micros.rem_euclid(DAY_US));
+    let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
+    let time = Time {
+        hour: (seconds / 3_600) as u8,
+        minute: (seconds / 60 % 60) as u8,
+        second: Some((seconds % 60) as u8),
+        nanosecond: (micros > 0).then_some(micros as u32 * 1_000),
+    };
+    Datetime { date: Some(date_of(days)), time: Some(time), offset: Some(Offset::Z) }
+}
+
+impl Serialize for RuleSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.limits.iter().map(|(name, rules)| (&name.written, rules)))
+    }
+}
+
+impl Serialize for LimitRules {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.rule.write_fields(&mut map)?;
+        if !self.keys.is_empty() {
+            map.serialize_entry(KEYS, &self.keys)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.write_fields(&mut map)?;
+        map.end()
+    }
+}
+
+impl Rule {
+    fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Self { threshold, burst, access, shadow, until } = *self;
+        if let Some(threshold) = threshold {
+            map.serialize_entry("threshold", &threshold)?;
+        }
+        if let Some(burst) = burst {
+            map.serialize_entry("burst", &burst)?;
+        }
+        match access {
+            None => {}
+            Some(Access::Closed) => map.serialize_entry("closed", &true)?,
+            Some(Access::Exempt) => map.serialize_entry("exempt", &true)?,
+            Some(Access::Limited) => map.serialize_entry("closed", &false)?,
+        }
+        if let Some(shadow) = shadow {
+            map.serialize_entry("shadow", &shadow)?;
+        }
+        if let Some(until) = until {
+            map.serialize_entry("until", &written(until).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the fields of the rule as they are written in a file, such as `threshold = 300, shadow = true`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = serde_json::to_value(self).map_err(|_| fmt::Error)?;
+        let fields = json.as_object().into_iter().flatten();
+        for (index, (field, value)) in fields.enumerate() {
+            let separator = if index > 0 { ", " } else { "" };
+            match value.as_str() {
+                Some(text) => write!(f, "{separator}{field} = {text}")?,
+                None => write!(f, "{separator}{field} = {value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        let access = prop_oneof![
+            Just(None),
+            Just(Some(Access::Closed)),
+            Just(Some(Access::Exempt)),
+            Just(Some(Access::Limited))
+        ];
+        let amount = || prop::option::of(1_u32..);
+        let until = prop::option::of(0_u64..=253_402_300_799_999_999);
+        (amount(), amount(), access, any::<Option<bool>>(), until).prop_map(
+            |(threshold, burst, access, shadow, until)| Rule {
+                threshold,
+                burst,
+                access,
+                shadow,
+                until,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn rules_are_written_as_they_are_read(
+            limits in prop::collection::vec(("[a-z/.:]{1,9}", rule(), prop::collection::vec((".{0,9}", rule()), 0..3)), 0..4),
+        ) {
+            let mut set = RuleSet::new();
+            for (limit, rule, keys) in limits {
+                if set.set(&limit, rule).is_ok() {
+                    for (key, rule) in keys {
+                        let _ = set.set_key(&limit, &key, rule);
+                    }
+                }
+            }
+            let json = set.to_json();
+            prop_assert_eq!(RuleSet::from_json(&json), Ok(set), "{}", json);
+        }
+    }
+
+    #[test]
+    fn moments_are_those_of_the_calendar() {
+        let micros = |text: &str| {
+            let moment = moment_of(&Datetime::from_str(text).expect(text)).expect(text);
+            moment.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as u64
+        };
+        // From `date -d .. +%s`.
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("2000-02-29T12:34:56Z", 951_827_696),
+            ("2026-12-01T00:00:00+01:00", 1_796_079_600),
+            ("2100-03-01T00:00:00Z", 4_107_542_400),
+            ("9999-12-31T23:59:59Z", 253_402_300_799),
+        ] {
+            assert_eq!(micros(text), seconds * 1_000_000, "{text}");
+        }
+        assert_eq!(micros("2026-12-01T00:00:00.25-03:30"), 1_796_095_800_250_000);
+        let all_days = (0..2_932_896).step_by(7).chain([2_932_896]);
+        for days in all_days {
+            assert_eq!(days_since_epoch(date_of(days)), days);
+        }
+        assert_eq!(written(1_796_083_200_000_000).to_string(), "2026-12-01T00:00:00Z");
+    }
+
+    #[test]
+    fn the_error_of_a_rule_names_line_and_limit_and_what_to_write() {
+        for (toml, line, words) in [
+            (
+                "[api]\nthreshold = 0",
+                2,
+                "the rule of `api`: an amount must be at least 1: to admit nothing, write `closed = true`",
+            ),
+            (
+                "[api]\n\nthreshold = -5",
+                3,
+                "the rule of `api`: `threshold` to be a whole number from 1",
+            ),
+            ("[api]\nthreshold = \"5\"", 2, "the rule of `api`: `threshold` to be a whole number"),
+            (
+                "[api]\ntreshold = 5",
+                2,
+                "the rule of `api`: unknown field `treshold`: did you mean `threshold`?",
+            ),
+            (
+                "[api]\nperiod = 5",
+                2,
+                "it can be `threshold`, `burst`, `closed`, `exempt`, `shadow`, `until`, `keys`",
+            ),
+            ("[api]\nclosed = true\nexempt = true", 1, "cannot be both `closed` and `exempt`"),
+            ("[api]\nclosed = 1", 2, "`closed` to be `true` or `false`"),
+            (
+                "[api]\nuntil = 2026-12-01",
+                2,
+                "the rule of `api`: `until = 2026-12-01` is not a date, a time and an offset",
+            ),
+            (
+                "[api]\nuntil = 5",
+                2,
+                "`until` to be a date, a time and an offset, such as `2026-12-01T00:00:00Z`",
+            ),
+            (
+                "[api.keys]\nacme = \"close\"",
+                2,
+                "the rule of the key `acme` of `api`: unknown word `close`: did you mean `closed`?",
+            ),
+            (
+                "[api.keys]\nacme = { keys = 5 }",
+                2,
+                "the rule of the key `acme` of `api`: unknown field `keys`",
+            ),
+            (
+                "[api.keys]\n\"(a\" = \"closed\"",
+                2,
+                "the rule of the key `(a` of `api`: the parentheses",
+            ),
+            ("[api]\nkeys = 5", 2, "the keys of `api` as a table"),
+            ("\n\napi = 5", 3, "the rule of `api` as a table, such as `{ threshold = 300 }`"),
+            (
+                "[\"api/1m\"]\nthreshold = 1\n[\"api/60s\"]\nthreshold = 2",
+                3,
+                "`api/60s` has two rules",
+            ),
+            (
+                "[\"api/1m\"]\nthreshold = 1\n[api]\nthreshold = 2",
+                1,
+                "`api` and `api/1m` name the same limit",
+            ),
+            ("[api\nthreshold = 1", 1, "unclosed table"),
+        ] {
+            let error = RuleSet::from_toml(toml).expect_err(toml).to_string();
+            assert!(error.contains(words), "{toml}: {error}");
+            assert!(error.contains(&format!("line {line},")), "{toml}: {error}");
+        }
+        let error =
+            RuleSet::from_json("{\n\"api\": {\"burst\": 1.5}}").expect_err("1.5").to_string();
+        assert!(
+            error.contains("the rule of `api`: `burst`") && error.contains("line 2"),
+            "{error}"
+        );
+    }
+}

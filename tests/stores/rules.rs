@@ -1,0 +1,518 @@
+//! Rules in force, beside everything else that a call can do.
+
+use std::time::{Duration, SystemTime};
+
+use futures::FutureExt;
+use ratelimit_runtime::{
+    Algorithm, Decision, Limit, OwnedKey, Part, RateLimiter, Rejection, Rule, RuleSet, Scope,
+    Source, rate_limit,
+};
+use support::ALGORITHMS;
+use support::server::Server;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::{TestLimiter, on_both_stores, settle_lines};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A limit of each algorithm: 10 a minute.
+fn limits() -> impl Iterator<Item = Limit> {
+    ALGORITHMS.into_iter().map(|algorithm| {
+        let limit = Limit::new("ruled", algorithm, 10, MINUTE).expect("valid");
+        if algorithm == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
+    })
+}
+
+fn of_limit(rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set("ruled", rule).expect("valid");
+    rules
+}
+
+fn of_key(key: &str, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set_key("ruled", key, rule).expect("valid");
+    rules
+}
+
+impl TestLimiter {
+    fn set_rules(&self, rules: RuleSet) {
+        self.limiter.set_rules(rules).expect("valid rules");
+    }
+
+    fn in_time(&self, time: Duration) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.clock.now() + time
+    }
+}
+
+#[track_caller]
+fn closed(result: &Result<Decision, Rejection>) -> Option<Duration> {
+    match result {
+        Err(rejection @ Rejection::Closed { decision, .. }) => {
+            assert_eq!((decision.allowed, decision.limit, decision.remaining), (false, 0, 0));
+            rejection.retry_after()
+        }
+        other => panic!("not closed: {other:?}"),
+    }
+}
+
+on_both_stores! {
+    async fn a_rule_sets_the_amounts_of_a_limit_and_of_a_key(test: TestLimiter) {
+        for limit in limits() {
+            let remaining = async |key: &str| {
+                test.limiter.check(&limit, key, 1).await.expect("admitted").remaining
+            };
+            assert_eq!(remaining("a").await, 9);
+            let mut rules = of_limit(Rule::new().threshold(20).burst(20));
+            rules.set_key("ruled", "acme", Rule::new().threshold(30).burst(40)).expect("valid");
+            rules.set_key("ruled", "small", Rule::new().threshold(5)).expect("valid");
+            test.set_rules(rules.clone());
+            assert_eq!(test.limiter.rules(), rules);
+            let is_bucket = limit.algorithm().to_string().ends_with("bucket");
+            // What was charged stays charged.
+            assert_eq!(remaining("a").await, 18, "{limit:?}");
+            assert_eq!(remaining("acme").await, if is_bucket { 39 } else { 29 });
+            // The rule of the key has no burst, so that of its limit holds.
+            assert_eq!(remaining("small").await, if is_bucket { 19 } else { 4 });
+            let peek = test.limiter.peek(&limit, "a", 19).await;
+            assert!(!peek.expect("a decision").allowed);
+            test.set_rules(RuleSet::new());
+            assert_eq!(remaining("a").await, 7);
+            // The charge that "small" has made.
+            assert_eq!(remaining("small").await, 8);
+            for key in ["a", "acme", "small"] {
+                assert!(test.limiter.reset(&limit, key).await.expect("reset"));
+            }
+        }
+    }
+
+    async fn a_threshold_leaves_the_burst_of_the_code(test: TestLimiter) {
+        test.set_rules(of_limit(Rule::new().threshold(20)));
+        let capacity = async |limit: Limit| test.limiter.peek(&limit, "key", 1).await.unwrap().limit;
+        let limit = |algorithm| Limit::new("ruled", algorithm, 10, MINUTE).expect("valid");
+        assert_eq!(capacity(limit(Algorithm::TokenBucket)).await, 20);
+        assert_eq!(capacity(limit(Algorithm::LeakyBucket)).await, 1);
+        assert_eq!(capacity(limit(Algorithm::TokenBucket).burst(3)).await, 3);
+        assert_eq!(capacity(limit(Algorithm::LeakyBucket).burst(3)).await, 3);
+        test.set_rules(of_limit(Rule::new().burst(7)));
+        assert_eq!(capacity(limit(Algorithm::TokenBucket).burst(3)).await, 7);
+        // A window has no burst.
+        assert_eq!(capacity(limit(Algorithm::Sliding)).await, 10);
+    }
+
+    async fn a_rule_closes_and_exempts(test: TestLimiter) {
+        for limit in limits() {
+            let check = async |key: &str, cost| test.limiter.check(&limit, key, cost).await;
+            let mut rules = of_limit(Rule::new().closed(true));
+            rules.set_key("ruled", "free", Rule::new().exempt(true)).expect("valid");
+            rules.set_key("ruled", "open", Rule::new().closed(false)).expect("valid");
+            test.set_rules(rules);
+            for cost in [0, 1, 11] {
+                assert_eq!(closed(&check("key", cost).await), None);
+            }
+            let peek = test.limiter.peek(&limit, "key", 1).await.expect("a decision");
+            assert!(!peek.allowed);
+            for _ in 0..3 {
+                assert_eq!(check("free", 11).await.expect("exempt").remaining, u32::MAX);
+            }
+            assert!(test.limiter.peek(&limit, "free", 11).await.expect("a decision").allowed);
+            assert_eq!(check("open", 1).await.expect("limited").remaining, 9);
+            test.set_rules(RuleSet::new());
+            // Neither closed nor exempt calls were counted.
+            assert_eq!(check("key", 1).await.expect("open").remaining, 9);
+            assert_eq!(check("free", 1).await.expect("limited").remaining, 9);
+            for key in ["key", "free", "open"] {
+                test.limiter.reset(&limit, key).await.expect("reset");
+            }
+        }
+    }
+
+    async fn a_rule_ends_at_its_moment(test: TestLimiter) {
+        let limit = Limit::sliding("ruled", 1, HOUR);
+        let until = test.in_time(MINUTE);
+        test.set_rules(of_limit(Rule::new().closed(true).until(until)));
+        let check = async || test.limiter.check(&limit, "key", 1).await;
+        assert_eq!(closed(&check().await), Some(MINUTE));
+        test.advance(59_999_999);
+        assert_eq!(closed(&check().await), Some(Duration::from_micros(1)));
+        test.advance(1);
+        assert!(check().await.is_ok());
+        assert!(matches!(check().await, Err(Rejection::Limited { .. })));
+
+        let mut rules = of_limit(Rule::new().threshold(2).until(test.in_time(SECOND)));
+        rules.set_key("ruled", "key", Rule::new().threshold(3).until(test.in_time(2 * SECOND)))
+            .expect("valid");
+        test.set_rules(rules);
+        let capacity = async || test.limiter.peek(&limit, "key", 1).await.unwrap().limit;
+        assert_eq!(capacity().await, 3);
+        test.advance(2_000_000);
+        assert_eq!(capacity().await, 1);
+    }
+
+    async fn a_shadow_by_rule_admits_and_counts(test: TestLimiter) {
+        for limit in limits() {
+            test.set_rules(of_limit(Rule::new().shadow(true)));
+            let check = async |limit: &Limit, cost| test.limiter.check(limit, "key", cost).await;
+            assert_eq!(check(&limit, 10).await.expect("admitted").remaining, 0);
+            let rejected = check(&limit, 1).await.expect("a shadow");
+            assert!(!rejected.allowed);
+            // A shadow of the code is enforced.
+            test.set_rules(of_limit(Rule::new().shadow(false)));
+            let shadow = limit.clone().shadow(true);
+            assert!(matches!(check(&shadow, 1).await, Err(Rejection::Limited { .. })));
+            // A closed shadow rejects nothing.
+            test.set_rules(of_limit(Rule::new().shadow(true).closed(true)));
+            assert!(!check(&limit, 1).await.expect("a shadow").allowed);
+            test.limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+
+    async fn each_limit_of_several_has_its_own_rules(test: TestLimiter) {
+        for limit in limits() {
+            let other = Limit::fixed("other", 5, MINUTE);
+            let check = async || {
+                let parts = [Part::new(&limit, &"key", 4), Part::new(&other, &"key", 1)];
+                test.limiter.check_all(&parts).await
+            };
+            let left = async |limit| test.limiter.peek(limit, "key", 0).await.unwrap().remaining;
+            test.set_rules(of_limit(Rule::new().threshold(4).burst(4)));
+            assert!(check().await.is_ok());
+            assert!(matches!(check().await, Err(Rejection::Limited { .. })));
+            test.set_rules(of_limit(Rule::new().closed(true)));
+            assert_eq!(closed(&check().await), None);
+            assert_eq!(left(&other).await, 4, "nothing was charged");
+            test.set_rules(of_limit(Rule::new().exempt(true)));
+            assert_eq!(check().await.expect("the other admits").remaining, 3);
+
+            // 4 of 10 are charged: as a shadow, it rejects the second call, which is admitted.
+            test.set_rules(of_limit(Rule::new().shadow(true)));
+            assert_eq!(check().await.expect("admitted").remaining, 2);
+            assert_eq!(check().await.expect("admitted").remaining, 1);
+            assert_eq!(left(&limit).await, 2);
+            test.set_rules(of_limit(Rule::new().shadow(true).closed(true)));
+            assert_eq!(check().await.expect("admitted").remaining, 0);
+            // What the other limit rejects is not charged to the shadow.
+            test.set_rules(of_limit(Rule::new().shadow(true).threshold(100).burst(100)));
+            assert!(check().await.is_err());
+            assert_eq!(left(&limit).await, 92);
+            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.limiter.reset(&other, "key").await.expect("reset");
+        }
+    }
+
+    async fn permits_are_settled_under_rules(test: TestLimiter) {
+        for limit in limits() {
+            let other = Limit::fixed("other", 5, MINUTE);
+            let acquire = async |cost| test.limiter.acquire(&limit, "key", cost).await;
+            let left = async |limit| test.limiter.peek(limit, "key", 0).await.unwrap().remaining;
+            test.set_rules(of_limit(Rule::new().threshold(20).burst(20)));
+            acquire(15).await.expect("admitted").settle(5);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left(&limit).await, 15, "{limit:?}");
+            let permit = acquire(10).await.expect("admitted");
+            test.set_rules(of_limit(Rule::new().exempt(true)));
+            permit.settle(1);
+            acquire(100).await.expect("exempt").settle(7);
+            test.set_rules(of_limit(Rule::new().closed(true)));
+            assert!(matches!(acquire(1).await, Err(Rejection::Closed { .. })));
+            test.set_rules(RuleSet::new());
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left(&limit).await, 4);
+
+            for (rule, charged) in [
+                (Rule::new().exempt(true), 0),
+                (Rule::new().shadow(true), 1),
+                (Rule::new().shadow(true).closed(true), 0),
+                (Rule::new().threshold(20).burst(20), 1),
+            ] {
+                test.set_rules(of_limit(rule));
+                let before = (left(&limit).await, left(&other).await);
+                let parts = [Part::new(&limit, &"key", 2), Part::new(&other, &"key", 2)];
+                let permits = test.limiter.acquire_all(&parts).await.expect("admitted");
+                assert_eq!(permits.len(), 2);
+                for permit in permits {
+                    permit.settle(1);
+                }
+                test.limiter.flush().await.expect("settled");
+                let after = (left(&limit).await, left(&other).await);
+                if rule != Rule::new().exempt(true) && rule != Rule::new().shadow(true).closed(true) {
+                    assert_eq!(before.0 - after.0, charged, "{rule:?}");
+                }
+                assert_eq!(before.1 - after.1, 1, "{rule:?}");
+            }
+            test.set_rules(RuleSet::new());
+            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.limiter.reset(&other, "key").await.expect("reset");
+        }
+    }
+
+    async fn a_call_that_waits_obeys_a_new_rule(test: TestLimiter) {
+        for limit in limits() {
+            let waiting = limit.clone().wait(HOUR);
+            let start = || {
+                let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
+                tokio::spawn(async move { limiter.check(&waiting, "key", 10).await })
+            };
+            let fill = async || {
+                test.set_rules(RuleSet::new());
+                test.limiter.reset(&limit, "key").await.expect("reset");
+                assert!(test.limiter.check(&limit, "key", 10).await.is_ok());
+            };
+            let end = async |call: JoinHandle<_>| call.await.expect("no panic");
+
+            fill().await;
+            let call = start();
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.set_rules(of_limit(Rule::new().threshold(20).burst(20)));
+            assert_eq!(end(call).await.expect("admitted").remaining, 0, "{limit:?}");
+
+            fill().await;
+            let call = start();
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.set_rules(of_limit(Rule::new().closed(true)));
+            assert_eq!(closed(&end(call).await), None);
+
+            fill().await;
+            let call = start();
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.set_rules(of_limit(Rule::new().exempt(true)));
+            assert_eq!(end(call).await.expect("exempt").remaining, u32::MAX);
+
+            fill().await;
+            let call = start();
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.set_rules(of_limit(Rule::new().shadow(true)));
+            assert!(!end(call).await.expect("a shadow").allowed);
+
+            fill().await;
+            let call = start();
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished(), "{limit:?}");
+            test.set_rules(of_limit(Rule::new().threshold(9).burst(9)));
+            let result = end(call).await;
+            assert!(
+                matches!(result, Err(Rejection::CostExceedsCapacity { varies: true, .. })),
+                "{limit:?}: {result:?}"
+            );
+
+            // The end of a rule is a change too.
+            test.set_rules(RuleSet::new());
+            test.limiter.reset(&limit, "key").await.expect("reset");
+            assert!(test.limiter.check(&limit, "key", 5).await.is_ok());
+            let until = test.in_time(SECOND);
+            test.set_rules(of_limit(Rule::new().threshold(10).burst(10).until(until)));
+            assert!(test.limiter.check(&limit, "key", 5).await.is_ok());
+            let twenty = waiting.try_amounts(20, (waiting.algorithm().to_string().ends_with("bucket")).then_some(20)).expect("valid");
+            let call = tokio::spawn({
+                let (limiter, waiting) = (test.limiter.clone(), twenty);
+                async move { limiter.check(&waiting, "key", 10).await }
+            });
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished());
+            test.advance(1_000_000);
+            assert!(end(call).await.is_ok(), "{limit:?}");
+            test.limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+
+    /// Rules for others leave a call its place.
+    async fn a_call_that_waits_keeps_its_place_and_its_wait(test: TestLimiter) {
+        let limit = Limit::fixed("ruled", 1, MINUTE).wait(90 * SECOND);
+        assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
+        let mut calls = JoinSet::new();
+        for index in 0..2 {
+            let (limiter, limit) = (test.limiter.clone(), limit.clone());
+            calls.spawn(async move { (index, limiter.check(&limit, "key", 1).await.is_ok()) });
+            settle_lines(&test.limiter).await;
+        }
+        for step in 0_u32..30 {
+            let mut rules = of_key("other", Rule::new().threshold(step + 1));
+            rules.set("another", Rule::new().closed(true)).expect("valid");
+            test.set_rules(rules);
+            test.advance(1_000_000);
+            settle_lines(&test.limiter).await;
+        }
+        test.advance(30_000_000);
+        settle_lines(&test.limiter).await;
+        // The second call is rejected at once: a window is before it, and its wait ends in it.
+        let results = [calls.join_next().await, calls.join_next().await];
+        let mut results = results.map(|result| result.expect("a call").expect("no panic"));
+        results.sort_unstable();
+        assert_eq!(results, [(0, true), (1, false)]);
+
+        // A new rule does not prolong the wait.
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        test.set_rules(RuleSet::new());
+        assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
+        test.advance(1);
+        let waiting = limit.clone().wait(70 * SECOND);
+        let limiter = test.limiter.clone();
+        let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await });
+        settle_lines(&test.limiter).await;
+        test.advance(20_000_000);
+        // Its window ends in 40 s, and the next one in 100 s.
+        test.set_rules(of_limit(Rule::new().threshold(2)));
+        settle_lines(&test.limiter).await;
+        assert!(call.await.expect("no panic").is_ok(), "a second unit of the window");
+    }
+
+    async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
+        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = "{tenant}:{id}")]
+        async fn format(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = (tenant, id))]
+        async fn tuple(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(name = "ruled", period = 60, threshold = 1)]
+        async fn without_key() -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = address)]
+        async fn address(address: std::net::Ipv6Addr) -> Result<(), Rejection> { Ok(()) }
+
+        let calls = async || {
+            let limiter = &test.limiter;
+            [
+                limiter.scope(format("a:b", 7)).await.is_ok(),
+                limiter.scope(tuple("a:b", 7)).await.is_ok(),
+                limiter.scope(without_key()).await.is_ok(),
+                limiter.scope(address(std::net::Ipv6Addr::LOCALHOST)).await.is_ok(),
+            ]
+        };
+        assert_eq!(calls().await, [true; 4]);
+        for (index, key) in ["(a%3Ab):(7)", "(a%3Ab:7)", "%", "::1"].into_iter().enumerate() {
+            test.set_rules(of_key(key, Rule::new().exempt(true)));
+            let expected: [bool; 4] = std::array::from_fn(|other| other == index);
+            assert_eq!(calls().await, expected, "{key}");
+            let key = OwnedKey::parse(key).expect("a key");
+            let limit = Limit::sliding("ruled", 1, MINUTE);
+            assert!(test.limiter.reset(&limit, key).await.expect("reset"));
+            assert_eq!(calls().await, expected);
+            test.set_rules(RuleSet::new());
+            assert_eq!(calls().await, expected, "the count that was reset");
+        }
+    }
+
+    async fn rules_override_computed_amounts(test: TestLimiter) {
+        #[rate_limit(name = "ruled", period = 60, threshold = plan)]
+        async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(
+            limit(name = "ruled", period = 60, threshold = plan),
+            limit(name = "other", period = 60, threshold = 100),
+        )]
+        async fn group(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+
+        let plans = [None, Some(0), Some(5)];
+        let calls = async || {
+            let mut results = Vec::new();
+            for plan in plans {
+                let limit = Limit::sliding("ruled", 1, MINUTE);
+                test.limiter.reset(&limit, ()).await.expect("reset");
+                let first = test.limiter.scope(call(plan)).await.is_ok();
+                let second = test.limiter.scope(group(plan)).await.is_ok();
+                results.push((first, second));
+            }
+            results
+        };
+        assert_eq!(calls().await, [(true, true), (false, false), (true, true)]);
+        test.set_rules(of_limit(Rule::new().threshold(1)));
+        assert_eq!(calls().await, [(true, false); 3]);
+        test.set_rules(of_limit(Rule::new().closed(true)));
+        assert_eq!(calls().await, [(false, false); 3]);
+        test.set_rules(of_limit(Rule::new().exempt(true)));
+        assert_eq!(calls().await, [(true, true); 3]);
+        test.set_rules(of_limit(Rule::new().shadow(true)));
+        assert_eq!(calls().await, [(true, true); 3]);
+    }
+
+    async fn rules_hold_for_constants_and_for_the_process(test: TestLimiter) {
+        const RULED: Limit = Limit::sliding("ruled", 1, MINUTE);
+        const HERE: Limit = RULED.scope(Scope::Process);
+
+        #[rate_limit(limit = RULED, key = key)]
+        async fn call(key: &str) -> Result<(), Rejection> { Ok(()) }
+
+        test.set_rules(of_limit(Rule::new().threshold(2)));
+        assert!(test.limiter.scope(call("key")).await.is_ok());
+        assert!(test.limiter.scope(call("key")).await.is_ok());
+        assert!(test.limiter.scope(call("key")).await.is_err());
+        assert!(test.limiter.check_now(&HERE, "key", 2).is_ok());
+        assert!(test.limiter.check_now(&HERE, "key", 1).is_err());
+        test.set_rules(of_limit(Rule::new().exempt(true)));
+        assert!(test.limiter.check_now(&HERE, "key", 1).is_ok());
+    }
+}
+
+/// Two periods under one name: a rule without a period could mean either.
+#[tokio::test]
+async fn a_name_with_several_periods_is_written_with_one() {
+    let limiter = RateLimiter::embedded();
+    let (minute, hour) = (Limit::fixed("two", 1, MINUTE), Limit::fixed("two", 10, HOUR));
+    let capacity = async |limit: &Limit| limiter.peek(limit, "key", 1).await.unwrap().limit;
+    let mut rules = RuleSet::new();
+    rules.set("two/60s", Rule::new().threshold(3)).expect("valid");
+    limiter.set_rules(rules.clone()).expect("valid");
+    assert_eq!((capacity(&minute).await, capacity(&hour).await), (3, 10));
+    assert_eq!(rules.iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["two/1m"]);
+    let error = rules.set("two", Rule::new().threshold(3)).expect_err("a period is missing");
+    assert!(error.to_string().contains("`two` and `two/1m` name the same limit"), "{error}");
+
+    // Once both are seen, the rule holds for neither.
+    let mut rules = RuleSet::new();
+    rules.set("two", Rule::new().threshold(3)).expect("valid");
+    limiter.set_rules(rules).expect("valid");
+    assert_eq!(capacity(&minute).await, 3);
+    assert_eq!(capacity(&hour).await, 10);
+    assert_eq!(capacity(&minute).await, 1);
+}
+
+#[test]
+fn wrong_rules_say_what_to_write() {
+    let mut rules = RuleSet::new();
+    let error = rules.set("", Rule::new()).expect_err("no name").to_string();
+    assert!(error.contains("write the name of a limit"), "{error}");
+    let error = rules.set_key("api", "acme", Rule::new().threshold(0)).expect_err("0").to_string();
+    assert!(
+        error.contains("the rule of the key `acme` of `api`") && error.contains("`closed = true`")
+    );
+    let error = rules.set_key("api", "(a", Rule::new()).expect_err("a parenthesis").to_string();
+    assert!(error.contains("`(a` of `api`") && error.contains("%28"), "{error}");
+    assert!(rules.is_empty());
+
+    rules.set_key("api", "::1", Rule::new().threshold(5)).expect("valid");
+    assert_eq!(rules.iter().collect::<Vec<_>>().len(), 1);
+    assert!(!rules.unset("api") && !rules.unset_key("api", "x") && !rules.unset("other"));
+    assert!(rules.unset_key("api", "%3A%3A1"), "the same key");
+    assert!(rules.is_empty());
+}
+
+/// Leased units are charged already; a rule takes effect when their term ends.
+#[tokio::test]
+async fn leases_obey_a_rule_within_their_term() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let limit = Limit::sliding("ruled", 1_000, MINUTE).lease(50);
+    let check = async || test.limiter.check(&limit, "key", 1).await;
+    while check().await.expect("admitted").source != Source::Lease {}
+    test.set_rules(of_limit(Rule::new().closed(true)));
+    assert_eq!(closed(&check().await), None);
+    test.set_rules(of_limit(Rule::new().exempt(true)));
+    assert_eq!(check().await.expect("exempt").remaining, u32::MAX);
+    // The lease of a smaller limit is smaller, and its count the same.
+    test.set_rules(of_limit(Rule::new().threshold(10)));
+    let mut admitted = 0;
+    while check().await.is_ok() {
+        admitted += 1;
+        assert!(admitted <= 50, "more than one lease was left");
+    }
+    test.advance(1_000_000);
+    assert!(check().await.is_err(), "hundreds are charged");
+    test.set_rules(RuleSet::new());
+    assert!(check().now_or_never().is_none() || check().await.is_ok());
+}
