@@ -230,6 +230,8 @@ pub use crate::limit::{
     Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
 };
 pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
+#[cfg(feature = "rules")]
+pub use crate::limiter::{RuleChange, Rules, ShareRulesError, SharedRules};
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };

@@ -24,6 +24,7 @@ mod prefixes;
 mod redis_keys;
 mod rejection_cache;
 mod reservations;
+mod rule_feeds;
 mod rules;
 mod runtimes;
 mod semantics;

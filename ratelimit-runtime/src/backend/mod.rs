@@ -70,6 +70,12 @@ impl Backend {
         self.shared.as_ref().map_or(self.local.source(), Store::source)
     }
 
+    /// Returns the store of the rules that all processes share.
+    #[cfg(feature = "rules")]
+    pub(crate) fn rule_store(&self) -> Option<&SharedStore> {
+        self.shared.as_ref()
+    }
+
     /// Returns whether there is a shared store.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.is_some()

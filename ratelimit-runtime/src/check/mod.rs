@@ -27,7 +27,7 @@ use crate::lease::Leases;
 use crate::limit::{Limit, LimitLabel, Terms};
 use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
 use crate::report::{self, Report, Started};
-use crate::rules::{Access, Rules};
+use crate::rules::{Access, RulesInForce};
 use crate::settle::Settlements;
 use crate::store::embedded::{LocalCharge, StoredState};
 use crate::store::{OneOrMany, Reply, Request};
@@ -40,7 +40,7 @@ pub(crate) struct Checker {
     pub(crate) leases: Arc<Leases>,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) settlements: Arc<Settlements>,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Arc<RulesInForce>,
 }
 
 /// The result of the fast path. Fits in registers (`benches/all -- instructions`).

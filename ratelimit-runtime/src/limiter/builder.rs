@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RateLimiter;
+#[cfg(feature = "rules")]
+use super::Rules;
 #[cfg(feature = "redis")]
 use crate::backend::GivenBack;
 use crate::backend::{Backend, BackendSettings, GiveBacks};
@@ -51,6 +53,8 @@ pub struct Builder {
     instances: u32,
     cache_rejections: bool,
     reports: ReportSettings,
+    #[cfg(feature = "rules")]
+    rules: Option<Rules>,
 }
 
 impl Builder {
@@ -201,13 +205,40 @@ impl Builder {
         self
     }
 
+    /// Sets where the limiter reads its rules: what operators change about limits while the service runs. New rules are
+    /// in force within two seconds.
+    ///
+    /// ```no_run
+    /// use ratelimit_runtime::{RateLimiter, Rules};
+    ///
+    /// let limiter = RateLimiter::builder().rules(Rules::file("rules.toml")).build()?;
+    /// # Ok::<(), ratelimit_runtime::BuildError>(())
+    /// ```
+    #[cfg(feature = "rules")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = Some(rules);
+        self
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
     ///
     /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
-    /// period; on a deadline, a `max_keys` or a `max_in_flight` of 0.
-    pub fn build(self) -> Result<RateLimiter, BuildError> {
+    /// period; on a deadline, a `max_keys` or a `max_in_flight` of 0; on a file of rules that cannot be read or has a
+    /// mistake.
+    #[cfg_attr(not(feature = "rules"), allow(unused_mut, reason = "the feed of rules is added"))]
+    pub fn build(mut self) -> Result<RateLimiter, BuildError> {
+        #[cfg(feature = "rules")]
+        let rules = self.rules.take();
+        let mut limiter = self.build_without_rules()?;
+        #[cfg(feature = "rules")]
+        limiter.feed_rules(rules)?;
+        Ok(limiter)
+    }
+
+    fn build_without_rules(self) -> Result<RateLimiter, BuildError> {
         if self.deadline.is_zero() {
             return Err(BuildError::ZeroDeadline);
         }
@@ -274,6 +305,8 @@ impl Default for Builder {
             instances: 1,
             cache_rejections: true,
             reports: ReportSettings::default(),
+            #[cfg(feature = "rules")]
+            rules: None,
         }
     }
 }

@@ -14,6 +14,10 @@ use std::time::Duration;
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
+#[cfg(feature = "rules")]
+use self::rules::RuleFeed;
+#[cfg(feature = "rules")]
+pub use self::rules::{RuleChange, Rules, ShareRulesError, SharedRules};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;
@@ -55,6 +59,8 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 #[derive(Clone)]
 pub struct RateLimiter {
     checker: Checker,
+    #[cfg(feature = "rules")]
+    feed: Option<Arc<RuleFeed>>,
 }
 
 impl RateLimiter {
@@ -76,7 +82,11 @@ impl RateLimiter {
         let waiting = Waiting::new(Arc::clone(&backend));
         let settlements = Settlements::new(Arc::clone(&backend));
         let rules = Arc::default();
-        Self { checker: Checker { backend, leases, waiting, settlements, rules } }
+        Self {
+            checker: Checker { backend, leases, waiting, settlements, rules },
+            #[cfg(feature = "rules")]
+            feed: None,
+        }
     }
 
     /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
@@ -292,7 +302,15 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis would not decide within the
     /// [deadline](crate::Builder::deadline).
     pub fn ping(&self) -> Answer<()> {
-        self.checker.backend.ping()
+        let ping = self.checker.backend.ping();
+        #[cfg(feature = "rules")]
+        if let Some(feed) = self.feed.clone() {
+            return Answer::pending(async move {
+                ping.await?;
+                feed.ready().await
+            });
+        }
+        ping
     }
 
     /// Ends what this process holds for calls to come. Call it when the service stops, before the runtime ends.

@@ -55,6 +55,8 @@ pub enum StoreError {
     NoRuntime,
     /// A synchronous check of a limit that is counted in Redis. Nothing was charged.
     NotLocal,
+    /// This limiter counts in this process, and shares nothing with others.
+    NotShared,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
     /// `check_all` was called without limits.
@@ -107,6 +109,10 @@ impl fmt::Display for StoreError {
             Self::NotLocal => f.write_str(
                 "this limit is counted in Redis, so it cannot be checked synchronously: await `check`, or \
                  set the scope of the limit to `Scope::Process`",
+            ),
+            Self::NotShared => f.write_str(
+                "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
+                 rules of this process with `set_rules`",
             ),
             Self::ShuttingDown => {
                 f.write_str("the rate limiter was shut down while the call waited")
@@ -204,6 +210,15 @@ pub enum BuildError {
         /// The algorithm and the period, such as `sliding:1m`.
         part: Arc<str>,
     },
+    /// The rules cannot be read. Names the file, and the line of a mistake.
+    #[non_exhaustive]
+    InvalidRules {
+        /// What is wrong.
+        message: Arc<str>,
+    },
+    /// [`Rules::redis`](crate::Rules::redis) is set, but no Redis is.
+    #[cfg(feature = "rules")]
+    RulesWithoutRedis,
     /// A limited function was called outside of a scope, after
     /// [`RateLimiter::require_scope`](crate::RateLimiter::require_scope).
     NoScope,
@@ -239,6 +254,12 @@ impl fmt::Display for BuildError {
             }
             Self::ZeroInFlight => f.write_str(
                 "`max_in_flight` must be at least 1: with 0, the limiter could send no request",
+            ),
+            Self::InvalidRules { message } => f.write_str(message),
+            #[cfg(feature = "rules")]
+            Self::RulesWithoutRedis => f.write_str(
+                "`Rules::redis()` reads the rules from the Redis of the limiter: set its URL with `redis`, or \
+                 read the rules from a file with `Rules::file`",
             ),
             Self::BracesInPrefix => f.write_str(
                 "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \

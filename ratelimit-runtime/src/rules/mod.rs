@@ -1,6 +1,6 @@
 //! Rules: what an operator changes about limits while the service runs. A rule names a limit, or one key of it.
 //!
-//! [`Rules`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and replaces the
+//! [`RulesInForce`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and replaces the
 //! table, and a check asks it once for each limit.
 
 mod invalid;
@@ -14,4 +14,4 @@ pub use self::invalid::InvalidRules;
 pub(crate) use self::rule::Access;
 pub use self::rule::Rule;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Ruled, Rules};
+pub(crate) use self::table::{Ruled, RulesInForce};

@@ -15,7 +15,7 @@ use crate::limit::{Limit, Period, bit_of_name};
 
 /// The rules in force of a limiter.
 #[derive(Default)]
-pub(crate) struct Rules {
+pub(crate) struct RulesInForce {
     /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
     names: AtomicU64,
     table: RwLock<Arc<RuleTable>>,
@@ -73,7 +73,7 @@ impl Ruled {
     }
 }
 
-impl Rules {
+impl RulesInForce {
     /// Returns whether rules can exist for a limit.
     #[inline]
     pub(crate) fn may_apply(&self, limit: &Limit) -> bool {

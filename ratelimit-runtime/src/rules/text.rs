@@ -108,7 +108,7 @@ impl<'de> de::Deserialize<'de> for RuleSet {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RuleSet, A::Error> {
                 let mut set = RuleSet::new();
                 while let Some(limit) =
-                    map.next_key_seed(Word(|limit: &str| set.check_name(limit)))?
+                    map.next_key_seed(WordSeed(|limit: &str| set.check_name(limit)))?
                 {
                     map.next_value_seed(LimitSeed { set: &mut set, limit: &limit })?;
                 }
@@ -188,15 +188,17 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
             let hint = hint(field, &fields);
             Err(InvalidRules::new(format_args!("{place}: unknown field `{field}`: {hint}")))
         };
-        while let Some(field) = map.next_key_seed(Word(check_field))? {
+        while let Some(field) = map.next_key_seed(WordSeed(check_field))? {
             let (limit, field) = (place.limit, field.as_str());
             match field {
-                "threshold" => rule.threshold = Some(map.next_value_seed(Amount { place, field })?),
-                "burst" => rule.burst = Some(map.next_value_seed(Amount { place, field })?),
-                "closed" => closed = Some(map.next_value_seed(Flag { place, field })?),
-                "exempt" => exempt = Some(map.next_value_seed(Flag { place, field })?),
-                "shadow" => rule.shadow = Some(map.next_value_seed(Flag { place, field })?),
-                "until" => rule = rule.until(map.next_value_seed(Moment { place })?),
+                "threshold" => {
+                    rule.threshold = Some(map.next_value_seed(AmountSeed { place, field })?);
+                }
+                "burst" => rule.burst = Some(map.next_value_seed(AmountSeed { place, field })?),
+                "closed" => closed = Some(map.next_value_seed(FlagSeed { place, field })?),
+                "exempt" => exempt = Some(map.next_value_seed(FlagSeed { place, field })?),
+                "shadow" => rule.shadow = Some(map.next_value_seed(FlagSeed { place, field })?),
+                "until" => rule = rule.until(map.next_value_seed(MomentSeed { place })?),
                 _ => {
                     if let Some(keys) = &mut self.keys {
                         map.next_value_seed(KeysSeed { limit, keys })?;
@@ -219,9 +221,9 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
 }
 
 /// Reads a word of the file that has to pass a check.
-struct Word<F>(F);
+struct WordSeed<F>(F);
 
-impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for Word<F> {
+impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for WordSeed<F> {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
@@ -229,7 +231,7 @@ impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for 
     }
 }
 
-impl<F: FnOnce(&str) -> Result<(), InvalidRules>> Visitor<'_> for Word<F> {
+impl<F: FnOnce(&str) -> Result<(), InvalidRules>> Visitor<'_> for WordSeed<F> {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,7 +279,7 @@ impl<'de> Visitor<'de> for KeysSeed<'_> {
                 Err(InvalidRules::new(format_args!("{place}: {error}")))
             }
         };
-        while let Some(key) = map.next_key_seed(Word(check_key))? {
+        while let Some(key) = map.next_key_seed(WordSeed(check_key))? {
             let place = RulePlace { limit: self.limit, key: Some(&key) };
             let rule = map.next_value_seed(RuleVisitor { place, keys: None })?;
             self.keys.push((key, rule));
@@ -286,12 +288,12 @@ impl<'de> Visitor<'de> for KeysSeed<'_> {
     }
 }
 
-struct Amount<'a> {
+struct AmountSeed<'a> {
     place: RulePlace<'a>,
     field: &'a str,
 }
 
-impl<'de> DeserializeSeed<'de> for Amount<'_> {
+impl<'de> DeserializeSeed<'de> for AmountSeed<'_> {
     type Value = u32;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u32, D::Error> {
@@ -299,7 +301,7 @@ impl<'de> DeserializeSeed<'de> for Amount<'_> {
     }
 }
 
-impl Visitor<'_> for Amount<'_> {
+impl Visitor<'_> for AmountSeed<'_> {
     type Value = u32;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -323,12 +325,12 @@ impl Visitor<'_> for Amount<'_> {
     }
 }
 
-struct Flag<'a> {
+struct FlagSeed<'a> {
     place: RulePlace<'a>,
     field: &'a str,
 }
 
-impl<'de> DeserializeSeed<'de> for Flag<'_> {
+impl<'de> DeserializeSeed<'de> for FlagSeed<'_> {
     type Value = bool;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
@@ -336,7 +338,7 @@ impl<'de> DeserializeSeed<'de> for Flag<'_> {
     }
 }
 
-impl Visitor<'_> for Flag<'_> {
+impl Visitor<'_> for FlagSeed<'_> {
     type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -349,11 +351,11 @@ impl Visitor<'_> for Flag<'_> {
 }
 
 /// Reads the moment of `until`: a date and time of TOML, or a string with one.
-struct Moment<'a> {
+struct MomentSeed<'a> {
     place: RulePlace<'a>,
 }
 
-impl<'de> DeserializeSeed<'de> for Moment<'_> {
+impl<'de> DeserializeSeed<'de> for MomentSeed<'_> {
     type Value = SystemTime;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<SystemTime, D::Error> {
@@ -361,11 +363,11 @@ impl<'de> DeserializeSeed<'de> for Moment<'_> {
     }
 }
 
-impl Moment<'_> {
+impl MomentSeed<'_> {
     const FORM: &'static str = "a date, a time and an offset, such as `2026-12-01T00:00:00Z`";
 }
 
-impl<'de> Visitor<'de> for Moment<'_> {
+impl<'de> Visitor<'de> for MomentSeed<'_> {
     type Value = SystemTime;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,8 @@ mod one_or_many;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
+#[cfg(feature = "rules")]
+mod rules;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
@@ -15,6 +17,8 @@ pub(crate) use self::request::{
     BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, Reply,
     Request, Reservations, SettledCharge,
 };
+#[cfg(feature = "rules")]
+pub(crate) use self::rules::{NewRules, RuleStore, StoredRules};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::algorithm::Outcome;

@@ -1,6 +1,8 @@
 //! The shared store of a build without Redis. This type has no values.
 
 use super::{Charge, Reply, Request, SettledCharge, Store};
+#[cfg(feature = "rules")]
+use super::{NewRules, RuleStore, StoredRules};
 use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
@@ -30,6 +32,21 @@ impl Store for Unshared {
     }
 
     fn source(&self) -> Source {
+        match *self {}
+    }
+}
+
+#[cfg(feature = "rules")]
+impl RuleStore for Unshared {
+    async fn read_rules(&self, _: &str) -> Result<Option<StoredRules>, StoreError> {
+        match *self {}
+    }
+
+    async fn write_rules(&self, _: NewRules) -> Result<String, StoreError> {
+        match *self {}
+    }
+
+    async fn rule_changes(&self, _: usize) -> Result<Vec<(u64, String)>, StoreError> {
         match *self {}
     }
 }

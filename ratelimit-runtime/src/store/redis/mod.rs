@@ -15,6 +15,8 @@ mod prefix;
 mod primary;
 mod program;
 mod rollback;
+#[cfg(feature = "rules")]
+mod rules;
 mod script;
 mod script_call;
 mod segments;

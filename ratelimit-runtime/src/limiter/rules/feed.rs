@@ -1,0 +1,192 @@
+//! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::file::RulesFile;
+use super::replace_rules;
+use crate::backend::Backend;
+use crate::reply::{BuildError, StoreError};
+use crate::rules::{InvalidRules, RuleSet, RulesInForce};
+use crate::store::{RuleStore, StoredRules};
+
+/// How often the background thread looks for new rules.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often it looks into Redis, in looks.
+const LOOKS_INTO_REDIS: u32 = 2;
+
+/// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
+#[derive(Clone, Debug)]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub struct Rules(RulesSource);
+
+#[derive(Clone, Debug)]
+enum RulesSource {
+    File(PathBuf),
+    Redis,
+}
+
+impl Rules {
+    /// Reads rules from a file, and again when it changes: JSON if its name ends in `.json`, otherwise TOML. See
+    /// [`RuleSet::from_toml`](crate::RuleSet::from_toml).
+    ///
+    /// If the file cannot be read or has a mistake, building the limiter fails. Later, the rules in force stay, and an
+    /// `ERROR` event says what is wrong. To change the file, write a new one beside it and rename it: a file that is
+    /// written in place can be read half.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(RulesSource::File(path.into()))
+    }
+
+    /// Reads the rules that [`RateLimiter::share_rules`](crate::RateLimiter::share_rules) writes into the Redis of the
+    /// limiter, and again when they change.
+    ///
+    /// The limiter reads them for the first time in the background, as soon as it is built. Until then, and if Redis is
+    /// down, the limits are as the code says; [`RateLimiter::ping`](crate::RateLimiter::ping) succeeds once the rules were
+    /// read. If Redis goes down later, the rules in force stay.
+    #[must_use]
+    pub fn redis() -> Self {
+        Self(RulesSource::Redis)
+    }
+}
+
+/// The source of the rules of a limiter, and what was last read from it.
+pub(crate) struct RuleFeed {
+    source: FeedSource,
+    rules: Weak<RulesInForce>,
+    backend: Weak<Backend>,
+}
+
+enum FeedSource {
+    File(Mutex<RulesFile>),
+    Redis(tokio::sync::Mutex<SharedState>),
+}
+
+/// What was last read from Redis.
+#[derive(Default)]
+struct SharedState {
+    was_read: bool,
+    version: String,
+}
+
+impl RuleFeed {
+    /// Reads the rules, and looks for new ones from then on.
+    pub(crate) fn start(
+        source: Rules,
+        rules: &Arc<RulesInForce>,
+        backend: &Arc<Backend>,
+    ) -> Result<Arc<Self>, BuildError> {
+        let source = match source.0 {
+            RulesSource::File(path) => {
+                let (file, set) = RulesFile::open(path).map_err(invalid)?;
+                replace_rules(rules, backend, set)
+                    .map_err(|error| invalid(file.in_file(&error)))?;
+                FeedSource::File(Mutex::new(file))
+            }
+            RulesSource::Redis if backend.has_shared() => {
+                FeedSource::Redis(tokio::sync::Mutex::default())
+            }
+            RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
+        };
+        let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
+        let feed = Arc::new(Self { source, rules, backend: backend_ref });
+        let weak = Arc::downgrade(&feed);
+        backend.background().spawn(async move {
+            let mut look = 0_u32;
+            while let Some(feed) = weak.upgrade() {
+                feed.look(look).await;
+                drop(feed);
+                look = look.wrapping_add(1);
+                sleep(LOOK_EVERY).await;
+            }
+        });
+        Ok(feed)
+    }
+
+    /// Returns the error of rules that are set beside this feed.
+    pub(super) fn owns_rules(&self) -> InvalidRules {
+        InvalidRules::new(match &self.source {
+            FeedSource::File(file) => {
+                let file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                format!("this limiter reads its rules from `{}`: change them there", file.path())
+            }
+            FeedSource::Redis(_) => {
+                "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
+            }
+        })
+    }
+
+    /// Reads the rules if Redis has them and they were not read before.
+    pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
+        match &self.source {
+            FeedSource::File(_) => Ok(()),
+            FeedSource::Redis(state) => self.read_shared(&mut *state.lock().await, false).await,
+        }
+    }
+
+    /// Reads the rules if they have changed.
+    async fn look(self: &Arc<Self>, look: u32) {
+        match &self.source {
+            FeedSource::Redis(state) if look.is_multiple_of(LOOKS_INTO_REDIS) => {
+                // The outage log reports a Redis that is down.
+                let _ = self.read_shared(&mut *state.lock().await, true).await;
+            }
+            FeedSource::Redis(_) => {}
+            FeedSource::File(_) => {
+                let feed = Arc::clone(self);
+                // A file system can stand still.
+                let _ = tokio::task::spawn_blocking(move || feed.look_at_file()).await;
+            }
+        }
+    }
+
+    fn look_at_file(&self) {
+        let FeedSource::File(file) = &self.source else { return };
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        match file.changed() {
+            Ok(None) => {}
+            Ok(Some(set)) => {
+                let replaced = self.replace(set).map_err(|error| file.in_file(&error));
+                file.report(replaced);
+            }
+            Err(error) => file.report(Err(error)),
+        }
+    }
+
+    async fn read_shared(&self, state: &mut SharedState, again: bool) -> Result<(), StoreError> {
+        if state.was_read && !again {
+            return Ok(());
+        }
+        let Some(backend) = self.backend.upgrade() else { return Ok(()) };
+        let Some(store) = backend.rule_store() else { return Ok(()) };
+        let read = store.read_rules(&state.version).await?;
+        state.was_read = true;
+        let Some(StoredRules { version, rules }) = read else { return Ok(()) };
+        let set = if version.is_empty() { Ok(RuleSet::new()) } else { RuleSet::from_json(&rules) };
+        match set.and_then(|set| self.replace(set)) {
+            Ok(()) => tracing::info!(version, "the rate limits follow new rules"),
+            Err(error) => tracing::error!(
+                version,
+                %error,
+                "the rules in Redis have a mistake, so the rules in force stay"
+            ),
+        }
+        state.version = version;
+        Ok(())
+    }
+
+    fn replace(&self, set: RuleSet) -> Result<(), InvalidRules> {
+        match (self.rules.upgrade(), self.backend.upgrade()) {
+            (Some(rules), Some(backend)) => replace_rules(&rules, &backend, set),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn invalid(error: impl fmt::Display) -> BuildError {
+    BuildError::InvalidRules { message: error.to_string().into() }
+}

@@ -1,0 +1,67 @@
+//! The rules of a limiter: what an operator changes about limits while the service runs.
+
+#[cfg(feature = "rules")]
+mod feed;
+#[cfg(feature = "rules")]
+mod file;
+#[cfg(feature = "rules")]
+mod shared;
+
+#[cfg(feature = "rules")]
+pub(super) use self::feed::RuleFeed;
+#[cfg(feature = "rules")]
+pub use self::feed::Rules;
+#[cfg(feature = "rules")]
+pub use self::shared::{RuleChange, ShareRulesError, SharedRules};
+use super::RateLimiter;
+use crate::backend::Backend;
+#[cfg(feature = "rules")]
+use crate::check::Checker;
+#[cfg(feature = "rules")]
+use crate::reply::BuildError;
+use crate::rules::{InvalidRules, RuleSet, RulesInForce};
+
+impl RateLimiter {
+    /// Replaces the rules of this limiter and its clones. Calls that begin after it obey the new rules; calls that
+    /// [wait](crate::Limit::wait) obey them within a second, and [leases](crate::Limit::lease) within their term.
+    ///
+    /// Rules change neither counts nor what was charged: with a new threshold, the next call is decided by what is
+    /// charged already. See [`RuleSet`] for an example.
+    ///
+    /// # Errors
+    ///
+    /// On a set with a mistake, and if the limiter reads its rules from a file or from Redis. The rules in force then
+    /// stay.
+    pub fn set_rules(&self, rules: RuleSet) -> Result<(), InvalidRules> {
+        #[cfg(feature = "rules")]
+        if let Some(feed) = &self.feed {
+            return Err(feed.owns_rules());
+        }
+        replace_rules(&self.checker.rules, &self.checker.backend, rules)
+    }
+
+    /// Reads the rules from their source, and looks for new ones from then on.
+    #[cfg(feature = "rules")]
+    pub(super) fn feed_rules(&mut self, source: Option<Rules>) -> Result<(), BuildError> {
+        if let Some(source) = source {
+            let Checker { rules, backend, .. } = &self.checker;
+            self.feed = Some(RuleFeed::start(source, rules, backend)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn rules(&self) -> RuleSet {
+        self.checker.rules.set()
+    }
+}
+
+/// Replaces the rules in force.
+fn replace_rules(
+    rules: &RulesInForce,
+    backend: &Backend,
+    set: RuleSet,
+) -> Result<(), InvalidRules> {
+    rules.replace(set, |key| backend.local().fingerprint(key))
+}

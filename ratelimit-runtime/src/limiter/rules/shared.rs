@@ -1,0 +1,214 @@
+//! The rules in Redis, which all processes share: reading them, replacing them, and the list of their changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::limiter::RateLimiter;
+use crate::reply::{Answer, StoreError};
+use crate::rules::{InvalidRules, Rule, RuleSet};
+use crate::store::{NewRules, RuleStore, StoredRules};
+
+/// The rules that all processes share, as they were read: [`RateLimiter::shared_rules`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub struct SharedRules {
+    /// The rules. Change them, and pass this value to [`RateLimiter::share_rules`].
+    pub rules: RuleSet,
+    version: String,
+    before: RuleSet,
+}
+
+/// A change of the rules that all processes share: [`RateLimiter::rule_changes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub struct RuleChange {
+    /// When they changed, by the clock of Redis.
+    pub at: SystemTime,
+    /// Who changed them.
+    pub by: String,
+    /// What has changed: a line for each rule.
+    pub what: Vec<String>,
+    /// The version of the rules since then.
+    pub version: String,
+}
+
+/// The error of [`RateLimiter::share_rules`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+pub enum ShareRulesError {
+    /// Somebody else has changed the rules since they were read. Read them again, and repeat the change.
+    Changed,
+    /// Redis did not reply, or with an error. The rules may have been replaced.
+    Store(StoreError),
+}
+
+/// A change as it is stored.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct StoredChange {
+    by: String,
+    version: String,
+    what: Vec<String>,
+}
+
+impl SharedRules {
+    /// Returns the version of the rules; empty if there are none.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl RateLimiter {
+    /// Reads the rules that all processes with [`Rules::redis`](crate::Rules::redis) share. They are beside the counts,
+    /// under the key prefix of the limiter.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when Redis does not reply; when the rules in Redis have a mistake, because somebody has written
+    /// them by other means. [`StoreError::NotShared`] without Redis.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn shared_rules(&self) -> Answer<SharedRules> {
+        let backend = Arc::clone(&self.checker.backend);
+        Answer::pending(async move {
+            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
+                return Ok(SharedRules::default());
+            };
+            let rules = RuleSet::from_json(&rules).map_err(|error| malformed(&error))?;
+            Ok(SharedRules { before: rules.clone(), rules, version })
+        })
+    }
+
+    /// Replaces the rules that all processes share, unless somebody else has changed them since they were read. All
+    /// processes obey the new rules within two seconds. `by` says who changes them, for the [list](Self::rule_changes)
+    /// of changes.
+    ///
+    /// ```no_run
+    /// use ratelimit_runtime::{RateLimiter, Rule, ShareRulesError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().redis("redis://127.0.0.1").build()?;
+    /// loop {
+    ///     let mut shared = limiter.shared_rules().await?;
+    ///     shared.rules.set_key("api", "acme", Rule::new().threshold(5_000))?;
+    ///     match limiter.share_rules(shared, "alice").await {
+    ///         Err(ShareRulesError::Changed) => continue,
+    ///         result => break result?,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ShareRulesError`].
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn share_rules(
+        &self,
+        shared: SharedRules,
+        by: &str,
+    ) -> impl Future<Output = Result<(), ShareRulesError>> + Send + use<> {
+        let (backend, by) = (Arc::clone(&self.checker.backend), by.to_owned());
+        async move {
+            let store =
+                backend.rule_store().ok_or(ShareRulesError::Store(StoreError::NotShared))?;
+            let SharedRules { rules, version: replaces, before } = shared;
+            let version = next_version(&replaces);
+            let change =
+                StoredChange { by, version: version.clone(), what: differences(&before, &rules) };
+            let change = serde_json::to_string(&change).unwrap_or_default();
+            let new =
+                NewRules { replaces: replaces.clone(), version, rules: rules.to_json(), change };
+            let present = store.write_rules(new).await.map_err(ShareRulesError::Store)?;
+            if present == replaces { Ok(()) } else { Err(ShareRulesError::Changed) }
+        }
+    }
+
+    /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000.
+    ///
+    /// # Errors
+    ///
+    /// As for [`shared_rules`](Self::shared_rules).
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
+        let backend = Arc::clone(&self.checker.backend);
+        Answer::pending(async move {
+            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let changes = store.rule_changes(most).await?;
+            let read = |(at, text): (u64, String)| {
+                let change: StoredChange = serde_json::from_str(&text).ok()?;
+                let StoredChange { by, version, what } = change;
+                let at = SystemTime::UNIX_EPOCH + Duration::from_micros(at);
+                Some(RuleChange { at, by, what, version })
+            };
+            Ok(changes.into_iter().filter_map(read).collect())
+        })
+    }
+}
+
+/// Returns a version that nobody else gives to other rules: a number, and a random part, because after a failover the
+/// number can be used again.
+fn next_version(version: &str) -> String {
+    let number = version.split('-').next().and_then(|number| number.parse::<u64>().ok());
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), version);
+    format!("{}-{random:016x}", number.unwrap_or(0) + 1)
+}
+
+/// Returns a line for each rule that differs.
+fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
+    let rules = |set: &RuleSet| -> BTreeMap<(String, Option<String>), Rule> {
+        let rules = set.iter();
+        rules
+            .map(|(limit, key, rule)| ((limit.to_owned(), key.map(str::to_owned)), *rule))
+            .collect()
+    };
+    let (before, after) = (rules(before), rules(after));
+    let written = |rule: Option<&Rule>| match rule {
+        Some(rule) => format!("`{rule}`"),
+        None => "none".to_owned(),
+    };
+    let mut places: Vec<_> = before.keys().chain(after.keys()).collect();
+    places.sort();
+    places.dedup();
+    let changed = places.into_iter().filter(|place| before.get(place) != after.get(place));
+    let line = |place: &(String, Option<String>)| {
+        let (limit, key) = place;
+        let of_key = key.as_ref().map(|key| format!(" of `{key}`")).unwrap_or_default();
+        let (old, new) = (written(before.get(place)), written(after.get(place)));
+        format!("`{limit}`{of_key}: {old} becomes {new}")
+    };
+    changed.map(line).collect()
+}
+
+fn malformed(error: &InvalidRules) -> StoreError {
+    StoreError::Server {
+        code: "RULES".into(),
+        message: format!("the rules in Redis have a mistake: {error}").into(),
+    }
+}
+
+impl fmt::Display for ShareRulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed => f.write_str(
+                "somebody else has changed the rules since they were read: read them again, and repeat the change",
+            ),
+            Self::Store(error) => write!(f, "the rules may not have been replaced: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ShareRulesError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Changed => None,
+            Self::Store(error) => Some(error),
+        }
+    }
+}

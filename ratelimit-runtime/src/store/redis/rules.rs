@@ -1,0 +1,85 @@
+//! The rules that a fleet shares: a hash with a version beside the counts, and a list of its changes. Both are
+//! configuration, so they have no TTL.
+
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use super::{Redis, unexpected};
+use crate::reply::StoreError;
+use crate::store::{NewRules, RuleStore, StoredRules};
+
+/// Replaces the rules.
+const SCRIPT: &str = include_str!("../../../lua/rules.lua");
+
+impl RuleStore for Redis {
+    async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
+        let key = self.rules_key("");
+        let mut get = Cmd::new();
+        get.arg("HGET").arg(&key).arg("version");
+        let version = self.send_for_rules(&get, &key).await?;
+        if text(version).ok_or_else(unexpected)? == known {
+            return Ok(None);
+        }
+        let mut get = Cmd::new();
+        get.arg("HMGET").arg(&key).arg("version").arg("rules");
+        let Value::Array(fields) = self.send_for_rules(&get, &key).await? else {
+            return Err(unexpected());
+        };
+        let mut fields = fields.into_iter().map(text);
+        let (Some(Some(version)), Some(Some(rules))) = (fields.next(), fields.next()) else {
+            return Err(unexpected());
+        };
+        Ok(Some(StoredRules { version, rules }))
+    }
+
+    async fn write_rules(&self, new: NewRules) -> Result<String, StoreError> {
+        let NewRules { replaces, version, rules, change } = new;
+        let (key, changes) = (self.rules_key(""), self.rules_key(":changes"));
+        let now = self.servers.clock.sent().map_or_else(String::new, |now| now.to_string());
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(SCRIPT).arg(2).arg(&key).arg(&changes);
+        eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
+        text(self.send_for_rules(&eval, &key).await?).ok_or_else(unexpected)
+    }
+
+    async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
+        let key = self.rules_key(":changes");
+        let mut range = Cmd::new();
+        range.arg("LRANGE").arg(&key).arg(0).arg(most as i64 - 1);
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let Value::Array(entries) = self.send_for_rules(&range, &key).await? else {
+            return Err(unexpected());
+        };
+        let entries = entries.into_iter().map(|entry| {
+            let entry = text(entry)?;
+            let (time, change) = entry.split_once(' ')?;
+            Some((time.parse().ok()?, change.to_owned()))
+        });
+        entries.map(|entry| entry.ok_or_else(unexpected)).collect()
+    }
+}
+
+impl Redis {
+    /// Returns a key of the rules. All of them share a hash slot, and none is a key of a count.
+    fn rules_key(&self, suffix: &str) -> String {
+        format!("{}:{{rules}}{suffix}", self.prefix)
+    }
+
+    async fn send_for_rules(&self, command: &Cmd, key: &str) -> Result<Value, StoreError> {
+        let servers = &self.servers;
+        let (by, _): (Instant, _) = servers.admit(false)?;
+        let reply = servers.send(command, key.as_bytes(), true, by).await;
+        reply.map_err(|failure| failure.into_store_error(servers.deadline, &[key.as_bytes()]))
+    }
+}
+
+/// Returns the text of a reply; an empty one if there is no value.
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::Nil => Some(String::new()),
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}

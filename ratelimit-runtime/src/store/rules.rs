@@ -1,0 +1,42 @@
+//! The rules that all processes share, beside the counts of a shared store.
+
+use crate::reply::StoreError;
+
+/// The rules that all processes share, as JSON.
+pub(crate) struct StoredRules {
+    /// Empty if there are none.
+    pub(crate) version: String,
+    pub(crate) rules: String,
+}
+
+/// Rules that replace those that all processes share.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
+pub(crate) struct NewRules {
+    /// The version that they replace.
+    pub(crate) replaces: String,
+    pub(crate) version: String,
+    /// As JSON.
+    pub(crate) rules: String,
+    /// What is written into the list of changes.
+    pub(crate) change: String,
+}
+
+/// A store of the rules that all processes share.
+pub(crate) trait RuleStore: Send + Sync {
+    /// Returns the rules that all processes share, unless they have the version that the caller knows.
+    fn read_rules(
+        &self,
+        known: &str,
+    ) -> impl Future<Output = Result<Option<StoredRules>, StoreError>> + Send;
+
+    /// Replaces the rules that all processes share, if they have the version that `new` replaces. Returns the version
+    /// that they had.
+    fn write_rules(&self, new: NewRules)
+    -> impl Future<Output = Result<String, StoreError>> + Send;
+
+    /// Returns the last changes of the rules, the newest first: each its time in microseconds, and its text.
+    fn rule_changes(
+        &self,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<(u64, String)>, StoreError>> + Send;
+}

@@ -1,0 +1,225 @@
+//! Rules that a limiter reads from a file or from Redis, in real time.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{
+    BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, ShareRulesError,
+    StoreError,
+};
+use redis::Commands;
+use support::server::Server;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const API: Limit = Limit::sliding("api", 10, MINUTE);
+
+/// The promise: new rules are in force everywhere within two seconds.
+const IN_FORCE: Duration = Duration::from_secs(2);
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("rules-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// Replaces a file by a new one, as an operator does.
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let (path, new) = (self.0.join(name), self.0.join("new"));
+        fs::write(&new, text).expect("written");
+        fs::rename(new, &path).expect("renamed");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn capacity(limiter: &RateLimiter, key: &str) -> u32 {
+    limiter.peek(&API, key, 1).await.expect("a decision").limit
+}
+
+/// Waits until a key has this capacity. Returns how long that took.
+#[track_caller]
+fn until_capacity(
+    limiter: &RateLimiter,
+    key: &str,
+    expected: u32,
+) -> impl Future<Output = Duration> {
+    let started = Instant::now();
+    async move {
+        loop {
+            let present = capacity(limiter, key).await;
+            if present == expected {
+                return started.elapsed();
+            }
+            let waited = started.elapsed();
+            assert!(waited < 10 * IN_FORCE, "{present} and not {expected} after {waited:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn set(key: &str, threshold: u32) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set_key("api", key, Rule::new().threshold(threshold)).expect("valid");
+    rules
+}
+
+#[tokio::test]
+async fn a_changed_file_is_in_force_within_two_seconds() {
+    for (name, first, second) in [
+        ("rules.toml", "[api]\nthreshold = 20", "[api.keys]\nacme = { threshold = 50 }"),
+        (
+            "rules.json",
+            r#"{"api": {"threshold": 20}}"#,
+            r#"{"api": {"keys": {"acme": {"threshold": 50}}}}"#,
+        ),
+    ] {
+        let folder = Folder::new(name);
+        let path = folder.write(name, first);
+        let limiter = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
+        assert_eq!(capacity(&limiter, "acme").await, 20);
+        let error = limiter.set_rules(RuleSet::new()).expect_err("the file has the rules");
+        assert!(error.to_string().contains("change them there"), "{error}");
+
+        folder.write(name, second);
+        assert!(until_capacity(&limiter, "acme", 50).await <= IN_FORCE);
+        assert_eq!(capacity(&limiter, "alice").await, 10);
+
+        // A mistake changes nothing, and neither does a file that is gone.
+        folder.write(name, "{ api");
+        tokio::time::sleep(IN_FORCE).await;
+        assert_eq!(capacity(&limiter, "acme").await, 50);
+        fs::remove_file(&path).expect("removed");
+        tokio::time::sleep(IN_FORCE).await;
+        assert_eq!(capacity(&limiter, "acme").await, 50);
+        folder.write(name, first);
+        assert!(until_capacity(&limiter, "acme", 20).await <= IN_FORCE);
+    }
+}
+
+#[test]
+fn a_wrong_file_fails_the_build() {
+    let folder = Folder::new("wrong");
+    let build = |path| RateLimiter::builder().rules(Rules::file(path)).build();
+    let path =
+        folder.write("rules.toml", "[api]\nthreshold = 20\n\n[api.keys]\nacme = \"close\"\n");
+    let error = build(path.clone()).expect_err("a wrong word").to_string();
+    for words in ["rules.toml", "line 5", "`acme` of `api`", "did you mean `closed`?"] {
+        assert!(error.contains(words), "{error}");
+    }
+    let error = build(folder.0.join("none.toml")).expect_err("no file").to_string();
+    assert!(error.contains("none.toml") && error.contains("No such file"), "{error}");
+    let error = RateLimiter::builder().rules(Rules::redis()).build().expect_err("no Redis");
+    assert!(matches!(error, BuildError::RulesWithoutRedis));
+}
+
+#[tokio::test]
+async fn shared_rules_are_in_force_everywhere_within_two_seconds() {
+    let server = Server::start();
+    let limiter = || server.builder().rules(Rules::redis()).build().expect("valid");
+    let limiters = [limiter(), limiter()];
+    let operator = server.builder().build().expect("valid");
+    let mut shared = operator.shared_rules().await.expect("read");
+    assert!(shared.rules.is_empty() && shared.version().is_empty());
+    shared.rules = set("acme", 50);
+    operator.share_rules(shared.clone(), "alice").await.expect("written");
+    for limiter in &limiters {
+        assert!(until_capacity(limiter, "acme", 50).await <= IN_FORCE);
+    }
+    let error = limiters[0].set_rules(RuleSet::new()).expect_err("Redis has the rules");
+    assert!(error.to_string().contains("`share_rules`"), "{error}");
+
+    // The value was read before the change, so writing it again would undo the change.
+    let again = operator.share_rules(shared, "bob").await;
+    assert!(matches!(again, Err(ShareRulesError::Changed)));
+    let mut shared = operator.shared_rules().await.expect("read");
+    assert!(shared.version().starts_with("1-"));
+    shared.rules.set("api", Rule::new().closed(true)).expect("valid");
+    assert!(shared.rules.unset_key("api", "acme"));
+    operator.share_rules(shared, "bob").await.expect("written");
+    let changes = operator.rule_changes(10).await.expect("read");
+    let written: Vec<_> =
+        changes.iter().map(|change| (&change.by[..], change.what.clone())).collect();
+    let lines = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        written,
+        [
+            (
+                "bob",
+                lines(&[
+                    "`api`: none becomes `closed = true`",
+                    "`api` of `acme`: `threshold = 50` becomes none",
+                ])
+            ),
+            ("alice", lines(&["`api` of `acme`: none becomes `threshold = 50`"])),
+        ]
+    );
+    assert!(changes[0].at.elapsed().expect("the past") < MINUTE);
+    assert_eq!(operator.rule_changes(1).await.expect("read").len(), 1);
+
+    // A limiter that starts later has them once it is ready.
+    let late = limiter();
+    late.ping().await.expect("ready");
+    let result = late.check(&API, "key", 1).await;
+    assert!(matches!(result, Err(Rejection::Closed { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn rules_stay_without_redis_and_with_malformed_ones() {
+    let server = Server::start();
+    let builder = server.builder().deadline(Duration::from_secs(1)).on_error(OnError::Local);
+    let builder = builder.rules(Rules::redis());
+    let limiter = builder.clone().build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules = set("acme", 50);
+    limiter.share_rules(shared, "alice").await.expect("written");
+    until_capacity(&limiter, "acme", 50).await;
+    let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
+    let () = server.connection().hset_multiple("ratelimit:{rules}", &malformed).expect("HSET");
+    tokio::time::sleep(IN_FORCE).await;
+    assert_eq!(capacity(&limiter, "acme").await, 50);
+    let error = limiter.shared_rules().await.expect_err("malformed").to_string();
+    assert!(
+        error.contains("the rules in Redis have a mistake") && error.contains("`api`"),
+        "{error}"
+    );
+
+    let port = server.port();
+    drop(server);
+    tokio::time::sleep(IN_FORCE).await;
+    assert_eq!(capacity(&limiter, "acme").await, 50);
+    // A limiter that starts now obeys the code until Redis is back.
+    let late = builder.build().expect("valid");
+    assert_eq!(capacity(&late, "acme").await, 10);
+    assert!(late.ping().await.is_err());
+    let _restarted = Server::start_on(port);
+    let mut shared = loop {
+        match limiter.shared_rules().await {
+            Ok(shared) => break shared,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    shared.rules = set("acme", 60);
+    limiter.share_rules(shared, "alice").await.expect("written");
+    until_capacity(&late, "acme", 60).await;
+    until_capacity(&limiter, "acme", 60).await;
+}
+
+#[tokio::test]
+async fn the_embedded_store_shares_no_rules() {
+    let limiter = RateLimiter::embedded();
+    let error = limiter.shared_rules().await.expect_err("no Redis");
+    assert!(matches!(error, StoreError::NotShared));
+    assert!(error.to_string().contains("`set_rules`"));
+    let shared = limiter.share_rules(Default::default(), "alice").await;
+    assert!(matches!(shared, Err(ShareRulesError::Store(StoreError::NotShared))));
+}
