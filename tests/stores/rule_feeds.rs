@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, ShareRulesError,
-    StoreError,
+    SharedRules, StoreError,
 };
 use redis::Commands;
 use support::server::Server;
@@ -220,6 +220,6 @@ async fn the_embedded_store_shares_no_rules() {
     let error = limiter.shared_rules().await.expect_err("no Redis");
     assert!(matches!(error, StoreError::NotShared));
     assert!(error.to_string().contains("`set_rules`"));
-    let shared = limiter.share_rules(Default::default(), "alice").await;
+    let shared = limiter.share_rules(SharedRules::default(), "alice").await;
     assert!(matches!(shared, Err(ShareRulesError::Store(StoreError::NotShared))));
 }

@@ -497,19 +497,23 @@ impl Rule {
     }
 }
 
-/// Writes the fields of the rule as they are written in a file, such as `threshold = 300, shadow = true`.
+/// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let json = serde_json::to_value(self).map_err(|_| fmt::Error)?;
-        let fields = json.as_object().into_iter().flatten();
-        for (index, (field, value)) in fields.enumerate() {
-            let separator = if index > 0 { ", " } else { "" };
-            match value.as_str() {
-                Some(text) => write!(f, "{separator}{field} = {text}")?,
-                None => write!(f, "{separator}{field} = {value}")?,
-            }
-        }
-        Ok(())
+        let Self { threshold, burst, access, shadow, until } = *self;
+        let access = access.map(|access| match access {
+            Access::Closed => "closed = true",
+            Access::Exempt => "exempt = true",
+            Access::Limited => "closed = false",
+        });
+        let fields = [
+            threshold.map(|threshold| format!("threshold = {threshold}")),
+            burst.map(|burst| format!("burst = {burst}")),
+            access.map(str::to_owned),
+            shadow.map(|shadow| format!("shadow = {shadow}")),
+            until.map(|until| format!("until = {}", written(until))),
+        ];
+        f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -1,0 +1,163 @@
+//! A fleet under rules that change: four processes call one key as fast as they can, while two operators change the
+//! rules 1,000 times. No call is decided by half a rule, no change is lost or applied twice, and all processes obey the
+//! last one within two seconds.
+//!
+//! Without arguments, this program is the test. With arguments, it is one process of the fleet, or an operator.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, ShareRulesError, SharedRules};
+use support::server::Server;
+
+const PROCESSES: usize = 4;
+const TASKS: usize = 16;
+const OPERATORS: [&str; 2] = ["alice", "bob"];
+
+/// The changes of each operator.
+const CHANGES: u32 = 500;
+
+/// The threshold after the last change.
+const LAST: u32 = 1 + OPERATORS.len() as u32 * CHANGES;
+
+/// A day refills it, so every call is rejected once the bucket has a debt.
+const API: Limit = Limit::token_bucket("api", 1, Duration::from_secs(86_400));
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    match &arguments[..] {
+        [role, url] if role == "process" => runtime.block_on(obey(url)),
+        [role, url, name] if role == "operator" => runtime.block_on(operate(url, name)),
+        // `cargo test -- <filter>` passes a filter for other tests.
+        _ => {
+            println!("\nrunning 1 test");
+            runtime.block_on(test());
+            println!("\ntest result: ok. 1 passed; 0 failed; 0 ignored\n");
+        }
+    }
+}
+
+async fn test() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    // Leaves a debt, so that every call is rejected, with the amounts that decided it.
+    limiter.acquire(&API, "key", 1).await.expect("a new key").settle(50_000);
+    limiter.flush().await.expect("settled");
+    let spawn = |arguments: &[&str]| {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
+    };
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| spawn(&["process", &server.url])).collect();
+    for process in &mut processes {
+        assert_eq!(line(process), "ready");
+    }
+    let operators = OPERATORS.map(|name| spawn(&["operator", &server.url, name]));
+    let mut changed_at = 0;
+    for mut operator in operators {
+        let last: u128 = line(&mut operator).parse().expect("a time");
+        assert!(operator.wait().expect("an end").success(), "an operator failed");
+        changed_at = last.max(changed_at);
+    }
+    let mut delays = Vec::new();
+    for mut process in processes {
+        let obeyed: u128 = line(&mut process).parse().expect("a time");
+        assert!(process.wait().expect("an end").success(), "a process failed");
+        delays.push(obeyed.saturating_sub(changed_at));
+    }
+    assert!(delays.iter().all(|delay| *delay <= 2_000), "obeyed after {delays:?} ms");
+
+    let SharedRules { rules, .. } = limiter.shared_rules().await.expect("read");
+    for operator in OPERATORS {
+        assert_eq!(rules.key_rule("api", operator), Some(Rule::new().threshold(CHANGES)));
+    }
+    let changes = limiter.rule_changes(2_000).await.expect("read");
+    assert_eq!(changes.len(), 1_000, "one entry for each change");
+    for (index, change) in changes.iter().enumerate() {
+        let number = change.version.split('-').next().expect("a number");
+        assert_eq!(number.parse(), Ok(1_000 - index));
+        assert_eq!(
+            change.what.len(),
+            2,
+            "the limit and the key of the operator: {:?}",
+            change.what
+        );
+    }
+    println!("test rules_fleet ... ok, obeyed after {delays:?} ms");
+}
+
+/// Calls until the last rule is in force, and prints when that was.
+async fn obey(url: &str) {
+    let builder = RateLimiter::builder().redis(url).rules(Rules::redis());
+    // Without cached rejections, each call is decided by Redis.
+    let builder = builder.deadline(Duration::from_secs(30)).cache_rejections(false);
+    let limiter = builder.build().expect("valid");
+    limiter.ping().await.expect("ready");
+    println!("ready");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut present = 0;
+                while present < LAST {
+                    let result = limiter.check(&API, "key", 1).await;
+                    let Err(Rejection::Limited { quota, .. }) = result else {
+                        panic!("a debt rejects every call: {result:?}")
+                    };
+                    // Without rules, both are 1.
+                    let expected = if quota.threshold() == 1 { 1 } else { 2 * quota.threshold() };
+                    assert_eq!(quota.capacity(), expected, "half a rule");
+                    assert!(quota.threshold() >= present, "an older rule came back");
+                    present = quota.threshold();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    println!("{}", now());
+}
+
+/// Raises the threshold of the limit, and a counter of the operator. Prints when it has ended.
+async fn operate(url: &str, name: &str) {
+    let builder = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
+    let limiter = builder.build().expect("valid");
+    for change in 1..=CHANGES {
+        loop {
+            let mut shared = limiter.shared_rules().await.expect("read");
+            let written = shared.rules.iter().filter_map(|(_, key, rule)| {
+                let text = key.is_none().then(|| rule.to_string())?;
+                let threshold = text.strip_prefix("threshold = ")?.split(',').next()?;
+                threshold.parse::<u32>().ok()
+            });
+            let next = written.max().unwrap_or(1) + 1;
+            let rule = Rule::new().threshold(next).burst(2 * next);
+            shared.rules.set("api", rule).expect("valid");
+            shared.rules.set_key("api", name, Rule::new().threshold(change)).expect("valid");
+            match limiter.share_rules(shared, name).await {
+                Ok(()) => break,
+                Err(ShareRulesError::Changed) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    println!("{}", now());
+}
+
+/// Reads a line that a process prints.
+fn line(process: &mut Child) -> String {
+    let output = process.stdout.as_mut().expect("piped");
+    let mut line = String::new();
+    // A process prints its next line only later.
+    BufReader::with_capacity(1, output).read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+/// Returns the milliseconds since the epoch.
+fn now() -> u128 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.expect("after 1970").as_millis()
+}
