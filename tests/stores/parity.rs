@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
-    Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
+    Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
 use support::model::{ExpectedDecision, Model};
 use support::server::Server;
@@ -66,6 +66,11 @@ enum Step {
     },
     /// Applies another threshold, burst and align to the steps after this one.
     Change(usize),
+    /// Applies another threshold and burst by a rule for the limit or for each key, and not by the limit of the calls.
+    Rule {
+        amounts: usize,
+        for_keys: bool,
+    },
 }
 
 /// A limit, and the offset of its aligned windows from UTC in minutes.
@@ -118,6 +123,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1_i64..11).prop_map(|years| Step::Idle { years }),
         3 => any::<bool>().prop_map(|early| Step::Retry { early }),
         1 => (0_usize..3).prop_map(Step::Change),
+        1 => (0_usize..3, any::<bool>()).prop_map(|(amounts, for_keys)| {
+            Step::Rule { amounts, for_keys }
+        }),
         1 => key.prop_map(|key| Step::Reset { key }),
     ]
 }
@@ -225,6 +233,8 @@ impl Parity {
     /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
         let AlignedLimit { mut limit, mut align } = trace.limits[0].clone();
+        // The limit of the calls; rules can change its amounts to those of `limit`.
+        let mut called = limit.clone();
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -247,35 +257,45 @@ impl Parity {
                         continue;
                     }
                     self.clock.advance(wait - Duration::from_micros(early.into()));
-                    let (model, store, redis) = self.check(&limit, align, key, cost).await;
+                    let (model, store, redis) = self.check(&limit, &called, align, key, cost).await;
                     compare(index, step, model, store, redis)?;
                     prop_assert_eq!(model.allowed, !early, "step {}: the wait is not tight", index);
                     decisions += 1;
                 }
                 Step::Change(index) => {
                     AlignedLimit { limit, align } = trace.limits[index].clone();
+                    called = limit.clone();
+                    self.set_rules(RuleSet::new());
                     retry = None;
+                }
+                Step::Rule { amounts, for_keys } => {
+                    retry = None;
+                    if trace.limits[amounts].align == align {
+                        limit = trace.limits[amounts].limit.clone();
+                        self.set_rules(self.rules(&limit, for_keys));
+                    }
                 }
                 Step::Reset { key } => {
                     self.model(key, align).reset();
-                    self.embedded[key].reset(&limit, &self.names[key]).await.expect("embedded");
-                    self.redis.reset(&limit, &self.names[key]).await.expect("Redis");
+                    self.embedded[key].reset(&called, &self.names[key]).await.expect("embedded");
+                    self.redis.reset(&called, &self.names[key]).await.expect("Redis");
                     retry = None;
                 }
                 Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
-                    let rejected = self.redis.check(&limit, "", cost).await;
+                    let rejected = self.redis.check(&called, &self.names[0], cost).await;
                     let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
                     prop_assert!(exceeds, "step {}: {:?}", index, rejected);
                 }
                 Step::Check { key, cost } => {
-                    let (model, store, redis) = self.check(&limit, align, key, cost).await;
+                    let (model, store, redis) = self.check(&limit, &called, align, key, cost).await;
                     compare(index, step, model, store, redis)?;
                     retry = (!model.allowed).then_some((key, cost, model.retry_after));
                     decisions += 1;
                 }
                 Step::Burst { cost, .. } if cost > limit.capacity() => {}
                 Step::Burst { key, cost, count } => {
-                    let (models, store, redis) = self.burst(&limit, align, key, cost, count).await;
+                    let (models, store, redis) =
+                        self.burst([&limit, &called], align, key, cost, count).await;
                     for ((model, store), redis) in models.into_iter().zip(store).zip(redis) {
                         compare(index, step, model, store, redis)?;
                     }
@@ -285,16 +305,16 @@ impl Parity {
                 Step::Peek { key, cost } => {
                     let name = &self.names[key].clone();
                     let model = self.model(key, align).peek(&limit, clock, cost);
-                    let store = decision(self.embedded[key].peek(&limit, name, cost).await);
-                    let redis = decision(self.redis.peek(&limit, name, cost).await);
+                    let store = decision(self.embedded[key].peek(&called, name, cost).await);
+                    let redis = decision(self.redis.peek(&called, name, cost).await);
                     compare(index, step, model, store, redis)?;
                     decisions += 1;
                 }
                 Step::Refund { key, cost } => {
                     let name = &self.names[key].clone();
                     let model = self.model(key, align).refund(&limit, clock, cost);
-                    let store = self.embedded[key].refund(&limit, name, cost).await;
-                    let redis = self.redis.refund(&limit, name, cost).await;
+                    let store = self.embedded[key].refund(&called, name, cost).await;
+                    let redis = self.redis.refund(&called, name, cost).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
                     retry = None;
                     decisions += 1;
@@ -330,9 +350,30 @@ impl Parity {
         self.models[key].get_mut(&align).expect("a model for each align")
     }
 
+    fn set_rules(&self, rules: RuleSet) {
+        for limiter in self.embedded.iter().chain([&self.redis]) {
+            limiter.set_rules(rules.clone()).expect("valid rules");
+        }
+    }
+
+    /// Returns rules with the amounts of `limit`.
+    fn rules(&self, limit: &Limit, for_keys: bool) -> RuleSet {
+        let rule = Rule::new().threshold(limit.threshold()).burst(limit.capacity());
+        let mut rules = RuleSet::new();
+        if for_keys {
+            for name in &self.names {
+                rules.set_key("parity", name, rule).expect("valid");
+            }
+        } else {
+            rules.set("parity", rule).expect("valid");
+        }
+        rules
+    }
+
     async fn check(
         &mut self,
         limit: &Limit,
+        called: &Limit,
         align: Option<i64>,
         key: usize,
         cost: u32,
@@ -342,8 +383,8 @@ impl Parity {
         let name = &self.names[key].clone();
         (
             model,
-            decision(self.embedded[key].check(limit, name, cost).await),
-            decision(self.redis.check(limit, name, cost).await),
+            decision(self.embedded[key].check(called, name, cost).await),
+            decision(self.redis.check(called, name, cost).await),
         )
     }
 
@@ -351,7 +392,7 @@ impl Parity {
     /// Sorts the decisions of Redis in the order in which Redis made them.
     async fn burst(
         &mut self,
-        limit: &Limit,
+        [limit, called]: [&Limit; 2],
         align: Option<i64>,
         key: usize,
         cost: u32,
@@ -361,10 +402,10 @@ impl Parity {
         let name = &self.names[key].clone();
         let (mut models, mut store, mut redis) = (Vec::new(), Vec::new(), Vec::new());
         let calls: Vec<_> =
-            (0..count).map(|_| tokio::spawn(self.redis.check(limit, name, cost))).collect();
+            (0..count).map(|_| tokio::spawn(self.redis.check(called, name, cost))).collect();
         for call in calls {
             models.push(self.model(key, align).check(limit, clock, cost));
-            store.push(decision(self.embedded[key].check(limit, name, cost).await));
+            store.push(decision(self.embedded[key].check(called, name, cost).await));
             redis.push(decision(call.await.expect("no panic")));
         }
         redis.sort_by_key(|it| (!it.allowed, u32::MAX - it.remaining, it.reset_after));
