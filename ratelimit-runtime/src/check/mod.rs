@@ -55,21 +55,26 @@ impl Checker {
     /// Checks a call against one limit, under the rules in force.
     #[inline]
     pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
-        if self.rules.may_apply(limit) || limit.max_wait().is_some() {
-            return self.check_under_rules(&[Part { limit, key, cost }]);
-        }
-        self.check_as_written(limit, key, cost)
-    }
-
-    /// Checks a call against one limit as it is.
-    #[inline]
-    pub(super) fn check_as_written(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
         let FastDecision { is_final, remaining, reset_us } =
             self.decide_fast(limit, key, cost, &mut outcome);
         if is_final {
             // Built here and not in a callee: saves a copy, which would have to wait for the writes of the original
             // (`benches/all -- embedded`).
+            return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
+        }
+        self.check_slow(started, limit, key, cost, outcome.as_ref())
+    }
+
+    /// Checks a call against one limit as it is.
+    pub(super) fn check_as_written(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
+        if !self.decides_here(limit, cost) {
+            return self.check_by_request(limit, key, cost);
+        }
+        let (started, mut outcome) = (Started::now(), None);
+        let FastDecision { is_final, remaining, reset_us } =
+            self.decide_here(limit, key, cost, &mut outcome);
+        if is_final {
             return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
         }
         self.check_slow(started, limit, key, cost, outcome.as_ref())
@@ -92,8 +97,8 @@ impl Checker {
         check.now(|| limit.label())
     }
 
-    /// Decides the call if this process decides it at once. Without Redis, that is every call that does not wait.
-    /// Stores the outcome in `outcome` unless the result is final.
+    /// Decides the call if this process decides it at once, and there are no rules for it. Without Redis, that is every
+    /// call that does not wait. Stores the outcome in `outcome` unless the result is final.
     fn decide_fast(
         &self,
         limit: &Limit,
@@ -101,12 +106,28 @@ impl Checker {
         cost: u32,
         outcome: &mut Option<Outcome>,
     ) -> FastDecision {
-        if self.backend.is_shared(limit.policy())
-            || limit.max_wait().is_some()
-            || cost > limit.capacity()
-        {
+        if !self.decides_here(limit, cost) || self.rules.may_apply(limit) {
             return FastDecision { is_final: false, remaining: 0, reset_us: 0 };
         }
+        self.decide_here(limit, key, cost, outcome)
+    }
+
+    /// Returns whether this process decides a call at once.
+    #[inline]
+    fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
+        !self.backend.is_shared(limit.policy())
+            && limit.max_wait().is_none()
+            && cost <= limit.capacity()
+    }
+
+    #[inline]
+    fn decide_here(
+        &self,
+        limit: &Limit,
+        key: &impl Key,
+        cost: u32,
+        outcome: &mut Option<Outcome>,
+    ) -> FastDecision {
         let key_id = self.backend.key_id(limit.terms(), key);
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
         with_state!(limit.algorithm(), S => self.decide_as::<S>(charge, outcome))
@@ -138,7 +159,12 @@ impl Checker {
         cost: u32,
         outcome: Option<&Outcome>,
     ) -> Check {
-        let Some(outcome) = outcome else { return self.check_by_request(limit, key, cost) };
+        let Some(outcome) = outcome else {
+            if self.rules.may_apply(limit) || limit.max_wait().is_some() {
+                return self.check_under_rules(&[Part { limit, key, cost }]);
+            }
+            return self.check_by_request(limit, key, cost);
+        };
         let label = limit.label();
         if outcome.is_allowed() {
             Check::decided(Report::since(started), &label, outcome, Source::Embedded)
