@@ -48,6 +48,7 @@
 //! | `stream` | | streams whose items wait for a limit: `stream` |
 //! | `metrics` | | metrics of decisions; see below |
 //! | `serde` | | [`Limit`] in configuration |
+//! | `rules` | | rules in files and in Redis, by which operators change limits while the service runs |
 //! | `uuid` | | `uuid::Uuid` as a [`Key`] |
 //!
 //! # Events and metrics
@@ -122,6 +123,7 @@ pub mod guide {
 
     #[doc = "[algorithms]: crate::guide::algorithms"]
     #[doc = "[production]: crate::guide::production"]
+    #[doc = "[rules]: crate::guide::rules"]
     #[doc = "[testing]: crate::guide::testing"]
     #[doc = ""]
     #[doc = include_str!("../docs/plans.md")]
@@ -146,9 +148,14 @@ pub mod guide {
     pub mod recipes {}
 
     #[doc = "[production]: crate::guide::production"]
+    #[doc = "[rules]: crate::guide::rules"]
     #[doc = ""]
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
+
+    #[cfg(feature = "rules")]
+    #[doc = include_str!("../docs/rules.md")]
+    pub mod rules {}
 
     #[doc = "[production]: crate::guide::production"]
     #[doc = ""]

@@ -1,5 +1,5 @@
-//! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all. A call that
-//! waits follows the rules while it waits.
+//! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all. A call
+//! that waits follows the rules while it waits.
 
 use std::future::pending;
 use std::pin::pin;

@@ -103,7 +103,8 @@ impl AmountsSite {
         Self { kept: [const { OnceCell::new() }; KEPT], has_clamped: AtomicBool::new(false) }
     }
 
-    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases up to so many units, as many as fit.
+    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases up to so many units,
+    /// as many as fit.
     #[inline]
     pub fn of(
         &'static self,

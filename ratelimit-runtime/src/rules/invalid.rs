@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and says
-/// what to write.
+/// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and
+/// says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRules {
     message: String,

@@ -1,7 +1,7 @@
 //! Rules: what an operator changes about limits while the service runs. A rule names a limit, or one key of it.
 //!
-//! [`RulesInForce`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and replaces the
-//! table, and a check asks it once for each limit.
+//! [`RulesInForce`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and
+//! replaces the table, and a check asks it once for each limit.
 
 mod invalid;
 mod rule;

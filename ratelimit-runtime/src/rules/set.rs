@@ -12,11 +12,11 @@ use crate::text::duration::parse_text;
 /// Rules for limits and for keys of limits. A limiter replaces its rules by a set as a whole:
 /// [`RateLimiter::set_rules`](crate::RateLimiter::set_rules).
 ///
-/// - A limit is written by its name, `api`. If limits of different periods have the name, it is written with its period:
-///   `api/1m`.
+/// - A limit is written by its name, `api`. If limits of different periods have the name, it is written with its
+///   period: `api/1m`.
 /// - A key is written as the attribute writes it into Redis and into logs: `alice`, the tuple `(alice:42)`, the format
-///   string `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`. The key
-///   of a limit without `key` is `%`.
+///   string `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`. The
+///   key of a limit without `key` is `%`.
 ///
 /// ```
 /// use std::time::Duration;

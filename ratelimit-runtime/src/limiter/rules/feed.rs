@@ -46,8 +46,8 @@ impl Rules {
     /// limiter, and again when they change.
     ///
     /// The limiter reads them for the first time in the background, as soon as it is built. Until then, and if Redis is
-    /// down, the limits are as the code says; [`RateLimiter::ping`](crate::RateLimiter::ping) succeeds once the rules were
-    /// read. If Redis goes down later, the rules in force stay.
+    /// down, the limits are as the code says; [`RateLimiter::ping`](crate::RateLimiter::ping) succeeds once the rules
+    /// were read. If Redis goes down later, the rules in force stay.
     #[must_use]
     pub fn redis() -> Self {
         Self(RulesSource::Redis)
