@@ -11,11 +11,12 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                 } {
                     limit => {
                         static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
+                                ::core::concat!(
+                                    ::core::file!(), ":", ::core::line!(), ":",
+                                    ::core::column!()
+                                ),
+                            )
+                            .computed();
                         SITE.visit(limit)
                     }
                 },
@@ -85,11 +86,12 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     } {
                         limit => {
                             static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
+                                    ::core::concat!(
+                                        ::core::file!(), ":", ::core::line!(), ":",
+                                        ::core::column!()
+                                    ),
+                                )
+                                .computed();
                             SITE.visit(limit)
                         }
                     },
@@ -110,11 +112,21 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                             ::ratelimit_runtime::__private::acquire_all_calls_now(
                                 &[
                                     ::ratelimit_runtime::__private::CallPart::constant(
-                                        const {
+                                        match const {
                                             &::ratelimit_runtime::Limit::scope(
                                                 ::ratelimit_runtime::__private::limit(REQUESTS),
                                                 ::ratelimit_runtime::Scope::Process,
                                             )
+                                        } {
+                                            limit => {
+                                                static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                                    ::core::concat!(
+                                                        ::core::file!(), ":", ::core::line!(), ":",
+                                                        ::core::column!()
+                                                    ),
+                                                );
+                                                SITE.visit(limit)
+                                            }
                                         },
                                         &key,
                                         cost,

@@ -1,11 +1,20 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::on_error(
                     ::ratelimit_runtime::__private::limit(LOGIN),
                     ::ratelimit_runtime::OnError::Deny,
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             &user,
             1_u32,
@@ -37,7 +46,19 @@ async fn query(user: u64) -> Result<(), Rejection> {
                     ::ratelimit_runtime::__private::check_all(
                         &[
                             ::ratelimit_runtime::__private::UnsyncPart::unsync(
-                                const { &::ratelimit_runtime::__private::limit(LOGIN) },
+                                match const {
+                                    &::ratelimit_runtime::__private::limit(LOGIN)
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
                                 &&user,
                                 cost,
                             ),

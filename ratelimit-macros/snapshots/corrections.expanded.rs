@@ -117,13 +117,23 @@ fn several(team: &str) -> Answer {
                     ::ratelimit_runtime::__private::acquire_all_now(
                         &[
                             ::ratelimit_runtime::__private::UnsyncPart::unsync(
-                                const {
+                                match const {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::__private::unleased(
                                             ::ratelimit_runtime::__private::limit(REQUESTS),
                                         ),
                                         ::ratelimit_runtime::Scope::Process,
                                     )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
                                 },
                                 &key,
                                 cost,

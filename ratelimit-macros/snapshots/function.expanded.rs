@@ -39,7 +39,7 @@ where
     #![allow(unused)]
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::burst(
                     ::ratelimit_runtime::Limit::token_bucket(
                         "list",
@@ -48,6 +48,15 @@ where
                     ),
                     20,
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             &(&tenant, &user.id),
             rows / 100,

@@ -69,7 +69,7 @@ async fn shadow() -> Option<()> {
 async fn leased() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            const {
+            match const {
                 &::ratelimit_runtime::Limit::lease(
                     ::ratelimit_runtime::Limit::sliding(
                         "leased",
@@ -78,6 +78,15 @@ async fn leased() -> Option<()> {
                     ),
                     LEASE,
                 )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
             },
             (),
             1_u32,

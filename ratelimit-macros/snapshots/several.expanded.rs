@@ -38,12 +38,22 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                             cost,
                         ),
                         ::ratelimit_runtime::__private::UnsyncPart::unsync(
-                            const {
+                            match const {
                                 &::ratelimit_runtime::Limit::sliding(
                                     "tenant",
                                     5_000,
                                     ::ratelimit_runtime::__private::micros(86400000000u64),
                                 )
+                            } {
+                                limit => {
+                                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                    );
+                                    SITE.visit(limit)
+                                }
                             },
                             &&tenant,
                             1,

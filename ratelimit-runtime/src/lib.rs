@@ -176,6 +176,7 @@ mod key;
 mod lease;
 mod limit;
 mod limiter;
+mod registry;
 mod reply;
 mod report;
 mod rules;
@@ -239,6 +240,7 @@ pub use crate::limit::{
 pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 #[cfg(feature = "rules")]
 pub use crate::limiter::{RuleChange, Rules, ShareRulesError, SharedRules};
+pub use crate::registry::{AnnotatedLimit, limits};
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };

@@ -37,6 +37,18 @@ fn of_key(key: &str, rule: Rule) -> RuleSet {
     rules
 }
 
+/// Rules for an annotated limit. The other limits here have names of their own, because rules have to fit the algorithms
+/// of annotated limits.
+fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    let set = match key {
+        Some(key) => rules.set_key("annotated", key, rule),
+        None => rules.set("annotated", rule),
+    };
+    set.expect("valid");
+    rules
+}
+
 impl TestLimiter {
     fn set_rules(&self, rules: RuleSet) {
         self.limiter.set_rules(rules).expect("valid rules");
@@ -363,16 +375,16 @@ on_both_stores! {
     }
 
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
-        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = "{tenant}:{id}")]
+        #[rate_limit(name = "annotated", period = 60, threshold = 1, key = "{tenant}:{id}")]
         async fn format(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
 
-        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = (tenant, id))]
+        #[rate_limit(name = "annotated", period = 60, threshold = 1, key = (tenant, id))]
         async fn tuple(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }
 
-        #[rate_limit(name = "ruled", period = 60, threshold = 1)]
+        #[rate_limit(name = "annotated", period = 60, threshold = 1)]
         async fn without_key() -> Result<(), Rejection> { Ok(()) }
 
-        #[rate_limit(name = "ruled", period = 60, threshold = 1, key = address)]
+        #[rate_limit(name = "annotated", period = 60, threshold = 1, key = address)]
         async fn address(address: std::net::Ipv6Addr) -> Result<(), Rejection> { Ok(()) }
 
         let calls = async || {
@@ -386,11 +398,11 @@ on_both_stores! {
         };
         assert_eq!(calls().await, [true; 4]);
         for (index, key) in ["(a%3Ab):(7)", "(a%3Ab:7)", "%", "::1"].into_iter().enumerate() {
-            test.set_rules(of_key(key, Rule::new().exempt(true)));
+            test.set_rules(of_annotated(Some(key), Rule::new().exempt(true)));
             let expected: [bool; 4] = std::array::from_fn(|other| other == index);
             assert_eq!(calls().await, expected, "{key}");
             let key = OwnedKey::parse(key).expect("a key");
-            let limit = Limit::sliding("ruled", 1, MINUTE);
+            let limit = Limit::sliding("annotated", 1, MINUTE);
             assert!(test.limiter.reset(&limit, key).await.expect("reset"));
             assert_eq!(calls().await, expected);
             test.set_rules(RuleSet::new());
@@ -399,11 +411,11 @@ on_both_stores! {
     }
 
     async fn rules_override_computed_amounts(test: TestLimiter) {
-        #[rate_limit(name = "ruled", period = 60, threshold = plan)]
+        #[rate_limit(name = "annotated", period = 60, threshold = plan)]
         async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
 
         #[rate_limit(
-            limit(name = "ruled", period = 60, threshold = plan),
+            limit(name = "annotated", period = 60, threshold = plan),
             limit(name = "other", period = 60, threshold = 100),
         )]
         async fn group(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
@@ -412,7 +424,7 @@ on_both_stores! {
         let calls = async || {
             let mut results = Vec::new();
             for plan in plans {
-                let limit = Limit::sliding("ruled", 1, MINUTE);
+                let limit = Limit::sliding("annotated", 1, MINUTE);
                 test.limiter.reset(&limit, ()).await.expect("reset");
                 let first = test.limiter.scope(call(plan)).await.is_ok();
                 let second = test.limiter.scope(group(plan)).await.is_ok();
@@ -421,30 +433,30 @@ on_both_stores! {
             results
         };
         assert_eq!(calls().await, [(true, true), (false, false), (true, true)]);
-        test.set_rules(of_limit(Rule::new().threshold(1)));
+        test.set_rules(of_annotated(None, Rule::new().threshold(1)));
         assert_eq!(calls().await, [(true, false); 3]);
-        test.set_rules(of_limit(Rule::new().closed(true)));
+        test.set_rules(of_annotated(None, Rule::new().closed(true)));
         assert_eq!(calls().await, [(false, false); 3]);
-        test.set_rules(of_limit(Rule::new().exempt(true)));
+        test.set_rules(of_annotated(None, Rule::new().exempt(true)));
         assert_eq!(calls().await, [(true, true); 3]);
-        test.set_rules(of_limit(Rule::new().shadow(true)));
+        test.set_rules(of_annotated(None, Rule::new().shadow(true)));
         assert_eq!(calls().await, [(true, true); 3]);
     }
 
     async fn rules_hold_for_constants_and_for_the_process(test: TestLimiter) {
-        const RULED: Limit = Limit::sliding("ruled", 1, MINUTE);
+        const RULED: Limit = Limit::sliding("annotated", 1, MINUTE);
         const HERE: Limit = RULED.scope(Scope::Process);
 
         #[rate_limit(limit = RULED, key = key)]
         async fn call(key: &str) -> Result<(), Rejection> { Ok(()) }
 
-        test.set_rules(of_limit(Rule::new().threshold(2)));
+        test.set_rules(of_annotated(None, Rule::new().threshold(2)));
         assert!(test.limiter.scope(call("key")).await.is_ok());
         assert!(test.limiter.scope(call("key")).await.is_ok());
         assert!(test.limiter.scope(call("key")).await.is_err());
         assert!(test.limiter.check_now(&HERE, "key", 2).is_ok());
         assert!(test.limiter.check_now(&HERE, "key", 1).is_err());
-        test.set_rules(of_limit(Rule::new().exempt(true)));
+        test.set_rules(of_annotated(None, Rule::new().exempt(true)));
         assert!(test.limiter.check_now(&HERE, "key", 1).is_ok());
     }
 }
@@ -470,6 +482,43 @@ async fn a_name_with_several_periods_is_written_with_one() {
     assert_eq!(capacity(&minute).await, 3);
     assert_eq!(capacity(&hour).await, 10);
     assert_eq!(capacity(&minute).await, 1);
+}
+
+/// Rules are compared with the limits that the process has seen.
+#[tokio::test]
+async fn a_rule_fits_the_limits_of_its_name() {
+    #[rate_limit(name = "known", period = "1m", threshold = 1)]
+    async fn minute() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    #[rate_limit(name = "known", period = "1h", threshold = 1, algo = "token_bucket")]
+    async fn hour() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    let limiter = RateLimiter::embedded();
+    let error = |name: &str, rule| {
+        let mut rules = RuleSet::new();
+        rules.set(name, rule).expect("valid");
+        limiter.set_rules(rules).map_err(|error| error.to_string())
+    };
+    let (amounts, burst) = (Rule::new().threshold(5), Rule::new().burst(5));
+    limiter.scope(minute()).await.expect("admitted");
+    let message = error("known", burst).expect_err("a window");
+    assert!(message.contains("the rule of `known`: `burst`") && message.contains("`sliding`"));
+    error("known", amounts).expect("one period");
+    limiter.scope(hour()).await.expect("admitted");
+    let message = error("known", amounts).expect_err("two periods");
+    assert!(message.contains("write `known/1m` or `known/1h`"), "{message}");
+    let message = error("known/1m", burst).expect_err("a window");
+    assert!(message.contains("remove `burst`"), "{message}");
+    error("known/1h", burst).expect("a bucket");
+
+    let seen = ratelimit_runtime::limits();
+    let seen: Vec<_> = seen.iter().filter(|seen| seen.limit.name() == "known").collect();
+    assert_eq!(seen.len(), 2);
+    assert!(seen.iter().all(|seen| seen.place.contains("rules.rs:") && !seen.is_computed));
 }
 
 #[test]

@@ -7,9 +7,10 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitStr, Token};
 
 use super::Expansion;
-use super::limit::registered;
+use super::limit::{NameSource, registered};
 use crate::guard::{Charge, ChargeGroup, Charges, KeyAndCost};
 use crate::key::{Key, KeyPiece};
+use crate::limit::Limit;
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::spans::{hygienic, spanned_at};
 use crate::values::unwrap_parens;
@@ -22,10 +23,13 @@ impl Expansion<'_> {
             Charges::One(charge) => {
                 let Charge { limit, key_and_cost, after_call } = &**charge;
                 let limit = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant, Some(after_call)),
+                    LimitSource::Constant(constant) => {
+                        let reference = self.constant(constant, Some(after_call));
+                        registered(rt, &reference, NameSource::Constant, false)
+                    }
                     LimitSource::Arguments(limit) => {
                         let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
-                        let tokens = registered(rt, &tokens, limit, limit.name.is_none());
+                        let tokens = self.arguments(limit, &tokens, limit.name.is_some());
                         if limit.varies() { self.call_limit(limit, &tokens) } else { tokens }
                     }
                 };
@@ -36,6 +40,13 @@ impl Expansion<'_> {
             }
             Charges::Several(group) => self.check_group(group, function),
         }
+    }
+
+    /// The limit of arguments, registered.
+    fn arguments(&self, limit: &Limit, tokens: &TokenStream, is_named: bool) -> TokenStream {
+        let name = if is_named { NameSource::Argument } else { NameSource::Function };
+        let reference = quote_spanned!(hygienic()=> const { &#tokens });
+        registered(&self.rt, &reference, name, limit.varies())
     }
 
     /// The function of the runtime, for a function that is async or not.
@@ -61,15 +72,18 @@ impl Expansion<'_> {
                 let Charge { limit, key_and_cost, after_call } = charge;
                 let after_call = after_call.or(shared_after_call);
                 let tokens = match limit {
-                    LimitSource::Constant(constant) => self.constant(constant, Some(&after_call)),
+                    LimitSource::Constant(constant) => {
+                        let reference = self.constant(constant, Some(&after_call));
+                        registered(rt, &reference, NameSource::Constant, false)
+                    }
                     LimitSource::Arguments(limit) => {
                         let number = format!("#{number}");
                         let own_name = limit.name.as_ref().map_or_else(
                             || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
                             ToTokens::to_token_stream,
                         );
-                        let is_default = limit.name.is_none() && !is_named;
-                        registered(rt, &self.limit(limit, &own_name), limit, is_default)
+                        let is_named = is_named || limit.name.is_some();
+                        self.arguments(limit, &self.limit(limit, &own_name), is_named)
                     }
                 };
                 let KeyAndCost { key, cost } = key_and_cost;

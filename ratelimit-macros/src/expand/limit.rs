@@ -149,30 +149,38 @@ impl Limit {
     }
 }
 
-/// The limit as a constant. It also registers its source location if it has the default name, which
-/// two functions can share by mistake, or can have an align, which can differ between two functions
-/// of one name.
+/// Where the name of a limit comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NameSource {
+    Function,
+    Argument,
+    Constant,
+}
+
+/// A reference to the limit, which registers the limit at the first call. Two functions can share a default name by
+/// mistake.
 pub(super) fn registered(
     rt: &TokenStream,
-    tokens: &TokenStream,
-    limit: &Limit,
-    has_default_name: bool,
+    reference: &TokenStream,
+    name: NameSource,
+    is_computed: bool,
 ) -> TokenStream {
-    let site = if has_default_name {
-        "new"
-    } else if limit.algorithm.has_align() {
-        "named"
-    } else {
-        return quote_spanned!(hygienic()=> const { &#tokens });
-    };
-    let site = Ident::new(site, hygienic());
+    let site = Ident::new(
+        match name {
+            NameSource::Function => "new",
+            NameSource::Argument => "named",
+            NameSource::Constant => "constant",
+        },
+        hygienic(),
+    );
+    let computed = is_computed.then(|| quote_spanned!(hygienic()=> .computed()));
     // The limit is outside the block of `SITE`, because the user's constant may be called `SITE`.
     quote_spanned! {hygienic()=>
-        match const { &#tokens } {
+        match #reference {
             limit => {
                 static SITE: #rt::__private::Site = #rt::__private::Site::#site(::core::concat!(
                     ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                ));
+                ))#computed;
                 SITE.visit(limit)
             }
         }

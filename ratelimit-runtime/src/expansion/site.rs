@@ -5,47 +5,63 @@
 //! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
 //! count separately.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use once_cell::sync::Lazy;
-
-use crate::limit::{Algorithm, Align, Limit, Name, Period};
+use crate::limit::Limit;
+use crate::registry::{self, AnnotatedLimit};
 
 /// An annotated function with a limit.
 #[derive(Debug)]
 pub struct Site {
     /// The file, the line and the column.
-    position: &'static str,
-    /// Whether the user chose the name of the limit.
-    is_named: bool,
+    place: &'static str,
+    name: SiteName,
+    is_computed: bool,
     visited: AtomicBool,
 }
 
-/// A name, an algorithm and a period. Functions that agree on these share a name.
-type SharedName = (Name, Algorithm, Period);
-
-/// The position of a function, and the align of its limit.
-type Registration = (&'static str, Option<Align>);
-
-/// The first registration of each name.
-static FIRST: Lazy<Mutex<HashMap<SharedName, Registration>>> = Lazy::new(Mutex::default);
+/// Where the name of a limit comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SiteName {
+    /// From the path of the function.
+    Default,
+    /// The user chose it.
+    Chosen,
+    /// From a constant, which functions share on purpose.
+    Constant,
+}
 
 impl Site {
     /// Creates the site of a function whose limit has the default name.
     #[must_use]
-    pub const fn new(position: &'static str) -> Self {
-        Self { position, is_named: false, visited: AtomicBool::new(false) }
+    pub const fn new(place: &'static str) -> Self {
+        Self::with_name(place, SiteName::Default)
     }
 
     /// Creates the site of a function whose limit has a name that the user chose.
     #[must_use]
-    pub const fn named(position: &'static str) -> Self {
-        Self { position, is_named: true, visited: AtomicBool::new(false) }
+    pub const fn named(place: &'static str) -> Self {
+        Self::with_name(place, SiteName::Chosen)
     }
 
-    /// Returns the limit, and warns once if another function shares its name by mistake.
+    /// Creates the site of a function whose limit is a constant.
+    #[must_use]
+    pub const fn constant(place: &'static str) -> Self {
+        Self::with_name(place, SiteName::Constant)
+    }
+
+    /// Returns this site for a limit whose amounts each call computes.
+    #[must_use]
+    pub const fn computed(mut self) -> Self {
+        self.is_computed = true;
+        self
+    }
+
+    const fn with_name(place: &'static str, name: SiteName) -> Self {
+        Self { place, name, is_computed: false, visited: AtomicBool::new(false) }
+    }
+
+    /// Returns the limit. Registers it once, and warns if another function shares its name by mistake.
     #[must_use]
     #[inline]
     pub fn visit<'a>(&self, limit: &'a Limit) -> &'a Limit {
@@ -57,28 +73,26 @@ impl Site {
 
     #[cold]
     fn register(&self, limit: &Limit) {
-        let terms = limit.terms();
-        let shared = (terms.name().clone(), terms.algorithm(), terms.period());
-        let here = (self.position, terms.align());
-        let mut sites = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, align) = *sites.entry(shared).or_insert(here);
-        drop(sites);
-        if first == self.position {
+        let Self { place, is_computed, .. } = *self;
+        let first = registry::add(AnnotatedLimit { limit: limit.clone(), place, is_computed });
+        let Some(first) = first.filter(|first| first.place != place) else { return };
+        if self.name == SiteName::Constant {
             return;
         }
-        if align != terms.align() {
+        let (name, second, is_chosen) = (limit.name(), place, self.name == SiteName::Chosen);
+        if first.limit.terms().align() != limit.terms().align() {
             tracing::warn!(
-                name = limit.name(),
-                first,
-                second = self.position,
+                name,
+                first = first.place,
+                second,
                 "two functions use one rate limit name with different `align`, so they count \
                  separately: set the same `align` on both, or a different `name` on each"
             );
-        } else if !self.is_named {
+        } else if !is_chosen {
             tracing::warn!(
-                name = limit.name(),
-                first,
-                second = self.position,
+                name,
+                first = first.place,
+                second,
                 "two functions share the counts of one rate limit: set a different `name` on each, or, \
                  to share the counts, the same `name` on both"
             );

@@ -4,6 +4,7 @@
 //! replaces the table, and a check asks it once for each limit.
 
 mod invalid;
+mod known;
 mod rule;
 mod set;
 mod table;

@@ -8,6 +8,8 @@ use once_cell::sync::OnceCell;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+#[cfg(feature = "rules")]
+use super::set::LimitName;
 use super::set::LimitRules;
 use super::{Access, InvalidRules, Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
@@ -43,6 +45,8 @@ struct NamedRules {
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
+    /// Whether a call has asked for these rules.
+    was_asked: AtomicBool,
     /// The last limit to which these rules were applied without the rule of a key, and what became of it.
     last: OnceCell<(Limit, Limit)>,
 }
@@ -116,8 +120,28 @@ impl RulesInForce {
     pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
         let table = self.table();
         let rules = table.by_name.get(limit.name())?.of(limit)?;
+        if !rules.was_asked.load(Ordering::Relaxed) {
+            rules.was_asked.store(true, Ordering::Relaxed);
+        }
         let key = rules.by_key.get(&key_id.fingerprint(limit.terms().identity()));
         rules.apply(limit, key, now)
+    }
+
+    /// Returns the names, with their periods if the rules have them, for which no call has asked.
+    #[cfg(feature = "rules")]
+    pub(crate) fn unasked(&self) -> Vec<String> {
+        let table = self.table();
+        let was_asked = |name: &LimitName| {
+            let rules = table.by_name.get(&name.name).and_then(|rules| match name.period {
+                None => rules.of_name.as_ref(),
+                Some(period) => {
+                    rules.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules)
+                }
+            });
+            rules.is_none_or(|rules| rules.was_asked.load(Ordering::Relaxed))
+        };
+        let unasked = table.set.limits.keys().filter(|name| !was_asked(name));
+        unasked.map(|name| name.written.clone()).collect()
     }
 
     /// Completes when the rules change after this call.
@@ -168,7 +192,12 @@ impl CountRules {
             let key = OwnedKey::parse(key).map_err(|error| InvalidRules::new(error.message()))?;
             by_key.insert(fingerprint(&key), *rule);
         }
-        Ok(Self { rule: rules.rule, by_key, last: OnceCell::new() })
+        Ok(Self {
+            rule: rules.rule,
+            by_key,
+            was_asked: AtomicBool::new(false),
+            last: OnceCell::new(),
+        })
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
@@ -206,5 +235,29 @@ impl CountRules {
             ruled.closed_until = rule.until;
         }
         Some(ruled)
+    }
+}
+
+#[cfg(all(test, feature = "rules"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn names_that_no_call_has_are_known() {
+        let rules = RulesInForce::default();
+        let mut set = RuleSet::new();
+        for name in ["seen", "unseen", "period/1m", "period/1h"] {
+            set.set(name, Rule::new().threshold(1)).expect("valid");
+        }
+        rules.replace(set, |_| 0).expect("valid");
+        for name in ["seen", "period", "other"] {
+            let limit = Limit::fixed(name, 1, Duration::from_secs(60));
+            let key_id = KeyId::new(limit.terms().identity(), 0);
+            let ruled = rules.resolve(&limit, key_id, 0).map(|ruled| ruled.limit);
+            assert_eq!(ruled.is_some(), name != "other");
+        }
+        assert_eq!(rules.unasked(), ["period/1h", "unseen"]);
     }
 }

@@ -2,20 +2,26 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
 use super::file::RulesFile;
 use super::replace_rules;
 use crate::backend::Backend;
+use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::rules::{InvalidRules, RuleSet, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
+use crate::text::closest::closest;
 
 /// How often the background thread looks for new rules.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long rules are in force before a name that no call has is reported. A process has not called all of its limits
+/// when it has just started.
+const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 /// How often it looks into Redis, in looks.
 const LOOKS_INTO_REDIS: u32 = 2;
@@ -59,6 +65,8 @@ pub(crate) struct RuleFeed {
     source: FeedSource,
     rules: Weak<RulesInForce>,
     backend: Weak<Backend>,
+    /// When to report names that no limit has.
+    report_at: Mutex<Option<Instant>>,
 }
 
 enum FeedSource {
@@ -93,12 +101,14 @@ impl RuleFeed {
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
         let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
-        let feed = Arc::new(Self { source, rules, backend: backend_ref });
+        let report_at = Mutex::new(Some(Instant::now() + UNSEEN_FOR));
+        let feed = Arc::new(Self { source, rules, backend: backend_ref, report_at });
         let weak = Arc::downgrade(&feed);
         backend.background().spawn(async move {
             let mut look = 0_u32;
             while let Some(feed) = weak.upgrade() {
                 feed.look(look).await;
+                feed.report_unseen();
                 drop(feed);
                 look = look.wrapping_add(1);
                 sleep(LOOK_EVERY).await;
@@ -111,7 +121,7 @@ impl RuleFeed {
     pub(super) fn owns_rules(&self) -> InvalidRules {
         InvalidRules::new(match &self.source {
             FeedSource::File(file) => {
-                let file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let file = lock(file);
                 format!("this limiter reads its rules from `{}`: change them there", file.path())
             }
             FeedSource::Redis(_) => {
@@ -146,7 +156,7 @@ impl RuleFeed {
 
     fn look_at_file(&self) {
         let FeedSource::File(file) = &self.source else { return };
-        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(file);
         match file.changed() {
             Ok(None) => {}
             Ok(Some(set)) => {
@@ -180,11 +190,38 @@ impl RuleFeed {
     }
 
     fn replace(&self, set: RuleSet) -> Result<(), InvalidRules> {
-        match (self.rules.upgrade(), self.backend.upgrade()) {
-            (Some(rules), Some(backend)) => replace_rules(&rules, &backend, set),
-            _ => Ok(()),
+        if let (Some(rules), Some(backend)) = (self.rules.upgrade(), self.backend.upgrade()) {
+            replace_rules(&rules, &backend, set)?;
+            *lock(&self.report_at) = Some(Instant::now() + UNSEEN_FOR);
+        }
+        Ok(())
+    }
+
+    /// Reports names of a file that no limit has, once for each set of rules. Rules in Redis can be about limits of
+    /// other services.
+    fn report_unseen(&self) {
+        if let FeedSource::Redis(_) = self.source {
+            return;
+        }
+        let mut report_at = lock(&self.report_at);
+        if report_at.is_some_and(|at| Instant::now() >= at) {
+            *report_at = None;
+            let unasked = self.rules.upgrade().map(|rules| rules.unasked()).unwrap_or_default();
+            let known = registry::limits();
+            for rule in unasked {
+                let nearest = closest(&rule, known.iter().map(|known| known.limit.name()));
+                tracing::warn!(
+                    rule,
+                    nearest,
+                    "no call of this process has a limit with the name of this rule"
+                );
+            }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn invalid(error: impl fmt::Display) -> BuildError {

@@ -17,6 +17,7 @@ use super::RateLimiter;
 use crate::backend::Backend;
 #[cfg(feature = "rules")]
 use crate::check::Checker;
+use crate::registry;
 #[cfg(feature = "rules")]
 use crate::reply::BuildError;
 use crate::rules::{InvalidRules, RuleSet, RulesInForce};
@@ -63,5 +64,6 @@ fn replace_rules(
     backend: &Backend,
     set: RuleSet,
 ) -> Result<(), InvalidRules> {
+    set.check(&registry::limits())?;
     rules.replace(set, |key| backend.local().fingerprint(key))
 }
