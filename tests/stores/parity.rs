@@ -265,14 +265,14 @@ impl Parity {
                 Step::Change(index) => {
                     AlignedLimit { limit, align } = trace.limits[index].clone();
                     called = limit.clone();
-                    self.set_rules(RuleSet::new());
+                    self.set_rules(&RuleSet::new());
                     retry = None;
                 }
                 Step::Rule { amounts, for_keys } => {
                     retry = None;
                     if trace.limits[amounts].align == align {
                         limit = trace.limits[amounts].limit.clone();
-                        self.set_rules(self.rules(&limit, for_keys));
+                        self.set_rules(&self.rules(&limit, for_keys));
                     }
                 }
                 Step::Reset { key } => {
@@ -320,7 +320,6 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Return { key, cost, eighths, micros } => {
-                    let name = &self.names[key].clone();
                     let ago = limit.period().as_micros() as u64 * eighths / 8 + micros;
                     let at = clock.saturating_sub(ago);
                     // Half of the returns name a moment at which something was charged.
@@ -328,10 +327,8 @@ impl Parity {
                     let chosen =
                         charged.get((cost as usize + micros as usize) % charged.len().max(1));
                     let at = chosen.copied().filter(|_| eighths % 2 == 0).unwrap_or(at);
-                    let model = self.model(key, align).return_units(&limit, clock, cost, at);
-                    let store = return_units(&self.embedded[key], &limit, name, cost, at).await;
-                    let redis = return_units(&self.redis, &limit, name, cost, at).await;
-                    compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
+                    let (model, store, redis) = self.return_at(&limit, align, key, cost, at).await;
+                    compare(index, step, model, store, redis)?;
                     retry = None;
                     decisions += 1;
                 }
@@ -350,7 +347,7 @@ impl Parity {
         self.models[key].get_mut(&align).expect("a model for each align")
     }
 
-    fn set_rules(&self, rules: RuleSet) {
+    fn set_rules(&self, rules: &RuleSet) {
         for limiter in self.embedded.iter().chain([&self.redis]) {
             limiter.set_rules(rules.clone()).expect("valid rules");
         }
@@ -368,6 +365,22 @@ impl Parity {
             rules.set("parity", rule).expect("valid");
         }
         rules
+    }
+
+    /// Returns units that were charged at `at`.
+    async fn return_at(
+        &mut self,
+        limit: &Limit,
+        align: Option<i64>,
+        key: usize,
+        cost: u32,
+        at: u64,
+    ) -> (ExpectedDecision, Decision, Decision) {
+        let (clock, name) = (self.clock.now().as_micros() as u64, self.names[key].clone());
+        let model = self.model(key, align).return_units(limit, clock, cost, at);
+        let store = return_units(&self.embedded[key], limit, &name, cost, at).await;
+        let redis = return_units(&self.redis, limit, &name, cost, at).await;
+        (model, store.expect("embedded"), redis.expect("Redis"))
     }
 
     async fn check(
