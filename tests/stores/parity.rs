@@ -282,9 +282,7 @@ impl Parity {
                     retry = None;
                 }
                 Step::Check { cost, .. } | Step::Peek { cost, .. } if cost > limit.capacity() => {
-                    let rejected = self.redis.check(&called, &self.names[0], cost).await;
-                    let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
-                    prop_assert!(exceeds, "step {}: {:?}", index, rejected);
+                    self.assert_exceeds(index, &called, cost).await?;
                 }
                 Step::Check { key, cost } => {
                     let (model, store, redis) = self.check(&limit, &called, align, key, cost).await;
@@ -365,6 +363,18 @@ impl Parity {
             rules.set("parity", rule).expect("valid");
         }
         rules
+    }
+
+    async fn assert_exceeds(
+        &self,
+        index: usize,
+        called: &Limit,
+        cost: u32,
+    ) -> Result<(), TestCaseError> {
+        let rejected = self.redis.check(called, &self.names[0], cost).await;
+        let exceeds = matches!(rejected, Err(Rejection::CostExceedsCapacity { .. }));
+        prop_assert!(exceeds, "step {}: {:?}", index, rejected);
+        Ok(())
     }
 
     /// Returns units that were charged at `at`.
