@@ -237,9 +237,11 @@ pub use crate::key::{InvalidKey, Key, KeyWriter, OwnedKey};
 pub use crate::limit::{
     Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
 };
-pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 #[cfg(feature = "rules")]
-pub use crate::limiter::{RuleChange, Rules, ShareRulesError, SharedRules};
+pub use crate::limiter::{
+    AnnouncedLimit, AnnouncedProcess, RuleChange, Rules, ShareRulesError, SharedRules,
+};
+pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 pub use crate::registry::{AnnotatedLimit, limits};
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,

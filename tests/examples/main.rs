@@ -1,6 +1,7 @@
 //! Runs the examples as programs, and tests that they do what their first comments say.
 
 mod grpc;
+mod operator;
 mod programs;
 mod servers;
 mod wrong_settings;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, ShareRulesError,
-    SharedRules, StoreError,
+    SharedRules, StoreError, rate_limit,
 };
 use redis::Commands;
 use support::server::Server;
@@ -222,4 +222,37 @@ async fn the_embedded_store_shares_no_rules() {
     assert!(error.to_string().contains("`set_rules`"));
     let shared = limiter.share_rules(SharedRules::default(), "alice").await;
     assert!(matches!(shared, Err(ShareRulesError::Store(StoreError::NotShared))));
+}
+
+/// Each process announces its annotated limits, so that tools know them.
+#[tokio::test]
+async fn a_process_announces_its_limits() {
+    #[rate_limit(name = "announced", period = "1m", threshold = 7, algo = "token_bucket")]
+    async fn call() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    let server = Server::start();
+    let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules = set("acme", 50);
+    limiter.share_rules(shared, "alice").await.expect("written");
+    until_capacity(&limiter, "acme", 50).await;
+    limiter.scope(call()).await.expect("admitted");
+    let started = Instant::now();
+    let announced = loop {
+        let fleet = limiter.fleet().await.expect("read");
+        let process = fleet.into_iter().find(|process| process.rules.starts_with("1-"));
+        let limits = process.map(|process| process.limits).unwrap_or_default();
+        if let Some(found) = limits.into_iter().find(|it| it.limit.name() == "announced") {
+            break found;
+        }
+        assert!(started.elapsed() < 30 * IN_FORCE, "not announced");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(announced.limit, Limit::token_bucket("announced", 7, MINUTE));
+    assert!(announced.place.contains("rule_feeds.rs:") && !announced.is_computed);
+    let lasting: Vec<_> =
+        server.ttls().into_iter().filter(|(_, ttl)| *ttl < 0).map(|(key, _)| key).collect();
+    assert_eq!(lasting.len(), 2, "only rules have no TTL: {lasting:?}");
 }

@@ -37,8 +37,8 @@ fn of_key(key: &str, rule: Rule) -> RuleSet {
     rules
 }
 
-/// Rules for an annotated limit. The other limits here have names of their own, because rules have to fit the algorithms
-/// of annotated limits.
+/// Rules for an annotated limit. The other limits here have names of their own, because rules have to fit the
+/// algorithms of annotated limits.
 fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
     let mut rules = RuleSet::new();
     let set = match key {

@@ -17,7 +17,9 @@ pub use self::global::{SetGlobalError, current, in_scope, set_global};
 #[cfg(feature = "rules")]
 use self::rules::RuleFeed;
 #[cfg(feature = "rules")]
-pub use self::rules::{RuleChange, Rules, ShareRulesError, SharedRules};
+pub use self::rules::{
+    AnnouncedLimit, AnnouncedProcess, RuleChange, Rules, ShareRulesError, SharedRules,
+};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;

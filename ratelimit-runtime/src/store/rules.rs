@@ -21,6 +21,13 @@ pub(crate) struct NewRules {
     pub(crate) change: String,
 }
 
+/// What a process announces to the others.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
+pub(crate) struct Announcement {
+    pub(crate) process: String,
+    pub(crate) text: String,
+}
+
 /// A store of the rules that all processes share.
 pub(crate) trait RuleStore: Send + Sync {
     /// Returns the rules that all processes share, unless they have the version that the caller knows.
@@ -39,4 +46,13 @@ pub(crate) trait RuleStore: Send + Sync {
         &self,
         most: usize,
     ) -> impl Future<Output = Result<Vec<(u64, String)>, StoreError>> + Send;
+
+    /// Announces this process for half a minute.
+    fn announce(
+        &self,
+        announcement: Announcement,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns what the processes announce.
+    fn announcements(&self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
 }

@@ -1,8 +1,8 @@
 //! The shared store of a build without Redis. This type has no values.
 
-use super::{Charge, Reply, Request, SettledCharge, Store};
 #[cfg(feature = "rules")]
-use super::{NewRules, RuleStore, StoredRules};
+use super::{Announcement, NewRules, RuleStore, StoredRules};
+use super::{Charge, Reply, Request, SettledCharge, Store};
 use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
@@ -47,6 +47,14 @@ impl RuleStore for Unshared {
     }
 
     async fn rule_changes(&self, _: usize) -> Result<Vec<(u64, String)>, StoreError> {
+        match *self {}
+    }
+
+    async fn announce(&self, _: Announcement) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    async fn announcements(&self) -> Result<Vec<String>, StoreError> {
         match *self {}
     }
 }

@@ -1,6 +1,7 @@
 //! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules.
 
 use std::fmt;
+use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::file::RulesFile;
+use super::fleet::announce;
 use super::replace_rules;
 use crate::backend::Backend;
 use crate::registry;
@@ -25,6 +27,9 @@ const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 /// How often it looks into Redis, in looks.
 const LOOKS_INTO_REDIS: u32 = 2;
+
+/// How often a process announces its limits, in looks.
+const LOOKS_PER_ANNOUNCEMENT: u32 = 20;
 
 /// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
 #[derive(Clone, Debug)]
@@ -78,7 +83,11 @@ enum FeedSource {
 #[derive(Default)]
 struct SharedState {
     was_read: bool,
+    /// The version that was read last. Rules with a mistake are not in force.
     version: String,
+    in_force: String,
+    /// The number of limits that this process has announced.
+    announced: usize,
 }
 
 impl RuleFeed {
@@ -143,7 +152,18 @@ impl RuleFeed {
         match &self.source {
             FeedSource::Redis(state) if look.is_multiple_of(LOOKS_INTO_REDIS) => {
                 // The outage log reports a Redis that is down.
-                let _ = self.read_shared(&mut *state.lock().await, true).await;
+                let mut state = state.lock().await;
+                let _ = self.read_shared(&mut state, true).await;
+                let limits = registry::limits().len();
+                let is_new = limits != mem::replace(&mut state.announced, limits);
+                // Tools have no limits.
+                if limits > 0
+                    && (is_new || look.is_multiple_of(LOOKS_PER_ANNOUNCEMENT))
+                    && let Some(backend) = self.backend.upgrade()
+                    && let Some(store) = backend.rule_store()
+                {
+                    let _ = announce(store, &state.in_force).await;
+                }
             }
             FeedSource::Redis(_) => {}
             FeedSource::File(_) => {
@@ -178,7 +198,10 @@ impl RuleFeed {
         let Some(StoredRules { version, rules }) = read else { return Ok(()) };
         let set = if version.is_empty() { Ok(RuleSet::new()) } else { RuleSet::from_json(&rules) };
         match set.and_then(|set| self.replace(set)) {
-            Ok(()) => tracing::info!(version, "the rate limits follow new rules"),
+            Ok(()) => {
+                state.in_force.clone_from(&version);
+                tracing::info!(version, "the rate limits follow new rules");
+            }
             Err(error) => tracing::error!(
                 version,
                 %error,

@@ -5,12 +5,16 @@ mod feed;
 #[cfg(feature = "rules")]
 mod file;
 #[cfg(feature = "rules")]
+mod fleet;
+#[cfg(feature = "rules")]
 mod shared;
 
 #[cfg(feature = "rules")]
 pub(super) use self::feed::RuleFeed;
 #[cfg(feature = "rules")]
 pub use self::feed::Rules;
+#[cfg(feature = "rules")]
+pub use self::fleet::{AnnouncedLimit, AnnouncedProcess};
 #[cfg(feature = "rules")]
 pub use self::shared::{RuleChange, ShareRulesError, SharedRules};
 use super::RateLimiter;

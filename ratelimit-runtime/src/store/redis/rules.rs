@@ -1,15 +1,24 @@
 //! The rules that a fleet shares: a hash with a version beside the counts, and a list of its changes. Both are
-//! configuration, so they have no TTL.
+//! configuration, so they have no TTL. What the processes announce about themselves has one.
 
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{Redis, unexpected};
 use crate::reply::StoreError;
-use crate::store::{NewRules, RuleStore, StoredRules};
+use crate::store::{Announcement, NewRules, RuleStore, StoredRules};
 
 /// Replaces the rules.
 const SCRIPT: &str = include_str!("../../../lua/rules.lua");
+
+/// Announces a process.
+const ANNOUNCE: &str = include_str!("../../../lua/announce.lua");
+
+/// The TTL of an announcement.
+const ANNOUNCED_MS: u64 = 30_000;
+
+/// The most processes that are returned.
+const MOST_PROCESSES: i64 = 10_000;
 
 impl RuleStore for Redis {
     async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
@@ -59,6 +68,32 @@ impl RuleStore for Redis {
         });
         entries.map(|entry| entry.ok_or_else(unexpected)).collect()
     }
+
+    async fn announce(&self, announcement: Announcement) -> Result<(), StoreError> {
+        let Announcement { process, text } = announcement;
+        let (key, processes) = (self.process_key(&process), self.rules_key(":processes"));
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(ANNOUNCE).arg(2).arg(&key).arg(&processes);
+        eval.arg(process).arg(text).arg(ANNOUNCED_MS);
+        let now = self.servers.clock.sent().map(|now| (now / 1_000).to_string());
+        eval.arg(now.unwrap_or_default());
+        self.send_for_rules(&eval, &key).await.map(drop)
+    }
+
+    async fn announcements(&self) -> Result<Vec<String>, StoreError> {
+        let processes = self.rules_key(":processes");
+        let mut range = Cmd::new();
+        range.arg("ZRANGE").arg(&processes).arg(0).arg(MOST_PROCESSES - 1);
+        let processes = texts(self.send_for_rules(&range, &processes).await?)?;
+        let keys: Vec<_> = processes.iter().map(|process| self.process_key(process)).collect();
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let mut get = Cmd::new();
+        get.arg("MGET").arg(&keys);
+        let mut announced = texts(self.send_for_rules(&get, first).await?)?;
+        // An announcement that has expired is empty.
+        announced.retain(|text| !text.is_empty());
+        Ok(announced)
+    }
 }
 
 impl Redis {
@@ -67,12 +102,22 @@ impl Redis {
         format!("{}:{{rules}}{suffix}", self.prefix)
     }
 
+    fn process_key(&self, process: &str) -> String {
+        self.rules_key(&format!(":process:{process}"))
+    }
+
     async fn send_for_rules(&self, command: &Cmd, key: &str) -> Result<Value, StoreError> {
         let servers = &self.servers;
         let (by, _): (Instant, _) = servers.admit(false)?;
         let reply = servers.send(command, key.as_bytes(), true, by).await;
         reply.map_err(|failure| failure.into_store_error(servers.deadline, &[key.as_bytes()]))
     }
+}
+
+/// Returns the texts of a reply.
+fn texts(value: Value) -> Result<Vec<String>, StoreError> {
+    let Value::Array(values) = value else { return Err(unexpected()) };
+    values.into_iter().map(|value| text(value).ok_or_else(unexpected)).collect()
 }
 
 /// Returns the text of a reply; an empty one if there is no value.

@@ -1,0 +1,205 @@
+//! An operator's way in: what the limits of a fleet are, who is at their end, and how to change that at night.
+//!
+//! ```sh
+//! cargo run --example operate -- redis://127.0.0.1 list
+//! cargo run --example operate -- redis://127.0.0.1 set api threshold = 300
+//! cargo run --example operate -- redis://127.0.0.1 set api acme 'threshold = 5_000, burst = 200'
+//! cargo run --example operate -- redis://127.0.0.1 set api mallory closed
+//! cargo run --example operate -- redis://127.0.0.1 peek api acme
+//! ```
+//!
+//! The services must read their rules from this Redis, with `Rules::redis()`. If they have a key prefix, set
+//! `KEY_PREFIX`. The changes are signed with `USER`.
+
+use std::env;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail, ensure};
+use ratelimit_runtime::{
+    AnnouncedLimit, Decision, Limit, OwnedKey, RateLimiter, Rule, RuleSet, Rules, ShareRulesError,
+};
+
+const USAGE: &str = "\
+usage: operate URL COMMAND
+
+  list                        the limits of the fleet, its processes, and the rules
+  get LIMIT [KEY]             the rule of a limit, or of one key
+  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'shadow = true', closed, exempt
+  unset LIMIT [KEY]           removes it
+  log                         who has changed what
+  peek LIMIT KEY              what is left of a key
+  reset LIMIT KEY             removes its count
+  close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
+  open LIMIT KEY              opens it again
+
+A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.";
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [url, command @ ..] = &arguments[..] else { bail!("{USAGE}") };
+    let mut builder = RateLimiter::builder().redis(*url).rules(Rules::redis());
+    if let Ok(prefix) = env::var("KEY_PREFIX") {
+        builder = builder.key_prefix(prefix);
+    }
+    let limiter = builder.deadline(Duration::from_secs(5)).build()?;
+    limiter.ping().await.context("Redis does not reply")?;
+    match command {
+        ["list"] => list(&limiter).await,
+        ["log"] => log(&limiter).await,
+        ["get", limit, key @ ..] if key.len() < 2 => {
+            let rules = limiter.shared_rules().await?.rules;
+            let key = key.first().copied();
+            match key.map_or_else(|| rules.rule(limit), |key| rules.key_rule(limit, key)) {
+                Some(rule) => println!("{rule}"),
+                None => println!("no rule"),
+            }
+            Ok(())
+        }
+        ["set", limit, rule] => change(&limiter, limit, None, Some(rule)).await,
+        // `set api threshold = 300`, without quotes
+        ["set", limit, field, "=", value] => {
+            change(&limiter, limit, None, Some(&format!("{field} = {value}"))).await
+        }
+        ["set", limit, key, rule] => change(&limiter, limit, Some(key), Some(rule)).await,
+        ["unset", limit, key @ ..] if key.len() < 2 => {
+            change(&limiter, limit, key.first().copied(), None).await
+        }
+        ["peek", limit, key] => {
+            let limit = find(&limiter, limit).await?;
+            print(&limit, &limiter.peek(&limit, OwnedKey::parse(key)?, 1).await?);
+            Ok(())
+        }
+        ["reset", limit, key] => {
+            let limit = find(&limiter, limit).await?;
+            let was_there = limiter.reset(&limit, OwnedKey::parse(key)?).await?;
+            println!("{}", if was_there { "removed" } else { "there was no count" });
+            Ok(())
+        }
+        ["close", limit, key, duration] => {
+            let limit = find(&limiter, limit).await?;
+            let duration = Limit::parse("close", &format!("1/{duration}"))?.period();
+            limiter.close(&limit, OwnedKey::parse(key)?, duration).await?;
+            println!("closed for {duration:?}");
+            Ok(())
+        }
+        ["open", limit, key] => {
+            let limit = find(&limiter, limit).await?;
+            let was_closed = limiter.open(&limit, OwnedKey::parse(key)?).await?;
+            println!("{}", if was_closed { "opened" } else { "it was not closed" });
+            Ok(())
+        }
+        _ => bail!("{USAGE}"),
+    }
+}
+
+async fn list(limiter: &RateLimiter) -> anyhow::Result<()> {
+    let (fleet, shared) = (limiter.fleet().await?, limiter.shared_rules().await?);
+    for process in &fleet {
+        let is_behind = process.rules != shared.version() && !process.limits.is_empty();
+        let note = if is_behind { ", with older rules" } else { "" };
+        println!("process {}: {} limits{note}", process.id, process.limits.len());
+    }
+    let limits = fleet.into_iter().flat_map(|process| process.limits);
+    let mut lines: Vec<_> = limits.map(|announced| line(&announced)).collect();
+    lines.sort();
+    lines.dedup();
+    for line in lines {
+        println!("limit {line}");
+    }
+    for (limit, key, rule) in shared.rules.iter() {
+        match key {
+            Some(key) => println!("rule {limit} {key}: {rule}"),
+            None => println!("rule {limit}: {rule}"),
+        }
+    }
+    Ok(())
+}
+
+fn line(AnnouncedLimit { limit, place, is_computed, .. }: &AnnouncedLimit) -> String {
+    let amounts = if *is_computed {
+        "computed".to_owned()
+    } else {
+        format!("{} per {:?}", limit.threshold(), limit.period())
+    };
+    format!("{}: {amounts}, {}, {place}", limit.name(), limit.algorithm())
+}
+
+async fn log(limiter: &RateLimiter) -> anyhow::Result<()> {
+    for change in limiter.rule_changes(100).await? {
+        let ago = SystemTime::now().duration_since(change.at).unwrap_or_default().as_secs();
+        println!("{ago} s ago, {}: {}", change.by, change.what.join("; "));
+    }
+    Ok(())
+}
+
+/// Changes a rule. If somebody else changes the rules at the same time, changes the new ones.
+async fn change(
+    limiter: &RateLimiter,
+    limit: &str,
+    key: Option<&str>,
+    rule: Option<&str>,
+) -> anyhow::Result<()> {
+    let rule = rule.map(|rule| read_rule(limit, rule)).transpose()?;
+    let by = env::var("USER").unwrap_or_else(|_| "operate".to_owned());
+    loop {
+        let mut shared = limiter.shared_rules().await?;
+        match (key, rule) {
+            (None, Some(rule)) => shared.rules.set(limit, rule)?,
+            (Some(key), Some(rule)) => shared.rules.set_key(limit, key, rule)?,
+            (None, None) => ensure!(shared.rules.unset(limit), "there was no rule"),
+            (Some(key), None) => ensure!(shared.rules.unset_key(limit, key), "there was no rule"),
+        }
+        match limiter.share_rules(shared, &by).await {
+            Ok(()) => break,
+            Err(ShareRulesError::Changed) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    println!("in force everywhere within two seconds");
+    Ok(())
+}
+
+/// Reads a rule as in a file, `threshold = 300, burst = 20`, or a word: `closed`.
+fn read_rule(limit: &str, text: &str) -> anyhow::Result<Rule> {
+    let value = if text.contains('=') { format!("{{ {text} }}") } else { format!("{text:?}") };
+    let rules = RuleSet::from_toml(&format!("{limit:?} = {value}"))?;
+    rules.rule(limit).context("there is no rule")
+}
+
+/// Returns a limit of the fleet by its name, or by its name and its period.
+async fn find(limiter: &RateLimiter, name: &str) -> anyhow::Result<Limit> {
+    let announced = limiter.fleet().await?.into_iter().flat_map(|process| process.limits);
+    let mut found: Vec<Limit> = Vec::new();
+    for AnnouncedLimit { limit, .. } in announced {
+        let is_found = found.iter().any(|other| {
+            (other.algorithm(), other.period()) == (limit.algorithm(), limit.period())
+        });
+        let with_period = name.rsplit_once('/').is_some_and(|(of, period)| {
+            of == limit.name()
+                && Limit::parse(of, &format!("1/{period}"))
+                    .is_ok_and(|written| written.period() == limit.period())
+        });
+        if !is_found && (limit.name() == name || with_period) {
+            found.push(limit);
+        }
+    }
+    match &found[..] {
+        [limit] => Ok(limit.clone()),
+        [] => bail!("no process of the fleet has a limit `{name}`: see `list`"),
+        several => {
+            let periods: Vec<_> = several.iter().map(Limit::period).collect();
+            bail!("`{name}` has several periods, {periods:?}: write one, such as `{name}/1m`")
+        }
+    }
+}
+
+fn print(limit: &Limit, decision: &Decision) {
+    let Decision { limit: capacity, remaining, retry_after, reset_after, .. } = *decision;
+    println!("{}: {remaining} of {capacity} left", limit.name());
+    if !decision.allowed {
+        println!("the next call is admitted in {retry_after:?}");
+    }
+    println!("all is left in {reset_after:?}");
+}

@@ -1,0 +1,73 @@
+//! The tool of an operator, on a Redis that a service uses.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit};
+use support::server::Server;
+
+use super::{error_output, example, output};
+
+#[rate_limit(name = "api", period = "1m", threshold = 5, key = tenant)]
+async fn call(tenant: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// Runs a command of the tool.
+fn operate(server: &Server, command: &[&str]) -> std::process::Command {
+    let mut tool = example("operate");
+    tool.arg(&server.url).args(command).env("USER", "alice").env_remove("RUST_BACKTRACE");
+    tool
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_changes_the_limits_of_a_service() {
+    let server = Server::start();
+    let run = |command: &[&str]| output(operate(&server, command));
+    assert!(run(&["set", "api", "closed"]).contains("in force everywhere"));
+    let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
+    let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
+    service.ping().await.expect("ready");
+    let closed = service.scope(call("acme")).await;
+    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+
+    // The service announces its limit once it was called.
+    while !run(&["list"]).contains("limit api: 5 per 60s, sliding, ") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(run(&["get", "api"]), "closed = true\n");
+    run(&["unset", "api"]);
+    run(&["set", "api", "acme", "threshold = 2"]);
+    assert!(run(&["list"]).contains("rule api acme: threshold = 2\n"));
+    while service.rules().key_rule("api", "acme").is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for expected in [true, true, false] {
+        assert_eq!(service.scope(call("acme")).await.is_ok(), expected);
+    }
+    let left = run(&["peek", "api", "acme"]);
+    assert!(left.contains("api: 0 of 2 left") && left.contains("admitted in"), "{left}");
+    assert_eq!(run(&["reset", "api", "acme"]), "removed\n");
+    assert!(run(&["peek", "api/1m", "acme"]).contains("api: 2 of 2 left"));
+    assert_eq!(run(&["close", "api", "acme", "1h30m"]), "closed for 5400s\n");
+    assert_eq!(run(&["open", "api", "acme"]), "opened\n");
+    let log = run(&["log"]);
+    let changes: Vec<_> = log.lines().map(|line| line.split_once(", ").expect("who").1).collect();
+    assert_eq!(
+        changes,
+        [
+            "alice: `api` of `acme`: none becomes `threshold = 2`",
+            "alice: `api`: `closed = true` becomes none",
+            "alice: `api`: none becomes `closed = true`",
+        ]
+    );
+
+    for (command, words) in [
+        (&["set", "api", "treshold = 5"][..], "the rule of `api`: unknown field `treshold`"),
+        (&["peek", "apy", "acme"], "no process of the fleet has a limit `apy`"),
+        (&["unset", "api"], "there was no rule"),
+        (&["change"], "usage: operate URL COMMAND"),
+    ] {
+        let error = error_output(operate(&server, command));
+        assert!(error.contains(words), "{error}");
+    }
+}
