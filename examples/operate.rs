@@ -27,12 +27,16 @@ usage: operate URL COMMAND
   set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'shadow = true', closed, exempt
   unset LIMIT [KEY]           removes it
   log                         who has changed what
+  top LIMIT                   the fullest keys
   peek LIMIT KEY              what is left of a key
   reset LIMIT KEY             removes its count
   close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
   open LIMIT KEY              opens it again
 
 A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.";
+
+/// The number of keys that `top` prints.
+const TOP: usize = 20;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -48,6 +52,7 @@ async fn main() -> anyhow::Result<()> {
     match command {
         ["list"] => list(&limiter).await,
         ["log"] => log(&limiter).await,
+        ["top", limit] => top(&limiter, &find(&limiter, limit).await?).await,
         ["get", limit, key @ ..] if key.len() < 2 => {
             let rules = limiter.shared_rules().await?.rules;
             let key = key.first().copied();
@@ -130,6 +135,31 @@ async fn log(limiter: &RateLimiter) -> anyhow::Result<()> {
     for change in limiter.rule_changes(100).await? {
         let ago = SystemTime::now().duration_since(change.at).unwrap_or_default().as_secs();
         println!("{ago} s ago, {}: {}", change.by, change.what.join("; "));
+    }
+    Ok(())
+}
+
+/// Prints the keys that have used most of their capacity. Pauses between pages, because Redis serves the fleet.
+async fn top(limiter: &RateLimiter, limit: &Limit) -> anyhow::Result<()> {
+    let (mut fullest, mut next) = (Vec::new(), None);
+    loop {
+        let page = limiter.keys(limit, next).await?;
+        for key in page.keys {
+            let Decision { limit: capacity, remaining, .. } = limiter.peek(limit, &key, 1).await?;
+            let used = capacity.saturating_sub(remaining);
+            let permille = u64::from(used) * 1_000 / u64::from(capacity.max(1));
+            fullest.push((permille, used, capacity, key.text()));
+        }
+        // A key can be on two pages.
+        fullest.sort_unstable_by(|one, other| other.cmp(one));
+        fullest.dedup();
+        fullest.truncate(TOP);
+        let Some(cursor) = page.next else { break };
+        next = Some(cursor);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for (permille, used, capacity, key) in fullest {
+        println!("{:3}.{} %  {used} of {capacity}  {key}", permille / 10, permille % 10);
     }
     Ok(())
 }

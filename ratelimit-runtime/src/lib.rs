@@ -239,7 +239,8 @@ pub use crate::limit::{
 };
 #[cfg(feature = "rules")]
 pub use crate::limiter::{
-    AnnouncedLimit, AnnouncedProcess, RuleChange, Rules, ShareRulesError, SharedRules,
+    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, ShareRulesError,
+    SharedRules,
 };
 pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
 pub use crate::registry::{AnnotatedLimit, limits};

@@ -46,6 +46,8 @@ async fn an_operator_changes_the_limits_of_a_service() {
     }
     let left = run(&["peek", "api", "acme"]);
     assert!(left.contains("api: 0 of 2 left") && left.contains("admitted in"), "{left}");
+    service.scope(call("(x:y)")).await.expect("admitted");
+    assert_eq!(run(&["top", "api"]), "100.0 %  2 of 2  acme\n 20.0 %  1 of 5  %28x%3Ay%29\n");
     assert_eq!(run(&["reset", "api", "acme"]), "removed\n");
     assert!(run(&["peek", "api/1m", "acme"]).contains("api: 2 of 2 left"));
     assert_eq!(run(&["close", "api", "acme", "1h30m"]), "closed for 5400s\n");

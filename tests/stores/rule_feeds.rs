@@ -256,3 +256,47 @@ async fn a_process_announces_its_limits() {
         server.ttls().into_iter().filter(|(_, ttl)| *ttl < 0).map(|(key, _)| key).collect();
     assert_eq!(lasting.len(), 2, "only rules have no TTL: {lasting:?}");
 }
+
+/// Tools read the keys of a limit page by page.
+#[tokio::test]
+async fn the_keys_of_a_limit_are_read_page_by_page() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let other = Limit::sliding("api.other", 10, MINUTE);
+    let mut expected = vec![String::from("%"), String::new(), "(a:7)".into(), "%2A".into()];
+    limiter.check(&API, (), 1).await.expect("admitted");
+    limiter.check(&API, "", 1).await.expect("admitted");
+    limiter.check(&API, ("a", 7), 1).await.expect("admitted");
+    limiter.check(&API, "%2A", 1).await.expect("admitted");
+    expected[3] = "%252A".into();
+    for key in 0..3_000 {
+        limiter.check(&API, key, 1).await.expect("admitted");
+        limiter.check(&other, key, 1).await.expect("admitted");
+        expected.push(key.to_string());
+    }
+    // A long log has segments.
+    let long = Limit::sliding("long", 10_000, MINUTE);
+    limiter.check(&long, "key", 1).await.expect("admitted");
+    for _ in 0..5_000 {
+        limiter.check(&long, "key", 1).await.expect("admitted");
+    }
+    let mut found = Vec::new();
+    let (mut pages, mut next) = (0, None);
+    loop {
+        let page = limiter.keys(&API, next).await.expect("read");
+        pages += 1;
+        for key in page.keys {
+            assert_eq!(limiter.peek(&API, &key, 1).await.expect("a decision").remaining, 9);
+            found.push(key.text());
+        }
+        let Some(cursor) = page.next else { break };
+        next = Some(cursor);
+    }
+    assert!(pages > 3, "{pages} pages");
+    found.sort();
+    found.dedup();
+    expected.sort();
+    assert_eq!(found, expected);
+    let page = limiter.keys(&long, None).await.expect("read");
+    assert!(page.keys.len() <= 1, "segments are no keys: {:?}", page.keys.len());
+}

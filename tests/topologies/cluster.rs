@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, Part, Rejection};
+use ratelimit_runtime::{Limit, OwnedKey, Part, Rejection, Rule, Rules};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
@@ -202,6 +202,39 @@ async fn calls_are_decided_by_their_own_amounts() {
 }
 
 /// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
+/// Rules, announcements and the keys of a limit, which are on all nodes.
+#[tokio::test]
+async fn rules_are_shared_in_a_cluster() {
+    let cluster = Cluster::start(0);
+    let builder = denying_builder(&cluster.url()).rules(Rules::redis());
+    let limiter = builder.build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules.set_key("ruled", "7", Rule::new().threshold(50)).expect("valid");
+    limiter.share_rules(shared, "alice").await.expect("written");
+    while limiter.rules().is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let limit = Limit::sliding("ruled", 10, HOUR);
+    let mut expected: Vec<String> = (0..40).map(|key: u32| key.to_string()).collect();
+    for key in &expected {
+        let decision = limiter.check(&limit, key, 1).await.expect("admitted");
+        assert_eq!(decision.limit, if key == "7" { 50 } else { 10 });
+    }
+    assert_eq!(limiter.rule_changes(10).await.expect("read").len(), 1);
+    limiter.fleet().await.expect("read");
+    let (mut found, mut next) = (Vec::new(), None);
+    loop {
+        let page = limiter.keys(&limit, next).await.expect("read");
+        found.extend(page.keys.iter().map(OwnedKey::text));
+        let Some(cursor) = page.next else { break };
+        next = Some(cursor);
+    }
+    found.sort();
+    found.dedup();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
 fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");

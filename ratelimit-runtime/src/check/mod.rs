@@ -377,7 +377,7 @@ impl Checker {
     }
 
     /// Returns the terms under which the store counts.
-    fn counted(&self, limit: &Limit) -> Terms {
+    pub(crate) fn counted(&self, limit: &Limit) -> Terms {
         if self.is_leased(limit) { limit.terms().leased() } else { limit.terms().clone() }
     }
 }

@@ -21,6 +21,12 @@ impl OwnedKey {
         Self(text.into())
     }
 
+    /// Returns the key with this text.
+    #[cfg(feature = "rules")]
+    pub(crate) fn written(text: &[u8]) -> Self {
+        Self(text.into())
+    }
+
     /// Reads a key as it is written into Redis and into logs: `alice`, the tuple `(alice:42)`, the format string
     /// `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`; in a
     /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`.

@@ -18,7 +18,8 @@ pub use self::global::{SetGlobalError, current, in_scope, set_global};
 use self::rules::RuleFeed;
 #[cfg(feature = "rules")]
 pub use self::rules::{
-    AnnouncedLimit, AnnouncedProcess, RuleChange, Rules, ShareRulesError, SharedRules,
+    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, ShareRulesError,
+    SharedRules,
 };
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};

@@ -18,7 +18,7 @@ pub(crate) use self::request::{
     Request, Reservations, SettledCharge,
 };
 #[cfg(feature = "rules")]
-pub(crate) use self::rules::{Announcement, NewRules, RuleStore, StoredRules};
+pub(crate) use self::rules::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::algorithm::Outcome;

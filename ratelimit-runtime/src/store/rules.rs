@@ -28,6 +28,15 @@ pub(crate) struct Announcement {
     pub(crate) text: String,
 }
 
+/// Where a search for keys goes on.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
+pub(crate) struct ScanPosition {
+    /// The index of the server.
+    pub(crate) server: usize,
+    pub(crate) cursor: u64,
+}
+
 /// A store of the rules that all processes share.
 pub(crate) trait RuleStore: Send + Sync {
     /// Returns the rules that all processes share, unless they have the version that the caller knows.
@@ -55,4 +64,11 @@ pub(crate) trait RuleStore: Send + Sync {
 
     /// Returns what the processes announce.
     fn announcements(&self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+
+    /// Returns some names of counts that begin with `start`, and where to go on.
+    fn scan(
+        &self,
+        start: &[u8],
+        position: ScanPosition,
+    ) -> impl Future<Output = Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError>> + Send;
 }

@@ -1,7 +1,7 @@
 //! The shared store of a build without Redis. This type has no values.
 
 #[cfg(feature = "rules")]
-use super::{Announcement, NewRules, RuleStore, StoredRules};
+use super::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
 use super::{Charge, Reply, Request, SettledCharge, Store};
 use crate::algorithm::Outcome;
 use crate::key::Key;
@@ -55,6 +55,14 @@ impl RuleStore for Unshared {
     }
 
     async fn announcements(&self) -> Result<Vec<String>, StoreError> {
+        match *self {}
+    }
+
+    async fn scan(
+        &self,
+        _: &[u8],
+        _: ScanPosition,
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
         match *self {}
     }
 }

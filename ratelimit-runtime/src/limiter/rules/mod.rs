@@ -7,6 +7,8 @@ mod file;
 #[cfg(feature = "rules")]
 mod fleet;
 #[cfg(feature = "rules")]
+mod keys;
+#[cfg(feature = "rules")]
 mod shared;
 
 #[cfg(feature = "rules")]
@@ -15,6 +17,8 @@ pub(super) use self::feed::RuleFeed;
 pub use self::feed::Rules;
 #[cfg(feature = "rules")]
 pub use self::fleet::{AnnouncedLimit, AnnouncedProcess};
+#[cfg(feature = "rules")]
+pub use self::keys::{KeysCursor, KeysPage};
 #[cfg(feature = "rules")]
 pub use self::shared::{RuleChange, ShareRulesError, SharedRules};
 use super::RateLimiter;

@@ -108,6 +108,20 @@ impl Cluster {
         }
     }
 
+    /// Returns the nodes that serve slots, in an order that stays.
+    #[cfg(feature = "rules")]
+    pub(super) async fn primaries(
+        self: &Arc<Self>,
+        by: Instant,
+    ) -> Result<Vec<Arc<Node>>, Failure> {
+        self.node_of_slot(0, by).await?;
+        let slots = self.slots.borrow().clone();
+        let mut nodes: Vec<Arc<Node>> = slots.iter().flatten().cloned().collect();
+        nodes.sort_by(|one, other| one.name().cmp(other.name()));
+        nodes.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        Ok(nodes)
+    }
+
     /// Checks whether all slots are served by nodes that would decide now.
     pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
         self.node_of_slot(0, by).await?;

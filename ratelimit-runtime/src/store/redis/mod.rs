@@ -17,6 +17,8 @@ mod program;
 mod rollback;
 #[cfg(feature = "rules")]
 mod rules;
+#[cfg(feature = "rules")]
+mod scan;
 mod script;
 mod script_call;
 mod segments;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Redis, unexpected};
 use crate::reply::StoreError;
-use crate::store::{Announcement, NewRules, RuleStore, StoredRules};
+use crate::store::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
 
 /// Replaces the rules.
 const SCRIPT: &str = include_str!("../../../lua/rules.lua");
@@ -93,6 +93,14 @@ impl RuleStore for Redis {
         // An announcement that has expired is empty.
         announced.retain(|text| !text.is_empty());
         Ok(announced)
+    }
+
+    async fn scan(
+        &self,
+        start: &[u8],
+        position: ScanPosition,
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
+        self.scan_from(start, position).await
     }
 }
 

@@ -157,6 +157,12 @@ impl Node {
         }
     }
 
+    /// Returns the address of the server, or the name of the service.
+    #[cfg(feature = "rules")]
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Checks whether the server would decide now. For a server that is not a node of a cluster.
     pub(super) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
         self.send(&self.probe, false, by).await.map(drop)
