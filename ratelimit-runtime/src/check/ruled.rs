@@ -11,11 +11,12 @@ use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::reply::Rejection;
 use crate::rules::{Access, Ruled};
+use crate::store::OneOrMany;
 
 /// A call that borrows nothing.
 struct OwnedCall {
     checker: Checker,
-    parts: Vec<OwnedPart>,
+    parts: OneOrMany<OwnedPart>,
 }
 
 struct OwnedPart {
@@ -89,7 +90,11 @@ impl Checker {
     /// Returns a copy of a call that waits.
     fn waiting_call<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<OwnedCall> {
         parts[0].limit.policy().wait()?;
-        Some(OwnedCall { checker: self.clone(), parts: parts.iter().map(OwnedPart::of).collect() })
+        let parts = match parts {
+            [part] => OneOrMany::One(OwnedPart::of(part)),
+            parts => OneOrMany::Many(parts.iter().map(OwnedPart::of).collect()),
+        };
+        Some(OwnedCall { checker: self.clone(), parts })
     }
 
     /// Checks a call as `ruled` says.
