@@ -9,6 +9,7 @@ use ratelimit_runtime::{
     SharedRules, StoreError, rate_limit,
 };
 use redis::Commands;
+use support::proxy::{Network, Proxy};
 use support::server::Server;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -299,4 +300,25 @@ async fn the_keys_of_a_limit_are_read_page_by_page() {
     assert_eq!(found, expected);
     let page = limiter.keys(&long, None).await.expect("read");
     assert!(page.keys.len() <= 1, "segments are no keys: {:?}", page.keys.len());
+}
+
+/// If the reply is lost, the version in Redis tells whether the rules were replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_reply_is_no_lost_change() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let limiter = builder.deadline(Duration::from_secs(10)).build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules = set("acme", 50);
+    proxy.set(Network::RepliesLost);
+    let write = tokio::spawn(limiter.share_rules(shared, "alice"));
+    let mut direct = server.connection();
+    while !direct.exists("ratelimit:{rules}").unwrap_or(false) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    proxy.set(Network::Cut);
+    proxy.set(Network::Up);
+    write.await.expect("no panic").expect("replaced");
+    assert_eq!(limiter.rule_changes(10).await.expect("read").len(), 1);
 }

@@ -8,6 +8,7 @@ use ratelimit_runtime::{
     Source, rate_limit,
 };
 use support::ALGORITHMS;
+use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -443,6 +444,88 @@ on_both_stores! {
         assert_eq!(calls().await, [(true, true); 3]);
     }
 
+    /// A rule for one limit of a group does not open the others, whatever the code computes.
+    async fn a_computed_amount_stays_one_under_rules(test: TestLimiter) {
+        #[rate_limit(
+            limit(name = "annotated", period = 60, threshold = plan),
+            limit(name = "annotated other", period = 60, threshold = 2),
+        )]
+        async fn group(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(name = "annotated", period = 60, threshold = plan)]
+        async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+
+        #[rate_limit(name = "annotated", period = 60, threshold = plan, wait = "1h")]
+        async fn waiting(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
+
+        test.set_rules(of_annotated(None, Rule::new().shadow(true)));
+        for plan in [Some(0), None, Some(5)] {
+            let other = Limit::sliding("annotated other", 2, MINUTE);
+            test.limiter.reset(&other, ()).await.expect("reset");
+            for expected in [true, true, false] {
+                assert_eq!(test.limiter.scope(group(plan)).await.is_ok(), expected, "{plan:?}");
+            }
+        }
+        // The rule says that the limit is not closed, and not what it admits.
+        test.set_rules(of_annotated(None, Rule::new().closed(false)));
+        for _ in 0..3 {
+            test.limiter.scope(call(None)).await.expect("unlimited");
+            test.limiter.scope(call(Some(0))).await.expect_err("0");
+        }
+        // A call that waits for a rule is as the code says once the rule is gone.
+        for (plan, expected) in [(None, true), (Some(0), false), (Some(2), true)] {
+            let limit = Limit::sliding("annotated", 1, MINUTE);
+            test.limiter.reset(&limit, ()).await.expect("reset");
+            test.set_rules(of_annotated(None, Rule::new().threshold(1)));
+            test.limiter.scope(waiting(plan)).await.expect("the first");
+            let call = tokio::spawn({
+                let limiter = test.limiter.clone();
+                async move { limiter.scope(waiting(plan)).await.is_ok() }
+            });
+            settle_lines(&test.limiter).await;
+            assert!(!call.is_finished());
+            test.set_rules(RuleSet::new());
+            assert_eq!(call.await.expect("no panic"), expected, "{plan:?}");
+        }
+        test.limiter.reset(&Limit::sliding("annotated", 1, MINUTE), ()).await.expect("reset");
+    }
+
+    async fn a_closed_call_knows_when_no_rule_closes_it(test: TestLimiter) {
+        let limit = Limit::sliding("ruled", 1, MINUTE);
+        let retry = async || closed(&test.limiter.check(&limit, "key", 1).await);
+        let until = |seconds: u32| Rule::new().closed(true).until(test.in_time(SECOND * seconds));
+        let mut rules = of_limit(until(5));
+        rules.set_key("ruled", "key", until(1)).expect("valid");
+        test.set_rules(rules.clone());
+        assert_eq!(retry().await, Some(5 * SECOND));
+        rules.set("ruled", Rule::new().closed(true)).expect("valid");
+        test.set_rules(rules.clone());
+        assert_eq!(retry().await, None);
+        let opened = Rule::new().closed(false).until(test.in_time(SECOND * 3));
+        rules.set_key("ruled", "key", opened).expect("valid");
+        rules.set("ruled", until(7)).expect("valid");
+        test.set_rules(rules.clone());
+        assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
+
+        // A group names the limit that is closed for longest.
+        let mut rules = of_limit(until(1));
+        rules.set("other", until(9)).expect("valid");
+        test.set_rules(rules);
+        let other = Limit::sliding("other", 1, MINUTE);
+        let parts = [Part::new(&limit, &"key", 1), Part::new(&other, &"key", 1)];
+        assert_eq!(closed(&test.limiter.check_all(&parts).await), Some(9 * SECOND));
+
+        // A call that waits goes on when the rule ends.
+        test.limiter.reset(&limit, "key").await.expect("reset");
+        let waiting = limit.clone().wait(MINUTE);
+        let limiter = test.limiter.clone();
+        let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await.is_ok() });
+        settle_lines(&test.limiter).await;
+        assert!(!call.is_finished());
+        test.advance(1_000_000);
+        assert!(call.await.expect("no panic"));
+    }
+
     async fn rules_hold_for_constants_and_for_the_process(test: TestLimiter) {
         const RULED: Limit = Limit::sliding("annotated", 1, MINUTE);
         const HERE: Limit = RULED.scope(Scope::Process);
@@ -475,13 +558,20 @@ async fn a_name_with_several_periods_is_written_with_one() {
     let error = rules.set("two", Rule::new().threshold(3)).expect_err("a period is missing");
     assert!(error.to_string().contains("`two` and `two/1m` name the same limit"), "{error}");
 
-    // Once both are seen, the rule holds for neither.
+    // Once both are seen, the amounts hold for neither, but closed is closed.
     let mut rules = RuleSet::new();
     rules.set("two", Rule::new().threshold(3)).expect("valid");
     limiter.set_rules(rules).expect("valid");
     assert_eq!(capacity(&minute).await, 3);
     assert_eq!(capacity(&hour).await, 10);
     assert_eq!(capacity(&minute).await, 1);
+    let mut rules = RuleSet::new();
+    rules.set("two", Rule::new().closed(true)).expect("valid");
+    limiter.set_rules(rules).expect("valid");
+    for limit in [&minute, &hour, &minute] {
+        let result = limiter.check(limit, "key", 1).await;
+        assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}");
+    }
 }
 
 /// Rules are compared with the limits that the process has seen.
@@ -564,4 +654,62 @@ async fn leases_obey_a_rule_within_their_term() {
     assert!(check().await.is_err(), "hundreds are charged");
     test.set_rules(RuleSet::new());
     assert!(check().now_or_never().is_none() || check().await.is_ok());
+}
+
+/// Each set closes one of the limits of a group, so no call is admitted while they replace each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_decided_by_one_set_of_rules() {
+    let limiter = RateLimiter::embedded();
+    let names = ["one of two", "two of two"];
+    let limits = names.map(|name| Limit::fixed(name, u32::MAX, HOUR));
+    let closing = |name| {
+        let mut rules = RuleSet::new();
+        rules.set(name, Rule::new().closed(true)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+    };
+    closing(names[0]);
+    let calls = tokio::spawn({
+        let limiter = limiter.clone();
+        async move {
+            let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
+            for call in 0..100_000 {
+                let result = limiter.check_all(&parts).await;
+                assert!(matches!(result, Err(Rejection::Closed { .. })), "{call}: {result:?}");
+            }
+        }
+    });
+    while !calls.is_finished() {
+        names.into_iter().for_each(closing);
+        tokio::task::yield_now().await;
+    }
+    calls.await.expect("closed by each set");
+}
+
+/// What a call was admitted for is not charged again if the rules change before its shadows are decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admitted_call_is_charged_once() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let limiter = builder.deadline(10 * SECOND).build().expect("valid");
+    let limits = ["enforced", "ruled"].map(|name| Limit::sliding(name, 100, HOUR).wait(5 * SECOND));
+    limiter.ping().await.expect("connected");
+    for delay in [20, 70, 120, 170, 220] {
+        limiter.set_rules(of_limit(Rule::new().shadow(true))).expect("valid");
+        let call = tokio::spawn({
+            let (limiter, limits) = (limiter.clone(), limits.clone());
+            async move {
+                let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
+                limiter.check_all(&parts).await
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        limiter.set_rules(of_limit(Rule::new().shadow(true).threshold(70))).expect("valid");
+        call.await.expect("no panic").expect("admitted");
+    }
+    let direct = server.builder().build().expect("valid");
+    for limit in &limits {
+        let left = direct.peek(limit, "key", 1).await.expect("a decision").remaining;
+        assert_eq!(left, 95, "{limit:?}");
+    }
 }

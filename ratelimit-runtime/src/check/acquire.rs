@@ -53,10 +53,7 @@ impl Checker {
         terms: impl FnOnce() -> KeptTerms,
     ) -> Acquire {
         if self.rules.may_apply(limit) || limit.max_wait().is_some() {
-            let AcquireAll(permits) = self.acquire_under_rules(&[Part { limit, key, cost }]);
-            return Acquire(AcquireStage::Pending(Box::pin(async move {
-                permits.await.map(|mut permits| permits.remove(0))
-            })));
+            return self.acquire_one_under_rules(Part::of(limit, key, cost));
         }
         if self.backend.is_shared(limit.policy())
             || cost > limit.capacity()
@@ -84,6 +81,14 @@ impl Checker {
         let permit = |decision| Permit::new(decision, outcome.is_allowed().then(charge));
         let result = check.now(|| limit.label()).map(permit);
         Acquire(AcquireStage::Ready(Some(result)))
+    }
+
+    /// Checks a call against one limit that has rules or waits.
+    pub(crate) fn acquire_one_under_rules<K: Key + ?Sized>(&self, part: Part<'_, K>) -> Acquire {
+        let AcquireAll(permits) = self.acquire_under_rules(&[part]);
+        Acquire(AcquireStage::Pending(Box::pin(async move {
+            permits.await.map(|mut permits| permits.remove(0))
+        })))
     }
 
     /// Checks a call against one limit, by a request.

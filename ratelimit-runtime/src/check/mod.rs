@@ -18,6 +18,7 @@ pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::future::Pass;
 pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
+pub(crate) use self::part::WrittenAmounts;
 pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
 use crate::algorithm::{Op, OpeningChange, Outcome, Verdict, match_algorithm, with_state};
@@ -161,7 +162,7 @@ impl Checker {
     ) -> Check {
         let Some(outcome) = outcome else {
             if self.rules.may_apply(limit) || limit.max_wait().is_some() {
-                return self.check_under_rules(&[Part { limit, key, cost }]);
+                return self.check_under_rules(&[Part::of(limit, key, cost)]);
             }
             return self.check_by_request(limit, key, cost);
         };
@@ -242,7 +243,7 @@ impl Checker {
 
     /// Peeks at the decision about a call.
     pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
-        let ruled = self.under_rules(limit, key);
+        let ruled = self.under_rules(&Part::of(limit, key, cost));
         let limit = &ruled.limit;
         match ruled.access {
             Access::Limited => {}
@@ -292,7 +293,7 @@ impl Checker {
         key: &dyn Key,
         cost: u32,
     ) -> Answer<Decision> {
-        let limit = &self.under_rules(limit, key).limit;
+        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
         let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
         let charge = self.backend.charge(self.counted(limit), key, cost);
         let capacity = charge.terms.capacity();
@@ -326,7 +327,7 @@ impl Checker {
 
     /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
     pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<bool> {
-        let limit = &self.under_rules(limit, key).limit;
+        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
@@ -351,7 +352,7 @@ impl Checker {
         key: &dyn Key,
         opening: OpeningChange,
     ) -> Answer<bool> {
-        let limit = &self.under_rules(limit, key).limit;
+        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);

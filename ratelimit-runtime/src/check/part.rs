@@ -13,13 +13,25 @@ pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a K,
     pub(crate) cost: u32,
+    pub(crate) amounts: WrittenAmounts,
+}
+
+/// What the code says about the amounts of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenAmounts {
+    /// Those of the limit.
+    OfLimit,
+    /// None: the limit is a template.
+    Unlimited,
+    /// 0: the limit is a template.
+    Zero,
 }
 
 impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
     pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
-        Self { limit, key, cost }
+        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
     }
 }
 
@@ -28,7 +40,13 @@ impl<'a> Part<'a, dyn Key + 'a> {
     #[doc(hidden)]
     #[must_use]
     pub fn unsync(limit: &'a Limit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        Self { limit, key, cost }
+        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
+    }
+}
+
+impl<'a, K: ?Sized> Part<'a, K> {
+    pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
+        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Check, Checker, Part};
+use super::{Check, Checker, Part, WrittenAmounts};
 use crate::algorithm::Op;
 use crate::key::{Key, KeyId};
 use crate::limit::LimitLabel;
@@ -105,7 +105,8 @@ impl Checker {
             let policy = first.limit.policy();
             parts.iter().all(|part| part.limit.policy().agrees_with(policy))
                 && (first.limit.max_wait().is_some()
-                    || parts.iter().any(|part| self.rules.may_apply(part.limit)))
+                    || parts.iter().any(|part| part.amounts != WrittenAmounts::OfLimit)
+                    || self.rules.may_apply_to_any(parts.iter().map(|part| part.limit)))
         })
     }
 
@@ -123,7 +124,7 @@ impl Checker {
         };
         let mut limits = Vec::with_capacity(parts.len());
         let mut unleased_ids = Vec::with_capacity(parts.len());
-        for Part { limit, key, cost } in parts {
+        for Part { limit, key, cost, .. } in parts {
             let charge = self.backend.charge(self.counted(limit), *key, *cost);
             let unleased_id =
                 charge.key_id.under(charge.terms.identity(), limit.terms().identity());

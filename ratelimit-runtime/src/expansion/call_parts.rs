@@ -1,8 +1,8 @@
 //! Groups of limits. A part of a group can compute its amounts for each call.
 
-use super::checked_limit::{overrides_amounts, reject_by_amounts};
+use super::checked_limit::{may_have_rules, reject_by_amounts};
 use super::{CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, several};
-use crate::check::{AcquireAll, Check, Pass, Permit};
+use crate::check::{AcquireAll, Check, Part, Pass, Permit, WrittenAmounts};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::Rejection;
@@ -30,10 +30,13 @@ impl<'a> CallPart<'a> {
     #[must_use]
     pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
         Self(match limit {
-            CallLimit::Unlimited(limit) | CallLimit::Closed(limit)
-                if overrides_amounts(limit, key) =>
-            {
-                PartLimit::Limited(UnsyncPart::unsync(limit, key, cost))
+            CallLimit::Unlimited(limit) if may_have_rules(limit) => {
+                let amounts = WrittenAmounts::Unlimited;
+                PartLimit::Limited(Part { amounts, ..UnsyncPart::unsync(limit, key, cost) })
+            }
+            CallLimit::Closed(limit) if may_have_rules(limit) => {
+                let amounts = WrittenAmounts::Zero;
+                PartLimit::Limited(Part { amounts, ..UnsyncPart::unsync(limit, key, cost) })
             }
             CallLimit::Kept(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
             CallLimit::Derived(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
@@ -52,7 +55,7 @@ fn limited<'a>(
         PartLimit::Closed(part) => Some(*part),
         PartLimit::Limited(_) | PartLimit::Unlimited => None,
     });
-    if let Some(UnsyncPart { limit, key, cost }) = closed {
+    if let Some(UnsyncPart { limit, key, cost, .. }) = closed {
         return Err(reject_by_amounts(limit, key, cost));
     }
     let limited = limited_parts(parts);
@@ -60,7 +63,7 @@ fn limited<'a>(
         [] => limited.collect(),
         limits => {
             let parts = limited.zip(limits);
-            parts.map(|(part, limit)| UnsyncPart::unsync(limit, part.key, part.cost)).collect()
+            parts.map(|(part, limit)| Part { limit, ..part }).collect()
         }
     };
     if limited.is_empty() { Err(Check::unlimited()) } else { Ok(limited) }

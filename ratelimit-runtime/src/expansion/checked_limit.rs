@@ -1,7 +1,9 @@
 //! The limit of a call: a constant, or a limit whose amounts are computed for the call.
 
+use std::time::Duration;
+
 use super::CallLimit;
-use crate::check::Check;
+use crate::check::{Check, WrittenAmounts};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter;
@@ -14,7 +16,7 @@ pub trait CheckedLimit: Sized {
         self,
         key: &impl Key,
         cost: u32,
-        check: impl FnOnce(&Limit) -> T,
+        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         decided: impl FnOnce(Check) -> T,
     ) -> T;
 
@@ -28,10 +30,10 @@ impl CheckedLimit for &'static Limit {
         self,
         _: &impl Key,
         _: u32,
-        check: impl FnOnce(&Limit) -> T,
+        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         _: impl FnOnce(Check) -> T,
     ) -> T {
-        check(self)
+        check(self, WrittenAmounts::OfLimit)
     }
 
     #[inline]
@@ -46,15 +48,16 @@ impl CheckedLimit for CallLimit {
         self,
         key: &impl Key,
         cost: u32,
-        check: impl FnOnce(&Limit) -> T,
+        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         decided: impl FnOnce(Check) -> T,
     ) -> T {
         match self {
-            Self::Kept(limit) => check(limit),
-            Self::Derived(limit) => check(&limit),
-            Self::Unlimited(limit) | Self::Closed(limit) if overrides_amounts(limit, key) => {
-                check(limit)
+            Self::Kept(limit) => check(limit, WrittenAmounts::OfLimit),
+            Self::Derived(limit) => check(&limit, WrittenAmounts::OfLimit),
+            Self::Unlimited(limit) if may_have_rules(limit) => {
+                check(limit, WrittenAmounts::Unlimited)
             }
+            Self::Closed(limit) if may_have_rules(limit) => check(limit, WrittenAmounts::Zero),
             Self::Unlimited(_) => decided(Check::unlimited()),
             Self::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
         }
@@ -72,12 +75,12 @@ impl CheckedLimit for CallLimit {
 /// Rejects a call whose threshold or burst is 0.
 pub(super) fn reject_by_amounts(limit: &Limit, key: &dyn Key, cost: u32) -> Check {
     limiter::with_current(
-        |limiter| limiter.checker().reject_by_amounts(limit, key, cost),
+        |limiter| limiter.checker().reject_closed(limit, &key, cost, Duration::MAX),
         |error| Check::undecided(limit, StoreError::Configuration(error)),
     )
 }
 
-/// Returns whether rules say what a limit admits, whatever the code says.
-pub(super) fn overrides_amounts(limit: &Limit, key: &(impl Key + ?Sized)) -> bool {
-    limiter::with_current(|limiter| limiter.checker().overrides_amounts(limit, key), |_| false)
+/// Returns whether rules can exist for a limit.
+pub(super) fn may_have_rules(limit: &Limit) -> bool {
+    limiter::with_current(|limiter| limiter.checker().rules.may_apply(limit), |_| false)
 }

@@ -21,7 +21,7 @@ pub use self::call_parts::{
 };
 pub use self::checked_limit::CheckedLimit;
 pub use self::site::Site;
-use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit};
+use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit, WrittenAmounts};
 use crate::key::OwnedKey;
 pub use crate::key::{Format, Key, Piece};
 use crate::limit::{Algorithm, Limit, LimitLabel};
@@ -45,9 +45,9 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
     limit.with(
         &key,
         cost,
-        |limit| {
+        |limit, amounts| {
             limiter::with_current(
-                |limiter| limiter.check(limit, &key, cost).pass(),
+                |limiter| limiter.checker().check_written(limit, &key, cost, amounts).pass(),
                 |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
             )
         },
@@ -61,9 +61,16 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
 ///
 /// The rejection of the call.
 pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
-    let check = |limit: &Limit| {
+    let check = |limit: &Limit, amounts| {
         let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
-        let check = |limiter: &RateLimiter| limiter.check_now(limit, &key, cost);
+        let check = |limiter: &RateLimiter| match amounts {
+            WrittenAmounts::OfLimit => limiter.check_now(limit, &key, cost),
+            computed => {
+                let limit = limit.clone().without_wait();
+                let check = limiter.checker().check_written(&limit, &key, cost, computed);
+                check.now(|| limit.label())
+            }
+        };
         limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
     };
     limit.with(&key, cost, check, |decided| decided.now(LimitLabel::unnamed)).map(drop)
@@ -102,13 +109,13 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> OnePermit 
     OnePermit(limit.with(
         &key,
         cost,
-        |limit| {
+        |limit, amounts| {
             let terms = || match kept {
                 Some(limit) => KeptTerms::Static(limit.terms()),
                 None => KeptTerms::Owned(Arc::new(limit.terms().clone())),
             };
             limiter::with_current(
-                |limiter| limiter.checker().acquire(limit, &key, cost, terms),
+                |limiter| limiter.checker().acquire_written(limit, &key, cost, amounts, terms),
                 |error| {
                     Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error)))
                 },
@@ -128,10 +135,13 @@ pub fn acquire_now(
     key: impl Key,
     cost: u32,
 ) -> Result<[Permit; 1], Rejection> {
-    let acquire = |limit: &Limit| {
+    let acquire = |limit: &Limit, amounts| {
         let limit = limit.clone().without_wait();
         let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
-        let acquire = |limiter: &RateLimiter| limiter.acquire(&limit, &key, cost);
+        let acquire = |limiter: &RateLimiter| {
+            let terms = || KeptTerms::Owned(Arc::new(limit.terms().clone()));
+            limiter.checker().acquire_written(&limit, &key, cost, amounts, terms)
+        };
         limiter::with_current(acquire, |error| Acquire::uncharged(undecided(error)))
             .now(|| limit.label())
     };

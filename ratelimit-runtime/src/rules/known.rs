@@ -1,7 +1,7 @@
 //! Compares rules with the limits that the process has seen.
 
 use super::set::{LimitName, LimitRules};
-use super::{InvalidRules, RuleSet};
+use super::{InvalidRules, Rule, RuleSet};
 use crate::limit::{Algorithm, Period};
 use crate::registry::AnnotatedLimit;
 
@@ -10,7 +10,9 @@ impl RuleSet {
     pub(crate) fn check(&self, known: &[AnnotatedLimit]) -> Result<(), InvalidRules> {
         for (name, rules) in &self.limits {
             let of_name = known.iter().filter(|known| known.limit.name() == name.name);
-            name.check_period(of_name.clone().map(|known| known.limit.terms().period()))?;
+            if rules.have_amounts() {
+                name.check_period(of_name.clone().map(|known| known.limit.terms().period()))?;
+            }
             let period = |known: &&AnnotatedLimit| {
                 name.period.is_none_or(|period| period == known.limit.terms().period())
             };
@@ -47,6 +49,11 @@ impl LimitName {
 }
 
 impl LimitRules {
+    fn have_amounts(&self) -> bool {
+        let has_amounts = |rule: &Rule| rule.threshold.is_some() || rule.burst.is_some();
+        has_amounts(&self.rule) || self.keys.values().any(has_amounts)
+    }
+
     fn have_burst(&self) -> bool {
         self.rule.burst.is_some() || self.keys.values().any(|rule| rule.burst.is_some())
     }

@@ -15,4 +15,4 @@ pub use self::invalid::InvalidRules;
 pub(crate) use self::rule::Access;
 pub use self::rule::Rule;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Ruled, RulesInForce};
+pub(crate) use self::table::{RuleTable, Ruled, RulesInForce};

@@ -188,9 +188,16 @@ impl RuleSet {
 
     /// Fails if the set names a limit both with a period and without.
     fn check_names(&self, name: &LimitName) -> Result<(), InvalidRules> {
-        let other = self.limits.keys().find(|other| {
-            other.name == name.name && other.period.is_some() != name.period.is_some()
-        });
+        let alone = LimitName { written: name.name.clone(), name: name.name.clone(), period: None };
+        let other = if name.period.is_some() {
+            self.limits.get_key_value(&alone).map(|(other, _)| other)
+        } else {
+            let start = format!("{}/", name.name);
+            let from = LimitName { written: start.clone(), ..alone };
+            let mut others = self.limits.range(from..).map(|(other, _)| other);
+            let mut others = others.by_ref().take_while(|other| other.written.starts_with(&start));
+            others.find(|other| other.name == name.name && other.period.is_some())
+        };
         if let Some(other) = other {
             let with_period = if name.period.is_some() { name } else { other };
             return Err(InvalidRules::new(format_args!(

@@ -26,7 +26,7 @@ pub(crate) struct RulesInForce {
 
 /// A set of rules, by the names of limits and the fingerprints of keys.
 #[derive(Default)]
-struct RuleTable {
+pub(crate) struct RuleTable {
     set: RuleSet,
     by_name: HashMap<String, NamedRules>,
 }
@@ -58,8 +58,8 @@ pub(crate) struct Ruled {
     pub(crate) access: Access,
     /// The end of the rule that closes the limit.
     pub(crate) closed_until: Option<u64>,
-    /// Whether the rules say what is admitted, whatever the code says.
-    pub(crate) overrides_amounts: bool,
+    /// Whether a rule sets the threshold.
+    pub(crate) has_threshold: bool,
     /// When the first of the rules ends.
     pub(crate) changes_at: Option<u64>,
 }
@@ -71,13 +71,21 @@ impl Ruled {
             limit: limit.clone(),
             access: Access::Limited,
             closed_until: None,
-            overrides_amounts: false,
+            has_threshold: false,
             changes_at: None,
         }
     }
 }
 
 impl RulesInForce {
+    /// Returns whether rules can exist for one of these limits.
+    pub(crate) fn may_apply_to_any<'a>(&self, limits: impl Iterator<Item = &'a Limit>) -> bool {
+        // Loaded once, so that the limits of a call are not compared with two sets.
+        let names = self.names.load(Ordering::Relaxed);
+        let mut limits = limits;
+        limits.any(|limit| names >> limit.terms().identity().name_bit() & 1 != 0)
+    }
+
     /// Returns whether rules can exist for a limit.
     #[inline]
     pub(crate) fn may_apply(&self, limit: &Limit) -> bool {
@@ -116,15 +124,9 @@ impl RulesInForce {
         Ok(())
     }
 
-    /// Returns a limit under the rules in force at `now`, for a key; `None` if there are none for it.
-    pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
-        let table = self.table();
-        let rules = table.by_name.get(limit.name())?.of(limit)?;
-        if !rules.was_asked.load(Ordering::Relaxed) {
-            rules.was_asked.store(true, Ordering::Relaxed);
-        }
-        let key = rules.by_key.get(&key_id.fingerprint(limit.terms().identity()));
-        rules.apply(limit, key, now)
+    /// Returns the rules in force as they are now, for all limits of a call.
+    pub(crate) fn table(&self) -> Arc<RuleTable> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
@@ -148,9 +150,17 @@ impl RulesInForce {
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
+}
 
-    fn table(&self) -> Arc<RuleTable> {
-        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+impl RuleTable {
+    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
+    pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
+        let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;
+        if !rules.was_asked.load(Ordering::Relaxed) {
+            rules.was_asked.store(true, Ordering::Relaxed);
+        }
+        let key = rules.by_key.get(&key_id.fingerprint(limit.terms().identity()));
+        rules.apply(limit, key, now, is_ambiguous)
     }
 }
 
@@ -164,21 +174,23 @@ impl NamedRules {
         }
     }
 
-    fn of(&self, limit: &Limit) -> Option<&CountRules> {
+    /// Returns the rules of a limit, and whether their amounts could be those of another one.
+    fn of(&self, limit: &Limit) -> Option<(&CountRules, bool)> {
         let period = limit.terms().period();
         let Some(rules) = &self.of_name else {
-            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules);
+            let rules = self.by_period.iter().find(|(of, _)| *of == period);
+            return rules.map(|(_, rules)| (rules, false));
         };
         let first = *self.period.get_or_init(|| period);
         if first != period && !self.is_ambiguous.swap(true, Ordering::Relaxed) {
             let name = limit.name();
             tracing::error!(
                 name,
-                "the rules of this name are not in force, because limits of several periods have it: write \
-                 them with a period, as `{name}/{first}` or `{name}/{period}`"
+                "the amounts in the rules of this name are not in force, because limits of several periods \
+                 have it: write them with a period, as `{name}/{first}` or `{name}/{period}`"
             );
         }
-        Some(rules).filter(|_| !self.is_ambiguous.load(Ordering::Relaxed))
+        Some((rules, self.is_ambiguous.load(Ordering::Relaxed)))
     }
 }
 
@@ -201,7 +213,13 @@ impl CountRules {
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
-    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: u64) -> Option<Ruled> {
+    fn apply(
+        &self,
+        limit: &Limit,
+        of_key: Option<&Rule>,
+        now: u64,
+        is_ambiguous: bool,
+    ) -> Option<Ruled> {
         let in_force = |rule: &&Rule| rule.is_in_force(now);
         let (own, of_limit) = (of_key.filter(in_force), Some(&self.rule).filter(in_force));
         let changes_at = [own, of_limit].into_iter().flatten().filter_map(|rule| rule.until).min();
@@ -209,15 +227,12 @@ impl CountRules {
             return None;
         }
         let both = || [own, of_limit].into_iter().flatten();
-        let threshold = both().find_map(|rule| rule.threshold);
-        let burst = both().find_map(|rule| rule.burst);
-        let access = both().find(|rule| rule.access.is_some());
+        let threshold = both().find_map(|rule| rule.threshold).filter(|_| !is_ambiguous);
+        let burst = both().find_map(|rule| rule.burst).filter(|_| !is_ambiguous);
+        let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
-        let mut ruled = Ruled {
-            changes_at,
-            overrides_amounts: threshold.is_some() || access.is_some(),
-            ..Ruled::as_written(limit)
-        };
+        let mut ruled =
+            Ruled { changes_at, has_threshold: threshold.is_some(), ..Ruled::as_written(limit) };
         if threshold.is_some() || burst.is_some() {
             let derive = || limit.under_rule(threshold, burst);
             ruled.limit = if own.is_none() {
@@ -230,11 +245,23 @@ impl CountRules {
         if let Some(shadow) = shadow {
             ruled.limit = ruled.limit.shadow(shadow);
         }
-        if let Some(rule) = access {
-            ruled.access = rule.access.unwrap_or(Access::Limited);
-            ruled.closed_until = rule.until;
+        ruled.access = access.unwrap_or(Access::Limited);
+        if ruled.access == Access::Closed {
+            ruled.closed_until = self.opening(of_key, now);
         }
         Some(ruled)
+    }
+
+    /// Returns the first moment after `now` at which no rule closes the limit; `None` if there is none.
+    fn opening(&self, of_key: Option<&Rule>, now: u64) -> Option<u64> {
+        let rules = || of_key.into_iter().chain([&self.rule]);
+        let mut ends: Vec<_> = rules().filter_map(|rule| rule.until).collect();
+        ends.sort_unstable();
+        let is_open = |at: &u64| {
+            let mut in_force = rules().filter(|rule| rule.is_in_force(*at));
+            in_force.find_map(|rule| rule.access) != Some(Access::Closed)
+        };
+        ends.into_iter().filter(|at| *at > now).find(is_open)
     }
 }
 
@@ -255,7 +282,7 @@ mod tests {
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = KeyId::new(limit.terms().identity(), 0);
-            let resolved = rules.resolve(&limit, key_id, 0);
+            let resolved = rules.table().resolve(&limit, key_id, 0);
             assert_eq!(resolved.is_some(), name != "other");
         }
         assert_eq!(rules.unasked(), ["period/1h", "unseen"]);

@@ -1,5 +1,6 @@
 //! Rules as TOML and JSON. The errors of both name the line; these functions add the limit and the key.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -181,14 +182,21 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
         let (mut closed, mut exempt) = (None, None);
         let fields: Vec<_> =
             FIELDS.into_iter().chain(self.keys.is_some().then_some(KEYS)).collect();
-        let check_field = |field: &str| {
+        let mut seen: Vec<String> = Vec::new();
+        let check_field = |field: &str, seen: &[String]| {
+            if seen.iter().any(|other| other == field) {
+                return Err(InvalidRules::new(format_args!("{place}: `{field}` is written twice")));
+            }
             if fields.contains(&field) {
                 return Ok(());
             }
             let hint = hint(field, &fields);
             Err(InvalidRules::new(format_args!("{place}: unknown field `{field}`: {hint}")))
         };
-        while let Some(field) = map.next_key_seed(WordSeed(check_field))? {
+        while let Some(field) =
+            map.next_key_seed(WordSeed(|field: &str| check_field(field, &seen)))?
+        {
+            seen.push(field.clone());
             let (limit, field) = (place.limit, field.as_str());
             match field {
                 "threshold" => {
@@ -272,14 +280,17 @@ impl<'de> Visitor<'de> for KeysSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let check_key = |key: &str| match OwnedKey::parse(key) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let place = RulePlace { limit: self.limit, key: Some(key) };
-                Err(InvalidRules::new(format_args!("{place}: {error}")))
-            }
+        let mut seen = HashSet::new();
+        let mut check_key = |key: &str| {
+            let place = RulePlace { limit: self.limit, key: Some(key) };
+            let error = match OwnedKey::parse(key).map(|parsed| seen.insert(parsed)) {
+                Ok(true) => return Ok(()),
+                Ok(false) => "this key has two rules: write one".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            Err(InvalidRules::new(format_args!("{place}: {error}")))
         };
-        while let Some(key) = map.next_key_seed(WordSeed(check_key))? {
+        while let Some(key) = map.next_key_seed(WordSeed(&mut check_key))? {
             let place = RulePlace { limit: self.limit, key: Some(&key) };
             let rule = map.next_value_seed(RuleVisitor { place, keys: None })?;
             self.keys.push((key, rule));
@@ -653,6 +664,20 @@ mod tests {
             let error = RuleSet::from_toml(toml).expect_err(toml).to_string();
             assert!(error.contains(words), "{toml}: {error}");
             assert!(error.contains(&format!("line {line},")), "{toml}: {error}");
+        }
+        for (json, words) in [
+            (
+                r#"{"api": {"closed": true, "closed": false}}"#,
+                "the rule of `api`: `closed` is written twice",
+            ),
+            (
+                r#"{"api": {"keys": {"a:b": "closed", "a%3Ab": "exempt"}}}"#,
+                "`a%3Ab` of `api`: this key has two rules",
+            ),
+            (r#"{"api": {"keys": {}, "keys": {}}}"#, "`keys` is written twice"),
+        ] {
+            let error = RuleSet::from_json(json).expect_err(json).to_string();
+            assert!(error.contains(words), "{json}: {error}");
         }
         let error =
             RuleSet::from_json("{\n\"api\": {\"burst\": 1.5}}").expect_err("1.5").to_string();

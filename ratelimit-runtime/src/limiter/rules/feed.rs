@@ -75,7 +75,7 @@ pub(crate) struct RuleFeed {
 }
 
 enum FeedSource {
-    File(Mutex<RulesFile>),
+    File(PathBuf, Mutex<RulesFile>),
     Redis(tokio::sync::Mutex<SharedState>),
 }
 
@@ -86,8 +86,24 @@ struct SharedState {
     /// The version that was read last. Rules with a mistake are not in force.
     version: String,
     in_force: String,
+    /// The last error, which was reported.
+    mistake: Option<String>,
     /// The number of limits that this process has announced.
     announced: usize,
+}
+
+impl SharedState {
+    /// Reports an error of Redis once, and not those of a Redis that is down, which calls report.
+    fn report(&mut self, error: Option<&StoreError>) {
+        let is_reply = |error: &&StoreError| {
+            matches!(error, StoreError::Server { .. } | StoreError::ForeignKey { .. })
+        };
+        let message = error.filter(is_reply).map(ToString::to_string);
+        if let Some(error) = message.as_ref().filter(|_| self.mistake != message) {
+            tracing::error!(error, "the rules in Redis cannot be read, so the rules in force stay");
+        }
+        self.mistake = message;
+    }
 }
 
 impl RuleFeed {
@@ -99,10 +115,10 @@ impl RuleFeed {
     ) -> Result<Arc<Self>, BuildError> {
         let source = match source.0 {
             RulesSource::File(path) => {
-                let (file, set) = RulesFile::open(path).map_err(invalid)?;
+                let (file, set) = RulesFile::open(path.clone()).map_err(invalid)?;
                 replace_rules(rules, backend, set)
                     .map_err(|error| invalid(file.in_file(&error)))?;
-                FeedSource::File(Mutex::new(file))
+                FeedSource::File(path, Mutex::new(file))
             }
             RulesSource::Redis if backend.has_shared() => {
                 FeedSource::Redis(tokio::sync::Mutex::default())
@@ -129,9 +145,9 @@ impl RuleFeed {
     /// Returns the error of rules that are set beside this feed.
     pub(super) fn owns_rules(&self) -> InvalidRules {
         InvalidRules::new(match &self.source {
-            FeedSource::File(file) => {
-                let file = lock(file);
-                format!("this limiter reads its rules from `{}`: change them there", file.path())
+            // Without the lock: a file system can stand still.
+            FeedSource::File(path, _) => {
+                format!("this limiter reads its rules from `{}`: change them there", path.display())
             }
             FeedSource::Redis(_) => {
                 "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
@@ -142,7 +158,7 @@ impl RuleFeed {
     /// Reads the rules if Redis has them and they were not read before.
     pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
         match &self.source {
-            FeedSource::File(_) => Ok(()),
+            FeedSource::File(..) => Ok(()),
             FeedSource::Redis(state) => self.read_shared(&mut *state.lock().await, false).await,
         }
     }
@@ -151,9 +167,9 @@ impl RuleFeed {
     async fn look(self: &Arc<Self>, look: u32) {
         match &self.source {
             FeedSource::Redis(state) if look.is_multiple_of(LOOKS_INTO_REDIS) => {
-                // The outage log reports a Redis that is down.
                 let mut state = state.lock().await;
-                let _ = self.read_shared(&mut state, true).await;
+                let read = self.read_shared(&mut state, true).await;
+                state.report(read.as_ref().err());
                 let limits = registry::limits().len();
                 let is_new = limits != mem::replace(&mut state.announced, limits);
                 // Tools have no limits.
@@ -166,7 +182,7 @@ impl RuleFeed {
                 }
             }
             FeedSource::Redis(_) => {}
-            FeedSource::File(_) => {
+            FeedSource::File(..) => {
                 let feed = Arc::clone(self);
                 // A file system can stand still.
                 let _ = tokio::task::spawn_blocking(move || feed.look_at_file()).await;
@@ -175,7 +191,7 @@ impl RuleFeed {
     }
 
     fn look_at_file(&self) {
-        let FeedSource::File(file) = &self.source else { return };
+        let FeedSource::File(_, file) = &self.source else { return };
         let mut file = lock(file);
         match file.changed() {
             Ok(None) => {}

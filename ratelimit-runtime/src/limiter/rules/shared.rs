@@ -123,10 +123,21 @@ impl RateLimiter {
             let change =
                 StoredChange { by, version: version.clone(), what: differences(&before, &rules) };
             let change = serde_json::to_string(&change).unwrap_or_default();
-            let new =
-                NewRules { replaces: replaces.clone(), version, rules: rules.to_json(), change };
-            let present = store.write_rules(new).await.map_err(ShareRulesError::Store)?;
-            if present == replaces { Ok(()) } else { Err(ShareRulesError::Changed) }
+            let new = NewRules {
+                replaces: replaces.clone(),
+                version: version.clone(),
+                rules: rules.to_json(),
+                change,
+            };
+            match store.write_rules(new).await {
+                Ok(present) if present == replaces => Ok(()),
+                Ok(_) => Err(ShareRulesError::Changed),
+                // The reply may be lost, and not the request: nobody else gives rules this version.
+                Err(error) => match store.read_rules(&version).await {
+                    Ok(None) => Ok(()),
+                    _ => Err(ShareRulesError::Store(error)),
+                },
+            }
         }
     }
 
@@ -157,7 +168,7 @@ impl RateLimiter {
 fn next_version(version: &str) -> String {
     let number = version.split('-').next().and_then(|number| number.parse::<u64>().ok());
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), version);
-    format!("{}-{random:016x}", number.unwrap_or(0) + 1)
+    format!("{}-{random:016x}", number.unwrap_or(0).wrapping_add(1))
 }
 
 /// Returns a line for each rule that differs.

@@ -11,6 +11,9 @@ use crate::store::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules}
 /// Replaces the rules.
 const SCRIPT: &str = include_str!("../../../lua/rules.lua");
 
+/// The number of changes that `lua/rules.lua` keeps.
+const MOST_CHANGES: usize = 1_000;
+
 /// Announces a process.
 const ANNOUNCE: &str = include_str!("../../../lua/announce.lua");
 
@@ -38,6 +41,11 @@ impl RuleStore for Redis {
         let (Some(Some(version)), Some(Some(rules))) = (fields.next(), fields.next()) else {
             return Err(unexpected());
         };
+        if version.is_empty() && !rules.is_empty() {
+            let message =
+                "the hash of the rules has no field `version`: write rules by `share_rules`";
+            return Err(StoreError::Server { code: "RULES".into(), message: message.into() });
+        }
         Ok(Some(StoredRules { version, rules }))
     }
 
@@ -54,7 +62,7 @@ impl RuleStore for Redis {
     async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
         let key = self.rules_key(":changes");
         let mut range = Cmd::new();
-        range.arg("LRANGE").arg(&key).arg(0).arg(most as i64 - 1);
+        range.arg("LRANGE").arg(&key).arg(0).arg(most.min(MOST_CHANGES) as i64 - 1);
         if most == 0 {
             return Ok(Vec::new());
         }
