@@ -631,6 +631,18 @@ fn wrong_rules_say_what_to_write() {
     assert!(rules.is_empty());
 }
 
+/// A shadow by rule counts where its limit counts.
+#[tokio::test]
+async fn a_limit_that_waits_does_not_lease_as_a_shadow() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let limit = Limit::sliding("ruled", 10, MINUTE).lease(5).wait(SECOND);
+    assert_eq!(test.limiter.check(&limit, "key", 4).await.expect("admitted").remaining, 6);
+    test.set_rules(of_limit(Rule::new().shadow(true)));
+    assert_eq!(test.limiter.check(&limit, "key", 1).await.expect("admitted").remaining, 5);
+    assert_eq!(server.ttls().len(), 1);
+}
+
 /// Leased units are charged already; a rule takes effect when their term ends.
 #[tokio::test]
 async fn leases_obey_a_rule_within_their_term() {

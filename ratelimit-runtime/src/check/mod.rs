@@ -370,10 +370,11 @@ impl Checker {
         })
     }
 
-    /// Returns whether units of this limit are leased.
+    /// Returns whether units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
+    /// because leases count separately.
     fn is_leased(&self, limit: &Limit) -> bool {
         limit.lease_units() > 0
-            && limit.max_wait().is_none()
+            && limit.policy().wait().is_none()
             && self.backend.is_shared(limit.policy())
     }
 
