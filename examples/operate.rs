@@ -1,4 +1,5 @@
-//! An operator's way in: what the limits of a fleet are, who is at their end, and how to change that at night.
+//! A tool for operators: lists the limits of running services, shows which keys are close to them, and changes them
+//! without a deployment.
 //!
 //! ```sh
 //! cargo run --example operate -- redis://127.0.0.1 list
@@ -164,7 +165,7 @@ async fn top(limiter: &RateLimiter, limit: &Limit) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes a rule. If somebody else changes the rules at the same time, changes the new ones.
+/// Sets or removes a rule. If another operator writes rules at the same time, reads them and tries again.
 async fn change(
     limiter: &RateLimiter,
     limit: &str,

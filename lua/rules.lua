@@ -1,4 +1,4 @@
--- Replaces the rules of a limiter, if nobody else has replaced them.
+-- Replaces the rules of a fleet if their version is still the one that the caller has read.
 --
 -- KEYS: the hash with the rules, the list of changes.
 -- ARGV: the version that the new rules replace ('' for none), the new version, the rules, what has changed, the time in

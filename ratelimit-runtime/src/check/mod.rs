@@ -9,6 +9,7 @@ mod judge;
 mod part;
 mod permit;
 mod ruled;
+mod ruled_wait;
 mod several;
 
 use std::sync::Arc;

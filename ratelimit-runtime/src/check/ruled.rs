@@ -1,26 +1,16 @@
-//! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all. A call
-//! that waits follows the rules while it waits.
+//! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
-use std::future::pending;
 use std::mem;
-use std::pin::pin;
 use std::time::Duration;
 
 use super::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, Permit, WrittenAmounts};
-use crate::clock::before;
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::reply::{Decision, Rejection};
 use crate::rules::{Access, RuleTable, Ruled};
-use crate::store::OneOrMany;
 
-/// A call that borrows nothing.
-struct OwnedCall {
-    checker: Checker,
-    parts: OneOrMany<OwnedPart>,
-}
-
-struct OwnedPart {
+/// A part that borrows nothing.
+pub(super) struct OwnedPart {
     limit: Limit,
     key: OwnedKey,
     cost: u32,
@@ -28,18 +18,19 @@ struct OwnedPart {
 }
 
 /// A call as the rules say. `F` decides its limits that can reject it.
-struct RuledCall<F> {
-    decision: F,
+pub(super) struct RuledCall<F> {
+    pub(super) decision: F,
     /// Whether the decision waits in a line, and takes nothing if it is dropped there.
-    is_waiting: bool,
-    trailing: TrailingParts,
+    pub(super) is_waiting: bool,
+    pub(super) trailing: TrailingParts,
 }
 
 /// What follows once the limits that can reject a call have admitted it.
-struct TrailingParts {
+pub(super) struct TrailingParts {
     checker: Checker,
-    /// The number of parts of the call, and the indexes of those that are decided first.
+    /// How many parts the call has.
     parts: usize,
+    /// The indexes of the parts that are decided first.
     first: Vec<usize>,
     /// The parts that only report, with their indexes.
     shadows: Vec<OwnedPart>,
@@ -68,8 +59,11 @@ impl Checker {
     /// Returns the limit of a part under a set of rules.
     fn under<K: Key + ?Sized>(&self, table: &RuleTable, part: &Part<'_, K>) -> Ruled {
         let Part { limit, key, amounts, .. } = *part;
-        let key_id = self.backend.key_id(limit.terms(), key);
-        let ruled = table.resolve(limit, key_id, self.backend.clock().local());
+        let resolve = || {
+            let key_id = self.backend.key_id(limit.terms(), key);
+            table.resolve(limit, key_id, self.backend.clock().local())
+        };
+        let ruled = if table.is_empty() { None } else { resolve() };
         let mut ruled = ruled.unwrap_or_else(|| Ruled::as_written(limit));
         if !ruled.has_threshold && ruled.access == Access::Limited {
             ruled.access = match amounts {
@@ -152,20 +146,10 @@ impl Checker {
         AcquireAll::pending(async move { trailing.acquire(decision.await?).await })
     }
 
-    fn all_under_rules<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Vec<Ruled> {
+    pub(super) fn all_under_rules<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Vec<Ruled> {
         // One set of rules for all parts.
         let table = self.rules.table();
         parts.iter().map(|part| self.under(&table, part)).collect()
-    }
-
-    /// Returns a copy of a call that waits.
-    fn waiting_call<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<OwnedCall> {
-        parts[0].limit.policy().wait()?;
-        let parts = match parts {
-            [part] => OneOrMany::One(OwnedPart::of(part)),
-            parts => OneOrMany::Many(parts.iter().map(OwnedPart::of).collect()),
-        };
-        Some(OwnedCall { checker: self.clone(), parts })
     }
 
     /// Starts the check of a call, as `ruled` says.
@@ -312,7 +296,7 @@ impl TrailingParts {
 }
 
 impl OwnedPart {
-    fn of<K: Key + ?Sized>(part: &Part<'_, K>) -> Self {
+    pub(super) fn of<K: Key + ?Sized>(part: &Part<'_, K>) -> Self {
         let Part { limit, key, cost, amounts } = *part;
         Self { limit: limit.clone(), key: OwnedKey::of(&key), cost, amounts }
     }
@@ -322,93 +306,6 @@ impl OwnedPart {
     }
 }
 
-fn borrowed(parts: &[OwnedPart]) -> Vec<Part<'_, OwnedKey>> {
+pub(super) fn borrowed(parts: &[OwnedPart]) -> Vec<Part<'_, OwnedKey>> {
     parts.iter().map(OwnedPart::part).collect()
-}
-
-/// Returns whether a call is treated in the same way. The rules can end at other times.
-fn is_same(one: &[Ruled], other: &[Ruled]) -> bool {
-    let treatment = |ruled: &Ruled| Ruled { changes_at: None, ..ruled.clone() };
-    one.iter().map(treatment).eq(other.iter().map(treatment))
-}
-
-impl OwnedCall {
-    /// Decides a call that waits. `start` starts it under the rules. If they change while it waits, it is started again
-    /// under the new ones, with the rest of its wait. What was decided stays decided.
-    async fn wait<T, F, G>(
-        self,
-        start: impl Fn(&Checker, &[Part<'_, OwnedKey>], &[Ruled]) -> RuledCall<F>,
-        finish: impl FnOnce(TrailingParts, T) -> G,
-    ) -> Result<T, Rejection>
-    where
-        F: Future<Output = Result<T, Rejection>>,
-        G: Future<Output = Result<T, Rejection>>,
-    {
-        let Self { checker, parts } = &self;
-        let clock = checker.backend.clock();
-        let (parts, began) = (borrowed(parts), clock.steady());
-        let mut changed = pin!(checker.rules.changed());
-        loop {
-            // Before the rules are read, so that no change is missed.
-            changed.as_mut().enable();
-            let ruled = checker.all_under_rules(&parts);
-            let waited = Duration::from_micros(clock.steady().saturating_sub(began));
-            if checker.opens_within(&parts, &ruled, waited) {
-                checker.rules_change(&ruled, changed.as_mut()).await;
-                changed.set(checker.rules.changed());
-                continue;
-            }
-            let mut rest = ruled.clone();
-            for Ruled { limit, .. } in &mut rest {
-                let wait = limit.policy().wait().unwrap_or_default();
-                *limit = limit.clone().wait(wait.saturating_sub(waited));
-            }
-            let RuledCall { decision, is_waiting, trailing } = start(checker, &parts, &rest);
-            let mut decision = pin!(decision);
-            let mut present = ruled.clone();
-            while is_same(&present, &ruled) {
-                let change = async {
-                    if is_waiting {
-                        checker.rules_change(&present, changed.as_mut()).await;
-                    } else {
-                        pending::<()>().await;
-                    }
-                };
-                if let Some(result) = before(change, decision.as_mut()).await {
-                    return finish(trailing, result?).await;
-                }
-                changed.set(checker.rules.changed());
-                changed.as_mut().enable();
-                present = checker.all_under_rules(&parts);
-            }
-        }
-    }
-}
-
-impl Checker {
-    /// Returns whether rules close a call, and open it before its wait ends.
-    fn opens_within<K: ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-        ruled: &[Ruled],
-        waited: Duration,
-    ) -> bool {
-        let closed = ruled.iter().filter(|it| it.access == Access::Closed && !it.limit.is_shadow());
-        let closed_for = closed.map(|ruled| self.closed_for(ruled)).max();
-        let wait = parts[0].limit.policy().wait().unwrap_or_default();
-        self.backend.clock().can_sleep()
-            && closed_for.is_some_and(|closed_for| closed_for <= wait.saturating_sub(waited))
-    }
-
-    /// Completes when the rules were replaced, or one of those in force ends.
-    async fn rules_change(&self, present: &[Ruled], replaced: impl Future<Output = ()>) {
-        let clock = self.backend.clock();
-        match present.iter().filter_map(|ruled| ruled.changes_at).min() {
-            Some(at) if clock.can_sleep() => {
-                let at = clock.steady().saturating_add(at.saturating_sub(clock.local()));
-                before(clock.sleep_until_steady(at), replaced).await;
-            }
-            _ => replaced.await,
-        }
-    }
 }

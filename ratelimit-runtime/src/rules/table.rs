@@ -153,6 +153,10 @@ impl RulesInForce {
 }
 
 impl RuleTable {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
     /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
     pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
         let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;

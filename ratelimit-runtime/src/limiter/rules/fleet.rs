@@ -61,8 +61,9 @@ pub(super) async fn announce(store: &impl RuleStore, version: &str) -> Result<()
 }
 
 impl RateLimiter {
-    /// Returns the processes with [`Rules::redis`](crate::Rules::redis) that share the Redis and the key prefix of this
-    /// limiter, with their limits: each announces those that it has called so far, every ten seconds, for 30 seconds.
+    /// Returns the running processes that use [`Rules::redis`](crate::Rules::redis) with the Redis and the key prefix
+    /// of this limiter, with the annotated limits that they have called. A process that ends is listed for up to 30
+    /// seconds.
     ///
     /// # Errors
     ///

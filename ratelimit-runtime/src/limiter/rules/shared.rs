@@ -40,7 +40,7 @@ pub struct RuleChange {
 #[non_exhaustive]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub enum ShareRulesError {
-    /// Somebody else has changed the rules since they were read. Read them again, and repeat the change.
+    /// The rules have changed since they were read, so nothing was written. Read them again, and repeat the change.
     Changed,
     /// Redis did not reply, or with an error. The rules may have been replaced.
     Store(StoreError),
@@ -68,8 +68,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when Redis does not reply; when the rules in Redis have a mistake, because somebody has written
-    /// them by other means. [`StoreError::NotShared`] without Redis.
+    /// [`StoreError`] when Redis does not reply, or when the rules in Redis have a mistake. [`StoreError::NotShared`]
+    /// without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         let backend = Arc::clone(&self.checker.backend);
@@ -83,9 +83,9 @@ impl RateLimiter {
         })
     }
 
-    /// Replaces the rules that all processes share, unless somebody else has changed them since they were read. All
-    /// processes obey the new rules within two seconds. `by` says who changes them, for the [list](Self::rule_changes)
-    /// of changes.
+    /// Replaces the rules that all processes share, if they have not changed since `shared` was read. All processes
+    /// obey the new rules within two seconds. `by` is the name of the operator in the [list](Self::rule_changes) of
+    /// changes.
     ///
     /// ```no_run
     /// use ratelimit_runtime::{RateLimiter, Rule, ShareRulesError};
@@ -132,7 +132,7 @@ impl RateLimiter {
             match store.write_rules(new).await {
                 Ok(present) if present == replaces => Ok(()),
                 Ok(_) => Err(ShareRulesError::Changed),
-                // The reply may be lost, and not the request: nobody else gives rules this version.
+                // If the rules have the new version, the request was executed, and only its reply was lost.
                 Err(error) => match store.read_rules(&version).await {
                     Ok(None) => Ok(()),
                     _ => Err(ShareRulesError::Store(error)),
@@ -208,7 +208,7 @@ impl fmt::Display for ShareRulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Changed => f.write_str(
-                "somebody else has changed the rules since they were read: read them again, and repeat the change",
+                "the rules have changed since they were read: read them again, and repeat the change",
             ),
             Self::Store(error) => write!(f, "the rules may not have been replaced: {error}"),
         }
