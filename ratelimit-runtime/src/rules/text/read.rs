@@ -1,18 +1,17 @@
-//! Rules as TOML and JSON. The errors of both name the line; these functions add the limit and the key.
+//! Reads rules. The errors of the formats name the line; these functions add the limit and the key.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use toml::value::{Date, Datetime, Offset, Time};
+use toml::value::Datetime;
 
-use super::rule::NO_AMOUNT;
-use super::set::LimitRules;
-use super::{Access, InvalidRules, Rule, RuleSet};
+use super::moment::moment_of;
 use crate::key::OwnedKey;
+use crate::rules::rule::NO_AMOUNT;
+use crate::rules::{Access, InvalidRules, Rule, RuleSet};
 use crate::text::closest::closest;
 
 /// The words that stand for a rule, and what they mean.
@@ -22,9 +21,7 @@ const WORDS: [&str; 3] = ["closed", "exempt", "shadow"];
 const FIELDS: [&str; 6] = ["threshold", "burst", "closed", "exempt", "shadow", "until"];
 
 /// The field of a limit with the rules of its keys.
-const KEYS: &str = "keys";
-
-const DAY_US: i64 = 86_400_000_000;
+pub(super) const KEYS: &str = "keys";
 
 impl RuleSet {
     /// Reads rules from TOML.
@@ -69,13 +66,6 @@ impl RuleSet {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn from_json(text: &str) -> Result<Self, InvalidRules> {
         serde_json::from_str(text).map_err(InvalidRules::new)
-    }
-
-    /// Writes the rules as JSON, which [`from_json`](Self::from_json) reads.
-    #[must_use]
-    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_else(|_| unreachable!("all keys are strings"))
     }
 }
 
@@ -401,200 +391,9 @@ impl<'de> Visitor<'de> for MomentSeed<'_> {
     }
 }
 
-/// Returns the moment of a date and time; `None` if a part is missing, or if it is before 1970.
-fn moment_of(written: &Datetime) -> Option<SystemTime> {
-    let Datetime { date: Some(date), time: Some(time), offset: Some(offset) } = *written else {
-        return None;
-    };
-    let offset_minutes = match offset {
-        Offset::Z => 0,
-        Offset::Custom { minutes } => i64::from(minutes),
-    };
-    let seconds = i64::from(time.hour) * 3_600
-        + (i64::from(time.minute) - offset_minutes) * 60
-        + i64::from(time.second.unwrap_or(0));
-    let micros = days_since_epoch(date) * DAY_US
-        + seconds * 1_000_000
-        + i64::from(time.nanosecond.unwrap_or(0) / 1_000);
-    let micros = u64::try_from(micros).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros))
-}
-
-/// Returns the days from 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that the day
-/// that leap years add is the last one.
-fn days_since_epoch(date: Date) -> i64 {
-    let (month, day) = (i64::from(date.month), i64::from(date.day));
-    let year = i64::from(date.year) - i64::from(month < 3);
-    let days_before_month = (153 * ((month + 9) % 12) + 2) / 5;
-    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    // From 0000-03-01 to 1970-01-01.
-    365 * year + leap_days + days_before_month + day - 1 - 719_468
-}
-
-/// Returns the date that is `days` after 1970-01-01. The inverse of [`days_since_epoch`].
-fn date_of(days: i64) -> Date {
-    let mut year = 1970 + days.div_euclid(366);
-    let starts = |year: i64| days_since_epoch(Date { year: year as u16, month: 1, day: 1 });
-    while starts(year + 1) <= days {
-        year += 1;
-    }
-    let of_month = |month: u8| days_since_epoch(Date { year: year as u16, month, day: 1 });
-    let month = (1..=12).rev().find(|month| of_month(*month) <= days).unwrap_or(1);
-    Date { year: year as u16, month, day: (days - of_month(month) + 1) as u8 }
-}
-
-/// Returns the moment `micros` after 1970, in UTC.
-fn written(micros: u64) -> Datetime {
-    // The last moment that can be written.
-    let micros = micros.min(253_402_300_799_999_999) as i64;
-    let (days, in_day) = (micros.div_euclid(DAY_US), micros.rem_euclid(DAY_US));
-    let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
-    let time = Time {
-        hour: (seconds / 3_600) as u8,
-        minute: (seconds / 60 % 60) as u8,
-        second: Some((seconds % 60) as u8),
-        nanosecond: (micros > 0).then_some(micros as u32 * 1_000),
-    };
-    Datetime { date: Some(date_of(days)), time: Some(time), offset: Some(Offset::Z) }
-}
-
-impl Serialize for RuleSet {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.limits.iter().map(|(name, rules)| (&name.written, rules)))
-    }
-}
-
-impl Serialize for LimitRules {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        self.rule.write_fields(&mut map)?;
-        if !self.keys.is_empty() {
-            map.serialize_entry(KEYS, &self.keys)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for Rule {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        self.write_fields(&mut map)?;
-        map.end()
-    }
-}
-
-impl Rule {
-    fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Self { threshold, burst, access, shadow, until } = *self;
-        if let Some(threshold) = threshold {
-            map.serialize_entry("threshold", &threshold)?;
-        }
-        if let Some(burst) = burst {
-            map.serialize_entry("burst", &burst)?;
-        }
-        match access {
-            None => {}
-            Some(Access::Closed) => map.serialize_entry("closed", &true)?,
-            Some(Access::Exempt) => map.serialize_entry("exempt", &true)?,
-            Some(Access::Limited) => map.serialize_entry("closed", &false)?,
-        }
-        if let Some(shadow) = shadow {
-            map.serialize_entry("shadow", &shadow)?;
-        }
-        if let Some(until) = until {
-            map.serialize_entry("until", &written(until).to_string())?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threshold, burst, access, shadow, until } = *self;
-        let access = access.map(|access| match access {
-            Access::Closed => "closed = true",
-            Access::Exempt => "exempt = true",
-            Access::Limited => "closed = false",
-        });
-        let fields = [
-            threshold.map(|threshold| format!("threshold = {threshold}")),
-            burst.map(|burst| format!("burst = {burst}")),
-            access.map(str::to_owned),
-            shadow.map(|shadow| format!("shadow = {shadow}")),
-            until.map(|until| format!("until = {}", written(until))),
-        ];
-        f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(", "))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn rule() -> impl Strategy<Value = Rule> {
-        let access = prop_oneof![
-            Just(None),
-            Just(Some(Access::Closed)),
-            Just(Some(Access::Exempt)),
-            Just(Some(Access::Limited))
-        ];
-        let amount = || prop::option::of(1_u32..);
-        let until = prop::option::of(0_u64..=253_402_300_799_999_999);
-        (amount(), amount(), access, any::<Option<bool>>(), until).prop_map(
-            |(threshold, burst, access, shadow, until)| Rule {
-                threshold,
-                burst,
-                access,
-                shadow,
-                until,
-            },
-        )
-    }
-
-    proptest! {
-        #[test]
-        fn rules_are_written_as_they_are_read(
-            limits in prop::collection::vec(("[a-z/.:]{1,9}", rule(), prop::collection::vec((".{0,9}", rule()), 0..3)), 0..4),
-        ) {
-            let mut set = RuleSet::new();
-            for (limit, rule, keys) in limits {
-                if set.set(&limit, rule).is_ok() {
-                    for (key, rule) in keys {
-                        let _ = set.set_key(&limit, &key, rule);
-                    }
-                }
-            }
-            let json = set.to_json();
-            prop_assert_eq!(RuleSet::from_json(&json), Ok(set), "{}", json);
-        }
-    }
-
-    #[test]
-    fn moments_are_those_of_the_calendar() {
-        let micros = |text: &str| {
-            let moment = moment_of(&Datetime::from_str(text).expect(text)).expect(text);
-            moment.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as u64
-        };
-        // From `date -d .. +%s`.
-        for (text, seconds) in [
-            ("1970-01-01T00:00:00Z", 0),
-            ("2000-02-29T12:34:56Z", 951_827_696),
-            ("2026-12-01T00:00:00+01:00", 1_796_079_600),
-            ("2100-03-01T00:00:00Z", 4_107_542_400),
-            ("9999-12-31T23:59:59Z", 253_402_300_799),
-        ] {
-            assert_eq!(micros(text), seconds * 1_000_000, "{text}");
-        }
-        assert_eq!(micros("2026-12-01T00:00:00.25-03:30"), 1_796_095_800_250_000);
-        let all_days = (0..2_932_896).step_by(7).chain([2_932_896]);
-        for days in all_days {
-            assert_eq!(days_since_epoch(date_of(days)), days);
-        }
-        assert_eq!(written(1_796_083_200_000_000).to_string(), "2026-12-01T00:00:00Z");
-    }
 
     #[test]
     fn the_error_of_a_rule_names_line_and_limit_and_what_to_write() {

@@ -1,0 +1,50 @@
+//! Rules as TOML and JSON.
+
+mod moment;
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::rules::{Access, Rule, RuleSet};
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        let access = prop_oneof![
+            Just(None),
+            Just(Some(Access::Closed)),
+            Just(Some(Access::Exempt)),
+            Just(Some(Access::Limited))
+        ];
+        let amount = || prop::option::of(1_u32..);
+        let until = prop::option::of(0_u64..=253_402_300_799_999_999);
+        (amount(), amount(), access, any::<Option<bool>>(), until).prop_map(
+            |(threshold, burst, access, shadow, until)| Rule {
+                threshold,
+                burst,
+                access,
+                shadow,
+                until,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn rules_are_written_as_they_are_read(
+            limits in prop::collection::vec(("[a-z/.:]{1,9}", rule(), prop::collection::vec((".{0,9}", rule()), 0..3)), 0..4),
+        ) {
+            let mut set = RuleSet::new();
+            for (limit, rule, keys) in limits {
+                if set.set(&limit, rule).is_ok() {
+                    for (key, rule) in keys {
+                        let _ = set.set_key(&limit, &key, rule);
+                    }
+                }
+            }
+            let json = set.to_json();
+            prop_assert_eq!(RuleSet::from_json(&json), Ok(set), "{}", json);
+        }
+    }
+}
