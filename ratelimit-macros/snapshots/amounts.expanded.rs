@@ -32,8 +32,10 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
             &user,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { work().await }
@@ -109,7 +111,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     match (&user, 1_u32) {
                         (key, cost) => {
                             let _ = (&key, cost);
-                            ::ratelimit_runtime::__private::acquire_all_calls_now(
+                            ::ratelimit_runtime::__private::acquire_all_now(
                                 &[
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         match const {

@@ -30,8 +30,10 @@ where
                 &self.id,
                 1_u32,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         {
@@ -70,8 +72,10 @@ fn patterns<'a>(
                 &id,
                 1_u32,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         {
@@ -107,8 +111,10 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
                 (),
                 1_u32,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         {

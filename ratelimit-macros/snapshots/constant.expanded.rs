@@ -19,8 +19,10 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
             &user,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Ok(()) }
@@ -45,7 +47,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                     let _ = (&key, cost);
                     ::ratelimit_runtime::__private::check_all(
                         &[
-                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                            ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::__private::limit(LOGIN)
                                 } {
@@ -62,7 +64,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                 &&user,
                                 cost,
                             ),
-                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                            ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::sliding(
                                         ::core::concat!(
@@ -90,8 +92,10 @@ async fn query(user: u64) -> Result<(), Rejection> {
                 }
             }
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Ok(()) }

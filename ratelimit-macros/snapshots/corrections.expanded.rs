@@ -116,7 +116,7 @@ fn several(team: &str) -> Answer {
                     let _ = (&key, cost);
                     ::ratelimit_runtime::__private::acquire_all_now(
                         &[
-                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                            ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::__private::unleased(
@@ -138,7 +138,7 @@ fn several(team: &str) -> Answer {
                                 &key,
                                 cost,
                             ),
-                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                            ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::Limit::sliding(
@@ -165,7 +165,7 @@ fn several(team: &str) -> Answer {
                                 &key,
                                 10,
                             ),
-                            ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                            ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(
                                         ::ratelimit_runtime::Limit::sliding(

@@ -20,8 +20,10 @@ async fn plain() -> Result<(), Rejection> {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Ok(()) }
@@ -61,8 +63,10 @@ where
             &(&tenant, &user.id),
             rows / 100,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Some(tenant.as_ref()) }

@@ -33,8 +33,10 @@ where
             ),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     {
@@ -64,8 +66,10 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::core::result::Result::Err(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::core::result::Result::Err(rejection);
+            }
         }
     }
     let output = async move { values.next().map(|value| value.to_string()) }.await;

@@ -30,8 +30,10 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             ),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { None }
@@ -58,8 +60,10 @@ async fn method(&self) -> Option<()> {
             &self.id,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { None }
@@ -89,8 +93,10 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
             &id,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Some(id) }

@@ -22,8 +22,10 @@ impl<T: AsRef<str>> Pool<T> {
                 &self.of.as_ref(),
                 Self::SIZE,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         { Ok((&self.of, with)) }
@@ -51,8 +53,10 @@ impl<T: AsRef<str>> Pool<T> {
                 (),
                 1_u32,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         {
@@ -91,8 +95,10 @@ trait Greeter {
                 ),
                 1_u32,
             );
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
+            if let ::core::option::Option::Some(pending) = pending {
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return ::ratelimit_runtime::__private::reject(rejection);
+                }
             }
         }
         { Ok(format!("hi {name}")) }

@@ -26,8 +26,10 @@ async fn patient() -> Option<()> {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { None }
@@ -60,8 +62,10 @@ async fn shadow() -> Option<()> {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return crate::limits::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return crate::limits::__private::reject(rejection);
+            }
         }
     }
     { None }
@@ -91,8 +95,10 @@ async fn leased() -> Option<()> {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { None }

@@ -20,8 +20,10 @@ async fn hidden(mut name: String) -> impl IntoResponse {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::core::result::Result::Err(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::core::result::Result::Err(rejection);
+            }
         }
     }
     let output = async move {
@@ -53,11 +55,13 @@ async fn text() -> String {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject_with(
-                rejection,
-                |rejection| rejection.to_string(),
-            );
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject_with(
+                    rejection,
+                    |rejection| rejection.to_string(),
+                );
+            }
         }
     }
     { String::new() }
@@ -84,8 +88,10 @@ async fn hidden_text() -> impl IntoResponse {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject_with(rejection, busy);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject_with(rejection, busy);
+            }
         }
     }
     { String::new() }

@@ -14,7 +14,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                 let _ = (&key, cost);
                 ::ratelimit_runtime::__private::check_all(
                     &[
-                        ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                        ::ratelimit_runtime::__private::CallPart::constant(
                             match const {
                                 &::ratelimit_runtime::Limit::token_bucket(
                                     ::core::concat!(
@@ -37,7 +37,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                             &key,
                             cost,
                         ),
-                        ::ratelimit_runtime::__private::UnsyncPart::unsync(
+                        ::ratelimit_runtime::__private::CallPart::constant(
                             match const {
                                 &::ratelimit_runtime::Limit::sliding(
                                     "tenant",
@@ -62,8 +62,10 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                 )
             }
         };
-        if let ::core::result::Result::Err(rejection) = pending.await {
-            return ::ratelimit_runtime::__private::reject(rejection);
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
         }
     }
     { Ok(()) }

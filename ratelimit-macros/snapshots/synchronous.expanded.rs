@@ -1,6 +1,6 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
-        let pending = ::ratelimit_runtime::__private::check_now(
+        let decided = ::ratelimit_runtime::__private::check_now(
             match const {
                 &::ratelimit_runtime::Limit::scope(
                     ::ratelimit_runtime::Limit::sliding(
@@ -23,7 +23,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
             &id,
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending {
+        if let ::core::result::Result::Err(rejection) = decided {
             return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
@@ -31,7 +31,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
 }
 fn hidden() -> impl Debug {
     {
-        let pending = ::ratelimit_runtime::__private::check_now(
+        let decided = ::ratelimit_runtime::__private::check_now(
             match const {
                 &::ratelimit_runtime::Limit::scope(
                     ::ratelimit_runtime::Limit::sliding(
@@ -54,7 +54,7 @@ fn hidden() -> impl Debug {
             (),
             1_u32,
         );
-        if let ::core::result::Result::Err(rejection) = pending {
+        if let ::core::result::Result::Err(rejection) = decided {
             return ::core::result::Result::Err(rejection);
         }
     }

@@ -237,13 +237,15 @@ pub use crate::key::{InvalidKey, Key, KeyWriter, OwnedKey};
 pub use crate::limit::{
     Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
 };
+pub use crate::limiter::{
+    AnnotatedLimit, Builder, RateLimiter, SetGlobalError, current, in_scope, limits, set_global,
+};
 #[cfg(feature = "rules")]
 pub use crate::limiter::{
     AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, ShareRulesError,
     SharedRules,
 };
-pub use crate::limiter::{Builder, RateLimiter, SetGlobalError, current, in_scope, set_global};
-pub use crate::registry::{AnnotatedLimit, limits};
+pub use crate::registry::CallCounts;
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };

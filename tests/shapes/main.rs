@@ -16,6 +16,7 @@ mod async_trait;
 mod constants;
 mod corrections;
 mod cost;
+mod counted;
 mod crate_path;
 mod drop_order;
 mod format_keys;

@@ -95,14 +95,14 @@ impl Expansion<'_> {
 
     /// The check, the body, and what happens then to each charge. If nothing looks at the return value, the body stays
     /// a block.
-    pub(super) fn ended(
-        &self,
-        after_calls: &[AfterCall],
-        block: &Group,
-        result: &TokenStream,
-    ) -> TokenStream {
+    pub(super) fn ended(&self, after_calls: &[AfterCall], block: &Group) -> TokenStream {
         let rt = &self.rt;
         let acquire = self.check("acquire");
+        let result = if self.function.is_synchronous() {
+            quote_spanned!(hygienic()=> pending)
+        } else {
+            quote_spanned!(hygienic()=> pending.await)
+        };
         let rejected = self.rejected();
         let permit = |index| Ident::new(&format!("permit_{index}"), hygienic());
         let patterns = after_calls.iter().enumerate().map(|(index, after_call)| {

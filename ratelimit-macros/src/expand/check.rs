@@ -60,11 +60,6 @@ impl Expansion<'_> {
         let ChargeGroup { name, charges, shared, shared_after_call } = group;
         let (is_named, name) = (name.is_some(), self.name(name.as_ref()));
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
-        let varies = |charge: &Charge| match &charge.limit {
-            LimitSource::Constant(_) => false,
-            LimitSource::Arguments(limit) => limit.varies(),
-        };
-        let any_varies = charges.iter().any(varies);
         // The limits whose amounts each call computes, before the key and the cost.
         let mut call_limits: Vec<(Ident, TokenStream)> = Vec::new();
         let parts: Vec<_> =
@@ -96,18 +91,14 @@ impl Expansion<'_> {
                         call_limits.push((variable.clone(), self.call_limit(limit, &tokens)));
                         quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
                     }
-                    _ if any_varies => {
-                        quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#tokens, &#key, #cost))
-                    }
-                    _ => quote_spanned!(hygienic()=> #rt::__private::UnsyncPart::unsync(#tokens, &#key, #cost)),
+                    _ => quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#tokens, &#key, #cost)),
                 }
             }).collect();
         let agree = self.agreement(charges);
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
-        let calls = if any_varies { "_calls" } else { "" };
-        let check_all = self.check_function(&format!("{function}_all{calls}"));
+        let check_all = self.check_function(&format!("{function}_all"));
         let mut check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
@@ -116,7 +107,7 @@ impl Expansion<'_> {
                 }
             }
         };
-        if any_varies {
+        if !call_limits.is_empty() {
             let (variables, limits): (Vec<_>, Vec<_>) = call_limits.into_iter().unzip();
             check = quote_spanned! {hygienic()=>
                 match (#(#limits,)*) { (#(#variables,)*) => #check }

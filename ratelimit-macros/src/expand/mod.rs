@@ -1,7 +1,7 @@
 //! Writes the limited function: the check, then the untouched body.
 //!
-//! The check starts in one statement and is awaited in the next. The borrows of the key end in
-//! between, so the attribute does not change whether the future is `Send`. Paths are absolute and
+//! The check starts in one statement and is awaited in the next, unless it has admitted the call. The borrows of the key
+//! end in between, so the attribute does not change whether the future is `Send`. Paths are absolute and
 //! variables are hygienic, so the check and the body cannot see the names of each other.
 
 mod body;
@@ -51,23 +51,31 @@ impl Expansion<'_> {
         let mut block = Group::new(Delimiter::Brace, body.clone());
         // The span is hygienic: otherwise lints would ask the user to remove these braces.
         block.set_span(hygienic().located_at(function.brace.span.join()));
-        let result = if function.is_synchronous() {
-            quote_spanned!(hygienic()=> pending)
-        } else {
-            quote_spanned!(hygienic()=> pending.await)
-        };
         let after_calls = self.guard.charges.after_calls();
         if !after_calls.iter().all(AfterCall::is_empty) {
-            return self.ended(&after_calls, &block, &result);
+            return self.ended(&after_calls, &block);
         }
 
         let check = self.check("check");
         let (rejected, body) = (self.rejected(), self.body(&block));
+        if function.is_synchronous() {
+            return quote_spanned! {hygienic()=>
+                {
+                    let decided = #check;
+                    if let ::core::result::Result::Err(rejection) = decided {
+                        return #rejected;
+                    }
+                }
+                #body
+            };
+        }
         quote_spanned! {hygienic()=>
             {
                 let pending = #check;
-                if let ::core::result::Result::Err(rejection) = #result {
-                    return #rejected;
+                if let ::core::option::Option::Some(pending) = pending {
+                    if let ::core::result::Result::Err(rejection) = pending.await {
+                        return #rejected;
+                    }
                 }
             }
             #body

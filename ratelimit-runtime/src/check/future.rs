@@ -17,10 +17,6 @@ use crate::store::{OneOrMany, Reply};
 #[must_use = "futures do nothing unless polled"]
 pub struct Check(CheckStage);
 
-/// Like [`Check`], but resolves to `()`: the attribute needs no decision.
-#[must_use = "futures do nothing unless polled"]
-pub struct Pass(Check);
-
 /// Like [`Check`], but resolves to whether the call is admitted: see
 /// [`RateLimiter::try_check`](crate::RateLimiter::try_check).
 #[must_use = "futures do nothing unless polled"]
@@ -192,9 +188,10 @@ impl Check {
         }
     }
 
+    /// Returns whether the call is admitted already, and nothing observes it.
     #[inline]
-    pub(crate) fn pass(self) -> Pass {
-        Pass(self)
+    pub(crate) fn is_admitted(&self) -> bool {
+        matches!(self.0, CheckStage::Admitted(_))
     }
 }
 
@@ -226,23 +223,6 @@ impl Future for Check {
                 result
             }
         }
-    }
-}
-
-impl Pass {
-    /// Returns the result of a check that this process decides.
-    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<(), Rejection> {
-        self.0.now(label).map(drop)
-    }
-}
-
-impl Future for Pass {
-    type Output = Result<(), Rejection>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self(check) = &mut *self;
-        Pin::new(check).poll(context).map_ok(drop)
     }
 }
 
@@ -315,12 +295,6 @@ impl DecidedCall {
             return Ok(decision);
         }
         Err(Rejection::Limited { name: self.name.clone(), quota: self.quota, decision })
-    }
-}
-
-impl fmt::Debug for Pass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pass").finish_non_exhaustive()
     }
 }
 

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::acquire::{Acquire, AcquireAll};
-pub(crate) use self::future::Pass;
 pub use self::future::{Check, TryCheck};
 pub use self::part::Part;
 pub(crate) use self::part::WrittenAmounts;

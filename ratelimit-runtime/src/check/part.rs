@@ -35,15 +35,6 @@ impl<'a> Part<'a> {
     }
 }
 
-impl<'a> Part<'a, dyn Key + 'a> {
-    /// Creates the part of a call whose key need not be `Sync`: the attribute holds no part across an `await`.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn unsync(limit: &'a Limit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
-    }
-}
-
 impl<'a, K: ?Sized> Part<'a, K> {
     pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
         Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
+use super::{Site, SiteLimit};
 use crate::limit::{InvalidLimit, Limit};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
@@ -74,9 +75,16 @@ impl KeptLimit {
     }
 }
 
+/// The limit of one call, at its site.
+#[derive(Debug)]
+pub struct CallLimit {
+    pub(super) site: &'static Site,
+    pub(super) amounts: CallAmounts,
+}
+
 /// The limit of one call.
 #[derive(Debug)]
-pub enum CallLimit {
+pub(super) enum CallAmounts {
     Kept(&'static Limit),
     Derived(Limit),
     /// The threshold is `None`. Has the template, for rules.
@@ -108,20 +116,32 @@ impl AmountsSite {
     #[inline]
     pub fn of(
         &'static self,
-        template: &'static Limit,
+        template: SiteLimit<'static>,
         threshold: Option<u32>,
         burst: Option<u32>,
         lease: u32,
     ) -> CallLimit {
-        let Some(threshold) = threshold else { return CallLimit::Unlimited(template) };
+        let SiteLimit { limit: template, site } = template;
+        CallLimit { site, amounts: self.amounts(template, threshold, burst, lease) }
+    }
+
+    #[inline]
+    fn amounts(
+        &'static self,
+        template: &'static Limit,
+        threshold: Option<u32>,
+        burst: Option<u32>,
+        lease: u32,
+    ) -> CallAmounts {
+        let Some(threshold) = threshold else { return CallAmounts::Unlimited(template) };
         if threshold == 0 || burst == Some(0) {
-            return CallLimit::Closed(template);
+            return CallAmounts::Closed(template);
         }
         let given = GivenAmounts { threshold, burst, lease };
         let first = given.home();
         for offset in 0..KEPT {
             match self.kept[(first + offset) % KEPT].get() {
-                Some(kept) if kept.is_of(template, given) => return CallLimit::Kept(&kept.limit),
+                Some(kept) if kept.is_of(template, given) => return CallAmounts::Kept(&kept.limit),
                 Some(_) => {}
                 None => return self.derive(first, template, given),
             }
@@ -136,15 +156,15 @@ impl AmountsSite {
         first: usize,
         template: &'static Limit,
         given: GivenAmounts,
-    ) -> CallLimit {
+    ) -> CallAmounts {
         let limit = self.limit(template, given);
         for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
             let kept = cell.get_or_init(|| KeptLimit { given, template, limit: limit.clone() });
             if kept.is_of(template, given) {
-                return CallLimit::Kept(&kept.limit);
+                return CallAmounts::Kept(&kept.limit);
             }
         }
-        CallLimit::Derived(limit)
+        CallAmounts::Derived(limit)
     }
 
     fn limit(&self, template: &Limit, given: GivenAmounts) -> Limit {

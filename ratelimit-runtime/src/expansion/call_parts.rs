@@ -1,15 +1,23 @@
-//! Groups of limits. A part of a group can compute its amounts for each call.
+//! Groups of limits, which are decided together. A part of a group can compute its amounts for each call.
 
+use super::amounts::CallAmounts;
 use super::checked_limit::{may_have_rules, reject_by_amounts};
-use super::{CallLimit, SeveralPermits, UnsyncPart, acquire_parts, check_all, several};
-use crate::check::{AcquireAll, Check, Part, Pass, Permit, WrittenAmounts};
+use super::{CallLimit, Site, SiteLimit};
+use crate::check::{AcquireAll, Check, Part, WrittenAmounts};
 use crate::key::Key;
 use crate::limit::{Limit, LimitLabel};
-use crate::reply::Rejection;
+use crate::limiter;
+use crate::reply::StoreError;
+
+/// A [`Part`] whose key need not be `Sync`.
+type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
 
 /// A part of a call.
 #[derive(Debug)]
-pub struct CallPart<'a>(PartLimit<'a>);
+pub struct CallPart<'a> {
+    pub(super) site: &'static Site,
+    limit: PartLimit<'a>,
+}
 
 #[derive(Debug)]
 enum PartLimit<'a> {
@@ -22,117 +30,101 @@ enum PartLimit<'a> {
 impl<'a> CallPart<'a> {
     /// Creates the part of a limit with constant amounts.
     #[must_use]
-    pub fn constant(limit: &'a Limit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        Self(PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)))
+    pub fn constant(
+        SiteLimit { limit, site }: SiteLimit<'a>,
+        key: &'a (dyn Key + 'a),
+        cost: u32,
+    ) -> Self {
+        Self { site, limit: PartLimit::Limited(Part::of(limit, key, cost)) }
     }
 
     /// Creates the part of a limit whose amounts are computed for the call.
     #[must_use]
     pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
-        Self(match limit {
-            CallLimit::Unlimited(limit) if may_have_rules(limit) => {
-                let amounts = WrittenAmounts::Unlimited;
-                PartLimit::Limited(Part { amounts, ..UnsyncPart::unsync(limit, key, cost) })
+        let CallLimit { site, amounts } = limit;
+        let part = |limit: &'a Limit| UnsyncPart::of(limit, key, cost);
+        let under_rules = |limit, amounts| PartLimit::Limited(Part { amounts, ..part(limit) });
+        let limit = match amounts {
+            CallAmounts::Unlimited(limit) if may_have_rules(limit) => {
+                under_rules(limit, WrittenAmounts::Unlimited)
             }
-            CallLimit::Closed(limit) if may_have_rules(limit) => {
-                let amounts = WrittenAmounts::Zero;
-                PartLimit::Limited(Part { amounts, ..UnsyncPart::unsync(limit, key, cost) })
+            CallAmounts::Closed(limit) if may_have_rules(limit) => {
+                under_rules(limit, WrittenAmounts::Zero)
             }
-            CallLimit::Kept(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
-            CallLimit::Derived(limit) => PartLimit::Limited(UnsyncPart::unsync(limit, key, cost)),
-            CallLimit::Unlimited(_) => PartLimit::Unlimited,
-            CallLimit::Closed(limit) => PartLimit::Closed(UnsyncPart::unsync(limit, key, cost)),
-        })
+            CallAmounts::Kept(limit) => PartLimit::Limited(part(limit)),
+            CallAmounts::Derived(limit) => PartLimit::Limited(part(limit)),
+            CallAmounts::Unlimited(_) => PartLimit::Unlimited,
+            CallAmounts::Closed(limit) => PartLimit::Closed(part(limit)),
+        };
+        Self { site, limit }
+    }
+
+    pub(super) fn is_limited(&self) -> bool {
+        matches!(self.limit, PartLimit::Limited(_))
+    }
+
+    pub(super) fn label(&self) -> LimitLabel {
+        match self.limit {
+            PartLimit::Limited(part) | PartLimit::Closed(part) => part.limit.label(),
+            PartLimit::Unlimited => LimitLabel::unnamed(),
+        }
     }
 }
 
-/// Returns the parts with limits, or the check of a call that needs no decision.
-fn limited<'a>(
-    parts: &[CallPart<'a>],
-    without_wait: &'a [Limit],
-) -> Result<Vec<UnsyncPart<'a>>, Check> {
-    let closed = parts.iter().find_map(|CallPart(part)| match part {
-        PartLimit::Closed(part) => Some(*part),
+/// Passes the parts with limits to `check`, or the check of a call that needs no decision to `decided`. With
+/// `waits: false`, the limits do not wait.
+fn with_limited<T>(
+    parts: &[CallPart<'_>],
+    waits: bool,
+    check: impl FnOnce(&[UnsyncPart<'_>]) -> T,
+    decided: impl FnOnce(Check) -> T,
+) -> T {
+    let closed = parts.iter().find_map(|part| match &part.limit {
+        PartLimit::Closed(part) => Some(part),
         PartLimit::Limited(_) | PartLimit::Unlimited => None,
     });
     if let Some(UnsyncPart { limit, key, cost, .. }) = closed {
-        return Err(reject_by_amounts(limit, key, cost));
+        return decided(reject_by_amounts(limit, key, *cost));
     }
-    let limited = limited_parts(parts);
-    let limited: Vec<_> = match without_wait {
-        [] => limited.collect(),
-        limits => {
-            let parts = limited.zip(limits);
-            parts.map(|(part, limit)| Part { limit, ..part }).collect()
-        }
-    };
-    if limited.is_empty() { Err(Check::unlimited()) } else { Ok(limited) }
-}
-
-fn limited_parts<'a, 'b>(parts: &'b [CallPart<'a>]) -> impl Iterator<Item = UnsyncPart<'a>> + 'b {
-    parts.iter().filter_map(|CallPart(part)| match part {
-        PartLimit::Limited(part) => Some(*part),
+    let limited = parts.iter().filter_map(|part| match part.limit {
+        PartLimit::Limited(part) => Some(part),
         PartLimit::Unlimited | PartLimit::Closed(_) => None,
-    })
-}
-
-/// Returns the limits of parts, for calls that do not wait.
-fn without_wait(parts: &[CallPart<'_>]) -> Vec<Limit> {
-    limited_parts(parts).map(|part| part.limit.clone().without_wait()).collect()
+    });
+    let limited: Vec<_> = limited.collect();
+    if limited.is_empty() {
+        return decided(Check::unlimited());
+    }
+    if waits {
+        return check(&limited);
+    }
+    let limits: Vec<_> = limited.iter().map(|part| part.limit.clone().without_wait()).collect();
+    let limited: Vec<_> =
+        limited.iter().zip(&limits).map(|(part, limit)| Part { limit, ..*part }).collect();
+    check(&limited)
 }
 
 /// Starts the check of a call.
-pub fn check_all_calls(parts: &[CallPart<'_>]) -> Pass {
-    match limited(parts, &[]) {
-        Ok(parts) => check_all(&parts),
-        Err(decided) => decided.pass(),
-    }
+pub(super) fn check_parts(parts: &[CallPart<'_>], waits: bool) -> Check {
+    let check = |parts: &[UnsyncPart<'_>]| {
+        limiter::with_current(
+            |limiter| limiter.checker().check_all(parts),
+            |error| Check::undecided(parts[0].limit, StoreError::Configuration(error)),
+        )
+    };
+    with_limited(parts, waits, check, |decided| decided)
 }
 
-/// Checks a call of a function that is not async.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn check_all_calls_now(parts: &[CallPart<'_>]) -> Result<(), Rejection> {
-    let limits = without_wait(parts);
-    match limited(parts, &limits) {
-        Ok(parts) => check_all(&parts).now(|| parts[0].limit.label()),
-        Err(decided) => decided.pass().now(LimitLabel::unnamed),
-    }
-}
-
-/// Starts the check of a call whose charges are corrected.
-pub fn acquire_all_calls<const N: usize>(parts: &[CallPart<'_>; N]) -> SeveralPermits<N> {
-    acquire(parts, limited(parts, &[])).0
-}
-
-/// Checks a call of a function that is not async, whose charges are corrected.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn acquire_all_calls_now<const N: usize>(
-    parts: &[CallPart<'_>; N],
-) -> Result<[Permit; N], Rejection> {
-    let limits = without_wait(parts);
-    let (SeveralPermits { acquired, limited }, label) = acquire(parts, limited(parts, &limits));
-    acquired.now(|| label).map(|permits| several(permits, limited))
-}
-
-fn acquire<const N: usize>(
-    parts: &[CallPart<'_>; N],
-    limited: Result<Vec<UnsyncPart<'_>>, Check>,
-) -> (SeveralPermits<N>, LimitLabel) {
-    let is_limited = parts.each_ref().map(|CallPart(part)| matches!(part, PartLimit::Limited(_)));
-    match limited {
-        Ok(parts) => {
-            let label = parts[0].limit.label();
-            (SeveralPermits { acquired: acquire_parts(&parts), limited: is_limited }, label)
-        }
-        Err(decided) => {
-            let acquired = AcquireAll::uncharged(decided, N);
-            (SeveralPermits { acquired, limited: [true; N] }, LimitLabel::unnamed())
-        }
-    }
+/// Starts the check of a call whose charges are corrected. It has a permit for each part, or for each part with a
+/// limit.
+pub(super) fn acquire_parts(parts: &[CallPart<'_>], waits: bool) -> AcquireAll {
+    let acquire = |parts: &[UnsyncPart<'_>]| {
+        limiter::with_current(
+            |limiter| limiter.checker().acquire_all(parts),
+            |error| {
+                let error = StoreError::Configuration(error);
+                AcquireAll::uncharged(Check::undecided(parts[0].limit, error), parts.len())
+            },
+        )
+    };
+    with_limited(parts, waits, acquire, |decided| AcquireAll::uncharged(decided, parts.len()))
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::CallLimit;
+use super::amounts::CallAmounts;
+use super::{CallLimit, Site, SiteLimit};
 use crate::check::{Check, WrittenAmounts};
 use crate::key::Key;
 use crate::limit::Limit;
@@ -22,9 +23,11 @@ pub trait CheckedLimit: Sized {
 
     /// Returns the limit if it is never dropped.
     fn kept(&self) -> Option<&'static Limit>;
+
+    fn site(&self) -> &'static Site;
 }
 
-impl CheckedLimit for &'static Limit {
+impl CheckedLimit for SiteLimit<'static> {
     #[inline]
     fn with<T>(
         self,
@@ -33,12 +36,17 @@ impl CheckedLimit for &'static Limit {
         check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         _: impl FnOnce(Check) -> T,
     ) -> T {
-        check(self, WrittenAmounts::OfLimit)
+        check(self.limit, WrittenAmounts::OfLimit)
     }
 
     #[inline]
     fn kept(&self) -> Option<&'static Limit> {
-        Some(self)
+        Some(self.limit)
+    }
+
+    #[inline]
+    fn site(&self) -> &'static Site {
+        self.site
     }
 }
 
@@ -51,24 +59,31 @@ impl CheckedLimit for CallLimit {
         check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         decided: impl FnOnce(Check) -> T,
     ) -> T {
-        match self {
-            Self::Kept(limit) => check(limit, WrittenAmounts::OfLimit),
-            Self::Derived(limit) => check(&limit, WrittenAmounts::OfLimit),
-            Self::Unlimited(limit) if may_have_rules(limit) => {
+        match self.amounts {
+            CallAmounts::Kept(limit) => check(limit, WrittenAmounts::OfLimit),
+            CallAmounts::Derived(limit) => check(&limit, WrittenAmounts::OfLimit),
+            CallAmounts::Unlimited(limit) if may_have_rules(limit) => {
                 check(limit, WrittenAmounts::Unlimited)
             }
-            Self::Closed(limit) if may_have_rules(limit) => check(limit, WrittenAmounts::Zero),
-            Self::Unlimited(_) => decided(Check::unlimited()),
-            Self::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
+            CallAmounts::Closed(limit) if may_have_rules(limit) => {
+                check(limit, WrittenAmounts::Zero)
+            }
+            CallAmounts::Unlimited(_) => decided(Check::unlimited()),
+            CallAmounts::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
         }
     }
 
     #[inline]
     fn kept(&self) -> Option<&'static Limit> {
-        match self {
-            Self::Kept(limit) => Some(limit),
-            Self::Derived(_) | Self::Unlimited(_) | Self::Closed(_) => None,
+        match self.amounts {
+            CallAmounts::Kept(limit) => Some(limit),
+            CallAmounts::Derived(_) | CallAmounts::Unlimited(_) | CallAmounts::Closed(_) => None,
         }
+    }
+
+    #[inline]
+    fn site(&self) -> &'static Site {
+        self.site
     }
 }
 

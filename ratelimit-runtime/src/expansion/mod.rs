@@ -6,53 +6,51 @@ mod amounts;
 mod call_parts;
 mod checked_limit;
 mod site;
+mod started;
 
-use std::array;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
-pub use self::call_parts::{
-    CallPart, acquire_all_calls, acquire_all_calls_now, check_all_calls, check_all_calls_now,
-};
+pub use self::call_parts::CallPart;
+use self::call_parts::{acquire_parts, check_parts};
 pub use self::checked_limit::CheckedLimit;
-pub use self::site::Site;
-use crate::check::{Acquire, AcquireAll, Check, KeptTerms, Part, Pass, Permit, WrittenAmounts};
+use self::site::count_call;
+pub use self::site::{Site, SiteLimit};
+use self::started::several;
+pub use self::started::{StartedAcquire, StartedAcquireAll, StartedCheck};
+use crate::check::{Acquire, Check, KeptTerms, Permit, WrittenAmounts};
 use crate::key::OwnedKey;
 pub use crate::key::{Format, Key, Piece};
 use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, Decision, Rejection, StoreError};
-use crate::report::Report;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
 
 /// All algorithms, for tests.
 pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 
-/// A [`Part`] whose key need not be `Sync`.
-pub type UnsyncPart<'a> = Part<'a, dyn Key + 'a>;
-
-/// Starts the check of a call. The future borrows nothing, so it does not hold the borrows of the key across the
-/// `await`.
+/// Starts the check of a call; `None` if it is admitted already. The future borrows nothing, so it does not hold the
+/// borrows of the key across the `await`.
 #[inline]
-pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
-    limit.with(
+pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<StartedCheck<1>> {
+    let site = limit.site();
+    let check = limit.with(
         &key,
         cost,
         |limit, amounts| {
             limiter::with_current(
-                |limiter| limiter.checker().check_written(limit, &key, cost, amounts).pass(),
-                |error| Check::undecided(limit, StoreError::Configuration(error)).pass(),
+                |limiter| limiter.checker().check_written(limit, &key, cost, amounts),
+                |error| Check::undecided(limit, StoreError::Configuration(error)),
             )
         },
-        Check::pass,
-    )
+        |decided| decided,
+    );
+    StartedCheck::unless_admitted(check, [site])
 }
 
 /// Checks a call of a function that is not async.
@@ -61,6 +59,7 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Pass {
 ///
 /// The rejection of the call.
 pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+    let site = limit.site();
     let check = |limit: &Limit, amounts| {
         let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
         let check = |limiter: &RateLimiter| match amounts {
@@ -73,7 +72,15 @@ pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(
         };
         limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
     };
-    limit.with(&key, cost, check, |decided| decided.now(LimitLabel::unnamed)).map(drop)
+    let result = limit.with(&key, cost, check, |decided| decided.now(LimitLabel::unnamed));
+    count_call(&[site], result.as_ref().err());
+    result.map(drop)
+}
+
+/// Starts the check of a call against several limits, as [`check`] does.
+#[must_use]
+pub fn check_all<const N: usize>(parts: &[CallPart<'_>; N]) -> Option<StartedCheck<N>> {
+    StartedCheck::unless_admitted(check_parts(parts, true), sites(parts))
 }
 
 /// Checks a call of a function that is not async against several limits.
@@ -81,32 +88,16 @@ pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_all_now(parts: &[UnsyncPart<'_>]) -> Result<(), Rejection> {
-    let label = || parts.first().map_or_else(LimitLabel::unnamed, |part| part.limit.label());
-    let limits: Vec<_> = parts.iter().map(|part| part.limit.clone().without_wait()).collect();
-    let parts = parts.iter().zip(&limits);
-    let parts: Vec<_> =
-        parts.map(|(part, limit)| UnsyncPart::unsync(limit, part.key, part.cost)).collect();
-    check_all(&parts).now(label)
-}
-
-/// Starts the check of a call against several limits.
-pub fn check_all(parts: &[UnsyncPart<'_>]) -> Pass {
-    limiter::with_current(
-        |limiter| limiter.checker().check_all(parts).pass(),
-        |error| match parts.first() {
-            Some(part) => Check::undecided(part.limit, StoreError::Configuration(error)).pass(),
-            None => {
-                Check::failed(Report::start(), LimitLabel::unnamed(), StoreError::NoLimits).pass()
-            }
-        },
-    )
+pub fn check_all_now<const N: usize>(parts: &[CallPart<'_>; N]) -> Result<(), Rejection> {
+    let result = check_parts(parts, false).now(|| parts[0].label());
+    count_call(&sites(parts), result.as_ref().err());
+    result.map(drop)
 }
 
 /// Starts the check of a call whose charge is corrected.
-pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> OnePermit {
-    let kept = limit.kept();
-    OnePermit(limit.with(
+pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcquire {
+    let (kept, site) = (limit.kept(), limit.site());
+    let acquire = limit.with(
         &key,
         cost,
         |limit, amounts| {
@@ -122,7 +113,8 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> OnePermit 
             )
         },
         Acquire::uncharged,
-    ))
+    );
+    StartedAcquire { acquire, site }
 }
 
 /// Checks a call of a function that is not async, whose charge is corrected.
@@ -135,6 +127,7 @@ pub fn acquire_now(
     key: impl Key,
     cost: u32,
 ) -> Result<[Permit; 1], Rejection> {
+    let site = limit.site();
     let acquire = |limit: &Limit, amounts| {
         let limit = limit.clone().without_wait();
         let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
@@ -146,22 +139,15 @@ pub fn acquire_now(
             .now(|| limit.label())
     };
     let decided = |check| Acquire::uncharged(check).now(LimitLabel::unnamed);
-    limit.with(&key, cost, acquire, decided).map(|permit| [permit])
+    let result = limit.with(&key, cost, acquire, decided);
+    count_call(&[site], result.as_ref().err());
+    result.map(|permit| [permit])
 }
 
 /// Starts the check of a call against several limits, whose charges are corrected.
-pub fn acquire_all<const N: usize>(parts: &[UnsyncPart<'_>; N]) -> SeveralPermits<N> {
-    SeveralPermits { acquired: acquire_parts(parts), limited: [true; N] }
-}
-
-fn acquire_parts(parts: &[UnsyncPart<'_>]) -> AcquireAll {
-    limiter::with_current(
-        |limiter| limiter.checker().acquire_all(parts),
-        |error| {
-            let error = StoreError::Configuration(error);
-            AcquireAll::uncharged(Check::undecided(parts[0].limit, error), parts.len())
-        },
-    )
+pub fn acquire_all<const N: usize>(parts: &[CallPart<'_>; N]) -> StartedAcquireAll<N> {
+    let limited = parts.each_ref().map(CallPart::is_limited);
+    StartedAcquireAll { acquire: acquire_parts(parts, true), limited, sites: sites(parts) }
 }
 
 /// Checks a call of a function that is not async against several limits, whose charges are corrected.
@@ -170,54 +156,15 @@ fn acquire_parts(parts: &[UnsyncPart<'_>]) -> AcquireAll {
 ///
 /// The rejection of the call.
 pub fn acquire_all_now<const N: usize>(
-    parts: &[UnsyncPart<'_>; N],
+    parts: &[CallPart<'_>; N],
 ) -> Result<[Permit; N], Rejection> {
-    let limits = parts.each_ref().map(|part| part.limit.clone().without_wait());
-    let unwaited: [_; N] = array::from_fn(|index| {
-        UnsyncPart::unsync(&limits[index], parts[index].key, parts[index].cost)
-    });
-    let acquired = acquire_all(&unwaited);
-    let limited = acquired.limited;
-    acquired.acquired.now(|| parts[0].limit.label()).map(|permits| several(permits, limited))
+    let result = acquire_parts(parts, false).now(|| parts[0].label());
+    count_call(&sites(parts), result.as_ref().err());
+    result.map(|permits| several(permits, parts.each_ref().map(CallPart::is_limited)))
 }
 
-fn several<const N: usize>(permits: Vec<Permit>, limited: [bool; N]) -> [Permit; N] {
-    let mut permits = permits.into_iter();
-    limited.map(|is_limited| {
-        let permit = if is_limited { permits.next() } else { None };
-        permit.unwrap_or_else(Permit::unlimited)
-    })
-}
-
-/// The future of [`acquire`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct OnePermit(Acquire);
-
-/// The future of [`acquire_all`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct SeveralPermits<const N: usize> {
-    acquired: AcquireAll,
-    /// Which parts have a limit. The others have empty permits.
-    limited: [bool; N],
-}
-
-impl Future for OnePermit {
-    type Output = Result<[Permit; 1], Rejection>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map_ok(|permit| [permit])
-    }
-}
-
-impl<const N: usize> Future for SeveralPermits<N> {
-    type Output = Result<[Permit; N], Rejection>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let limited = self.limited;
-        Pin::new(&mut self.acquired).poll(context).map_ok(|permits| several(permits, limited))
-    }
+fn sites<const N: usize>(parts: &[CallPart<'_>; N]) -> [&'static Site; N] {
+    parts.each_ref().map(|part| part.site)
 }
 
 /// Calls the body of a function. The bound makes a closure that may return what it owns.

@@ -1,14 +1,15 @@
-//! The positions of annotated functions, to find limits that share a name by mistake.
+//! The positions of annotated functions, to count their calls, and to find limits that share a name by mistake.
 //!
 //! The default name of a limit is `crate::module::function`. It does not contain the type of a method, because a
 //! macro on a method cannot see the type. So two methods with one name would share their counts without a warning.
 //! Functions may share a name that the user chose. If their aligns differ, that is a mistake, because they then
 //! count separately.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use once_cell::sync::OnceCell;
 
-use crate::limit::Limit;
-use crate::registry::{self, AnnotatedLimit};
+use crate::limit::{Limit, Name, Period};
+use crate::registry::{self, CallEnd, RegisteredLimit};
+use crate::reply::Rejection;
 
 /// An annotated function with a limit.
 #[derive(Debug)]
@@ -17,7 +18,23 @@ pub struct Site {
     place: &'static str,
     name: SiteName,
     is_computed: bool,
-    visited: AtomicBool,
+    limit: OnceCell<FirstLimit>,
+}
+
+/// The limit of the first call. Generic functions have one site for all types.
+#[derive(Debug)]
+struct FirstLimit {
+    /// Its index in the registry.
+    index: usize,
+    name: Name,
+    period: Period,
+}
+
+/// A limit at its site.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteLimit<'a> {
+    pub(super) limit: &'a Limit,
+    pub(super) site: &'static Site,
 }
 
 /// Where the name of a limit comes from.
@@ -58,23 +75,52 @@ impl Site {
     }
 
     const fn with_name(place: &'static str, name: SiteName) -> Self {
-        Self { place, name, is_computed: false, visited: AtomicBool::new(false) }
+        Self { place, name, is_computed: false, limit: OnceCell::new() }
     }
 
-    /// Returns the limit. Registers it once, and warns if another function shares its name by mistake.
+    /// Returns the limit with its site. Registers it once, and warns if another function shares its name by mistake.
     #[must_use]
     #[inline]
-    pub fn visit<'a>(&self, limit: &'a Limit) -> &'a Limit {
-        if !self.visited.load(Ordering::Relaxed) && !self.visited.swap(true, Ordering::Relaxed) {
+    pub fn visit<'a>(&'static self, limit: &'a Limit) -> SiteLimit<'a> {
+        if self.limit.get().is_none() {
             self.register(limit);
         }
-        limit
+        SiteLimit { limit, site: self }
+    }
+
+    /// Counts a call.
+    #[inline]
+    pub(super) fn count(&self, end: CallEnd) {
+        if let Some(limit) = self.limit.get() {
+            registry::count(limit.index, end);
+        }
+    }
+
+    /// Returns whether a rejection names the limit.
+    fn has_rejected(&self, rejection: &Rejection) -> bool {
+        self.limit.get().is_some_and(|limit| {
+            limit.name.as_str() == rejection.name()
+                && match rejection {
+                    Rejection::Limited { quota, .. } | Rejection::Closed { quota, .. } => {
+                        quota.period() == limit.period.duration()
+                    }
+                    _ => true,
+                }
+        })
     }
 
     #[cold]
     fn register(&self, limit: &Limit) {
         let Self { place, is_computed, .. } = *self;
-        let first = registry::add(AnnotatedLimit { limit: limit.clone(), place, is_computed });
+        let mut first = None;
+        self.limit.get_or_init(|| {
+            let added = RegisteredLimit { limit: limit.clone(), place, is_computed };
+            let (index, known) = registry::add(added);
+            first = known;
+            let terms = limit.terms();
+            FirstLimit { index, name: terms.name().clone(), period: terms.period() }
+        });
+        // Once the site is initialised, because a subscriber can call this function.
         let Some(first) = first.filter(|first| first.place != place) else { return };
         if self.name == SiteName::Constant {
             return;
@@ -97,5 +143,27 @@ impl Site {
                  to share the counts, the same `name` on both"
             );
         }
+    }
+}
+
+/// Counts a call of limits that were decided together. A rejection is that of the limit which it names.
+pub(super) fn count_call(sites: &[&Site], rejection: Option<&Rejection>) {
+    let end = match rejection {
+        None => CallEnd::Admitted,
+        Some(Rejection::Unavailable { .. }) => CallEnd::Undecided,
+        Some(rejection) => return count_rejection(sites, rejection),
+    };
+    for site in sites {
+        site.count(end);
+    }
+}
+
+fn count_rejection(sites: &[&Site], rejection: &Rejection) {
+    let rejecting = match sites {
+        [site] => Some(site),
+        several => several.iter().find(|site| site.has_rejected(rejection)),
+    };
+    if let Some(site) = rejecting {
+        site.count(CallEnd::Rejected);
     }
 }

@@ -79,6 +79,12 @@ pub(crate) fn with_current<R>(
     act(limiter)
 }
 
+/// Calls `act` with the limiter that an annotated function called here would use, unless its call would build one.
+pub(super) fn with_set<R>(act: impl FnOnce(&RateLimiter) -> R) -> Option<R> {
+    let scoped = if SCOPED_ONCE.is_set() { scoped() } else { None };
+    scoped.as_ref().or_else(|| GLOBAL.get()).map(act)
+}
+
 /// Returns `future` in the scope that is current here, for a task: `tokio::spawn` leaves the scope of its caller.
 /// Outside of a scope, as in production, it changes nothing.
 ///

@@ -1,5 +1,6 @@
 //! [`RateLimiter`]: the stores, leases and waiting calls of a limiter as one value.
 
+mod annotated;
 mod builder;
 mod counts;
 mod global;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 #[cfg(feature = "stream")]
 use std::time::Duration;
 
+pub use self::annotated::{AnnotatedLimit, limits};
 pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};

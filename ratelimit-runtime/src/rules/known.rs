@@ -3,17 +3,17 @@
 use super::set::{LimitName, LimitRules};
 use super::{InvalidRules, Rule, RuleSet};
 use crate::limit::{Algorithm, Period};
-use crate::registry::AnnotatedLimit;
+use crate::registry::RegisteredLimit;
 
 impl RuleSet {
     /// Fails if a rule cannot be one of the limits that have its name.
-    pub(crate) fn check(&self, known: &[AnnotatedLimit]) -> Result<(), InvalidRules> {
+    pub(crate) fn check(&self, known: &[RegisteredLimit]) -> Result<(), InvalidRules> {
         for (name, rules) in &self.limits {
             let of_name = known.iter().filter(|known| known.limit.name() == name.name);
             if rules.have_amounts() {
                 name.check_period(of_name.clone().map(|known| known.limit.terms().period()))?;
             }
-            let period = |known: &&AnnotatedLimit| {
+            let period = |known: &&RegisteredLimit| {
                 name.period.is_none_or(|period| period == known.limit.terms().period())
             };
             let mut algorithms = of_name.filter(period).map(|known| known.limit.algorithm());

@@ -157,6 +157,17 @@ impl RuleTable {
         self.by_name.is_empty()
     }
 
+    /// Returns the rule of a limit at `now`, without those of its keys.
+    pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
+        let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;
+        let mut rule = Some(rules.rule).filter(|rule| rule.is_in_force(now))?;
+        if is_ambiguous {
+            (rule.threshold, rule.burst) = (None, None);
+        }
+        let is_empty = Rule { until: None, ..rule } == Rule::default();
+        (!is_empty).then_some(rule)
+    }
+
     /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
     pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
         let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;

@@ -170,7 +170,7 @@ impl RuleFeed {
                 let mut state = state.lock().await;
                 let read = self.read_shared(&mut state, true).await;
                 state.report(read.as_ref().err());
-                let limits = registry::limits().len();
+                let limits = registry::len();
                 let is_new = limits != mem::replace(&mut state.announced, limits);
                 // Tools have no limits.
                 if limits > 0

@@ -8,7 +8,7 @@ use once_cell::sync::Lazy;
 
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::registry::{self, AnnotatedLimit};
+use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
 use crate::store::{Announcement, RuleStore};
 
@@ -46,8 +46,8 @@ pub struct AnnouncedLimit {
     pub is_computed: bool,
 }
 
-impl From<AnnotatedLimit> for AnnouncedLimit {
-    fn from(AnnotatedLimit { limit, place, is_computed }: AnnotatedLimit) -> Self {
+impl From<RegisteredLimit> for AnnouncedLimit {
+    fn from(RegisteredLimit { limit, place, is_computed }: RegisteredLimit) -> Self {
         Self { limit, place: place.to_owned(), is_computed }
     }
 }

@@ -1,0 +1,164 @@
+//! What `limits()` counts: the calls of each annotated limit, as their callers saw them.
+
+use std::time::{Duration, SystemTime};
+
+use futures::FutureExt;
+use ratelimit_runtime::{
+    CallCounts, Clock, RateLimiter, Rejection, Rule, RuleSet, VirtualClock, limits, rate_limit,
+};
+
+/// Returns the rule of the limit with this name, and its admitted, rejected and undecided calls.
+fn counted(name: &str) -> (Option<Rule>, [u64; 3]) {
+    let limits = limits();
+    let mut named = limits.iter().filter(|it| it.limit.name() == name);
+    let limit = named.next().expect("it was called");
+    assert!(named.next().is_none(), "one function");
+    let CallCounts { admitted, rejected, undecided, .. } = limit.calls;
+    (limit.rule, [admitted, rejected, undecided])
+}
+
+#[track_caller]
+fn assert_counted(name: &str, ends: [u64; 3]) {
+    assert_eq!(counted(name).1, ends, "{name}");
+}
+
+#[tokio::test]
+async fn each_call_counts_once_it_is_decided() {
+    #[rate_limit(name = "counted.plain", period = "1h", threshold = 3, key = user)]
+    async fn plain(user: &str) -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "counted.shadow", period = "1h", threshold = 3, shadow = true)]
+    async fn shadow() -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "counted.sync", scope = "process", period = "1h", threshold = 3)]
+    fn sync() -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "counted.settled", period = "1h", threshold = 3, settle = |_| 1)]
+    async fn settled() -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(name = "counted.computed", period = "1h", threshold = threshold)]
+    async fn computed(threshold: Option<u32>) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    RateLimiter::embedded()
+        .scope(async {
+            let not_polled = plain("alice");
+            for _ in 0..5 {
+                let _ = (plain("alice").await, shadow().await, sync(), settled().await);
+            }
+            for threshold in [Some(1), Some(1), None, Some(0)] {
+                let _ = computed(threshold).await;
+            }
+            drop(not_polled);
+        })
+        .await;
+    assert_counted("counted.plain", [3, 2, 0]);
+    assert_counted("counted.shadow", [5, 0, 0]);
+    assert_counted("counted.sync", [3, 2, 0]);
+    assert_counted("counted.settled", [3, 2, 0]);
+    assert_counted("counted.computed", [2, 2, 0]);
+}
+
+#[tokio::test]
+async fn the_limit_that_rejects_a_group_counts_the_rejection() {
+    #[rate_limit(name = "counted.group", limit(period = "1m", threshold = 2),
+        limit(name = "counted.hour", period = "1h", threshold = threshold))]
+    async fn group(threshold: u32) -> Result<(), Rejection> {
+        Ok(())
+    }
+    #[rate_limit(scope = "process", limit(name = "counted.first", period = "1m", threshold = 9, settle = |_| 1),
+        limit(name = "counted.second", period = "1h", threshold = 2))]
+    fn settled() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    RateLimiter::embedded()
+        .scope(async {
+            for threshold in [1, 1, 2, 3, 0] {
+                let _ = (group(threshold).await, settled());
+            }
+        })
+        .await;
+    // The second and the last call are rejected by the hour, the fourth by the minute.
+    assert_counted("counted.group#1", [2, 1, 0]);
+    assert_counted("counted.hour", [2, 2, 0]);
+    assert_counted("counted.first", [2, 0, 0]);
+    assert_counted("counted.second", [2, 3, 0]);
+}
+
+#[tokio::test]
+async fn calls_that_wait_or_were_dropped_are_not_decided() {
+    #[rate_limit(name = "counted.waits", period = "1m", threshold = 1, wait = "2m")]
+    async fn waits() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    let clock = VirtualClock::new();
+    let limiter =
+        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let (first, waiting, dropped) = limiter
+        .scope(async { (waits().await, Box::pin(limiter.scope(waits())), limiter.scope(waits())) })
+        .await;
+    first.expect("admitted");
+    let mut waiting = waiting;
+    assert!(waiting.as_mut().now_or_never().is_none());
+    assert!(dropped.now_or_never().is_none());
+    assert_counted("counted.waits", [1, 0, 0]);
+    clock.advance(Duration::from_secs(60));
+    waiting.await.expect("admitted");
+    assert_counted("counted.waits", [2, 0, 0]);
+}
+
+#[test]
+fn threads_that_have_ended_are_counted() {
+    #[rate_limit(name = "counted.threads", scope = "process", period = "1h", threshold = 1_000_000)]
+    fn called() -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        called().expect("admitted");
+                    }
+                });
+            }
+        });
+    }
+    assert_counted("counted.threads", [1_600, 0, 0]);
+}
+
+#[tokio::test]
+async fn the_rule_in_force_is_that_of_the_limit() {
+    #[rate_limit(name = "counted.ruled", period = "1m", threshold = 5, key = user)]
+    async fn ruled(user: &str) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    let clock = VirtualClock::new();
+    let limiter =
+        RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let rule = Rule::new()
+        .threshold(7)
+        .until(SystemTime::UNIX_EPOCH + clock.now() + Duration::from_secs(60));
+    let mut rules = RuleSet::new();
+    rules.set("counted.ruled/1m", rule).expect("valid");
+    rules.set_key("counted.ruled/1m", "acme", Rule::new().closed(true)).expect("valid");
+    limiter.set_rules(rules).expect("valid");
+    limiter
+        .scope(async {
+            ruled("alice").await.expect("admitted");
+            ruled("acme").await.expect_err("closed");
+            assert_eq!(counted("counted.ruled"), (Some(rule), [1, 1, 0]));
+            clock.advance(Duration::from_secs(60));
+            assert_eq!(counted("counted.ruled").0, None);
+        })
+        .await;
+}
