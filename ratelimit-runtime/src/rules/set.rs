@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::rule::NO_AMOUNT;
 use super::{InvalidRules, Rule};
 use crate::key::OwnedKey;
+#[cfg(feature = "rules")]
+use crate::limit::Limit;
 use crate::limit::Period;
 use crate::text::duration::parse_text;
 
@@ -43,10 +45,10 @@ pub struct RuleSet {
 
 /// The name of a limit, and its period if the rule names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LimitName {
+pub(crate) struct LimitName {
     /// As it is written, with the period in its shortest form.
-    pub(super) written: String,
-    pub(super) name: String,
+    pub(crate) written: String,
+    pub(crate) name: String,
     pub(super) period: Option<Period>,
 }
 
@@ -59,6 +61,12 @@ pub(super) struct LimitRules {
 }
 
 impl LimitName {
+    /// Returns whether a limit has this name.
+    #[cfg(feature = "rules")]
+    pub(crate) fn is_of(&self, limit: &Limit) -> bool {
+        self.name == limit.name() && self.period.is_none_or(|it| it == limit.terms().period())
+    }
+
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
     pub(super) fn read(written: &str) -> Result<Self, InvalidRules> {
         if written.is_empty() {

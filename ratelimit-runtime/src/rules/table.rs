@@ -131,7 +131,7 @@ impl RulesInForce {
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
-    pub(crate) fn unasked(&self) -> Vec<String> {
+    pub(crate) fn unasked(&self) -> Vec<LimitName> {
         let table = self.table();
         let was_asked = |name: &LimitName| {
             let rules = table.by_name.get(&name.name).and_then(|rules| match name.period {
@@ -143,7 +143,7 @@ impl RulesInForce {
             rules.is_none_or(|rules| rules.was_asked.load(Ordering::Relaxed))
         };
         let unasked = table.set.limits.keys().filter(|name| !was_asked(name));
-        unasked.map(|name| name.written.clone()).collect()
+        unasked.cloned().collect()
     }
 
     /// Completes when the rules change after this call.
@@ -300,6 +300,8 @@ mod tests {
             let resolved = rules.table().resolve(&limit, key_id, 0);
             assert_eq!(resolved.is_some(), name != "other");
         }
-        assert_eq!(rules.unasked(), ["period/1h", "unseen"]);
+        let unasked = rules.unasked();
+        let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();
+        assert_eq!(unasked, ["period/1h", "unseen"]);
     }
 }

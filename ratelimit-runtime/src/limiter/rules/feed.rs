@@ -4,26 +4,22 @@ use std::fmt;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::file::RulesFile;
 use super::fleet::announce;
 use super::replace_rules;
+use super::unseen::{self, UnseenReport};
 use crate::backend::Backend;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::rules::{InvalidRules, RuleSet, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
-use crate::text::closest::closest;
 
 /// How often the background thread looks for new rules.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// How long rules are in force before a name that no call has is reported. A process has not called all of its limits
-/// when it has just started.
-const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 /// How often it looks into Redis, in looks.
 const LOOKS_INTO_REDIS: u32 = 2;
@@ -70,8 +66,7 @@ pub(crate) struct RuleFeed {
     source: FeedSource,
     rules: Weak<RulesInForce>,
     backend: Weak<Backend>,
-    /// When to report names that no limit has.
-    report_at: Mutex<Option<Instant>>,
+    unseen: Mutex<UnseenReport>,
 }
 
 enum FeedSource {
@@ -126,14 +121,14 @@ impl RuleFeed {
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
         let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
-        let report_at = Mutex::new(Some(Instant::now() + UNSEEN_FOR));
-        let feed = Arc::new(Self { source, rules, backend: backend_ref, report_at });
+        let unseen = Mutex::new(UnseenReport::new());
+        let feed = Arc::new(Self { source, rules, backend: backend_ref, unseen });
         let weak = Arc::downgrade(&feed);
         backend.background().spawn(async move {
             let mut look = 0_u32;
             while let Some(feed) = weak.upgrade() {
                 feed.look(look).await;
-                feed.report_unseen();
+                feed.report_unseen().await;
                 drop(feed);
                 look = look.wrapping_add(1);
                 sleep(LOOK_EVERY).await;
@@ -231,29 +226,22 @@ impl RuleFeed {
     fn replace(&self, set: RuleSet) -> Result<(), InvalidRules> {
         if let (Some(rules), Some(backend)) = (self.rules.upgrade(), self.backend.upgrade()) {
             replace_rules(&rules, &backend, set)?;
-            *lock(&self.report_at) = Some(Instant::now() + UNSEEN_FOR);
+            *lock(&self.unseen) = UnseenReport::new();
         }
         Ok(())
     }
 
-    /// Reports names of a file that no limit has, once for each set of rules. Rules in Redis can be about limits of
-    /// other services.
-    fn report_unseen(&self) {
-        if let FeedSource::Redis(_) = self.source {
-            return;
-        }
-        let mut report_at = lock(&self.report_at);
-        if report_at.is_some_and(|at| Instant::now() >= at) {
-            *report_at = None;
-            let unasked = self.rules.upgrade().map(|rules| rules.unasked()).unwrap_or_default();
-            let known = registry::limits();
-            for rule in unasked {
-                let nearest = closest(&rule, known.iter().map(|known| known.limit.name()));
-                tracing::warn!(
-                    rule,
-                    nearest,
-                    "no call of this process has a limit with the name of this rule"
-                );
+    /// Reports rules that are of no limit, once for each set of rules.
+    async fn report_unseen(&self) {
+        let is_due = lock(&self.unseen).is_due();
+        let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };
+        match &self.source {
+            FeedSource::File(..) => unseen::report_of_process(&rules),
+            FeedSource::Redis(_) => {
+                let backend = self.backend.upgrade();
+                if let Some(store) = backend.as_ref().and_then(|backend| backend.rule_store()) {
+                    unseen::report_of_fleet(&rules, store).await;
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::reply::{Answer, StoreError};
 use crate::store::{Announcement, RuleStore};
 
 /// The id of this process: the name of its program, its number, and a random part, because numbers are used again.
-static PROCESS: Lazy<String> = Lazy::new(|| {
+pub(super) static PROCESS: Lazy<String> = Lazy::new(|| {
     let program = std::env::current_exe().ok();
     let program = program.as_ref().and_then(|path| path.file_stem()?.to_str());
     let random = RandomState::new().hash_one(0) as u32;
@@ -46,6 +46,13 @@ pub struct AnnouncedLimit {
     pub is_computed: bool,
 }
 
+impl AnnouncedProcess {
+    /// Reads announcements. Those of another version of this library can be unreadable.
+    pub(super) fn read(texts: &[String]) -> Vec<Self> {
+        texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect()
+    }
+}
+
 impl From<RegisteredLimit> for AnnouncedLimit {
     fn from(RegisteredLimit { limit, place, is_computed }: RegisteredLimit) -> Self {
         Self { limit, place: place.to_owned(), is_computed }
@@ -74,8 +81,7 @@ impl RateLimiter {
         Answer::pending(async move {
             let store = backend.rule_store().ok_or(StoreError::NotShared)?;
             let texts = store.announcements().await?;
-            // Another version of this library can announce more.
-            Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+            Ok(AnnouncedProcess::read(&texts))
         })
     }
 }

@@ -10,6 +10,8 @@ mod fleet;
 mod keys;
 #[cfg(feature = "rules")]
 mod shared;
+#[cfg(feature = "rules")]
+mod unseen;
 
 #[cfg(feature = "rules")]
 pub(super) use self::feed::RuleFeed;
