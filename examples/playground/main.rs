@@ -13,6 +13,7 @@
 //! There is no login, and one visitor can take all 64 places. Set HOST (the default is 127.0.0.1) only in a
 //! network that you trust.
 
+mod operator;
 mod page;
 mod session;
 mod settings;
@@ -34,6 +35,7 @@ use ratelimit_runtime::RateLimiter;
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
+use operator::Operator;
 use session::{Command, Full, Gone, Sessions, Stores};
 use settings::{Complaint, Form, Settings};
 
@@ -57,6 +59,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
             .map(|url| RateLimiter::builder().redis(url).key_prefix("playground").build())
             .transpose()
             .map_err(|error| format!("RATELIMIT_REDIS_URL: {error}"))?,
+        operator: Operator::default(),
     };
     let router = Router::new()
         .route("/sessions/{id}/calls", post(call))

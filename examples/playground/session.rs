@@ -1,6 +1,7 @@
 //! One visitor: a key, five limits, and a task that makes the calls and sends the decisions to the page.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
+use crate::operator::{Choice, Operator};
 use crate::settings::{Settings, StoreName, millis};
 use crate::traffic::Schedule;
 
@@ -28,6 +30,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Stores {
     pub(crate) embedded: RateLimiter,
     pub(crate) redis: Option<RateLimiter>,
+    pub(crate) operator: Operator,
+}
+
+impl Stores {
+    fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {
+        iter::once(&self.embedded).chain(&self.redis)
+    }
 }
 
 /// The open sessions.
@@ -173,6 +182,7 @@ impl Session<'_> {
             };
         }
         self.reset().await;
+        self.rule(Choice::None);
     }
 
     /// Makes a call, and then peeks, because the decision about an admitted call does not contain the time at
@@ -193,7 +203,9 @@ impl Session<'_> {
         let mut decided_by = DecidedBy::Embedded;
         let mut lanes = Vec::with_capacity(5);
         for (answer, tally) in answers.iter().zip(&mut self.tally) {
-            let Some(decision) = decision(answer) else { return Ok(()) };
+            let Some(decision) = decision(answer) else {
+                return Ok(());
+            };
             tally.admitted += u64::from(call && decision.allowed);
             tally.refused += u64::from(call && !decision.allowed);
             decided_by = match decision.source {
@@ -223,7 +235,9 @@ impl Session<'_> {
         if counted(&settings) != counted(&self.settings) {
             self.reset().await;
         }
+        self.rule(Choice::None);
         self.settings = settings;
+        self.rule(self.settings.rule);
         self.told = None;
         self.tell("settings", &self.settings.shown()).await
     }
@@ -240,6 +254,12 @@ impl Session<'_> {
     async fn reset(&self) {
         join_all(self.settings.limits.iter().map(|limit| self.limiter().reset(limit, self.id)))
             .await;
+    }
+
+    /// Sets the rule for the visitor.
+    fn rule(&self, choice: Choice) {
+        let (Stores { operator, .. }, limiters) = (self.stores, self.stores.limiters());
+        operator.set(limiters, self.id, &self.settings.limits[0], choice);
     }
 
     fn limiter(&self) -> &RateLimiter {
@@ -259,7 +279,10 @@ impl Session<'_> {
 /// process, and each call costs 1.
 fn decision(answer: &Result<Decision, Rejection>) -> Option<Decision> {
     match answer {
-        Ok(decision) | Err(Rejection::Limited { decision, .. }) => Some(*decision),
+        Ok(decision)
+        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
+            Some(*decision)
+        }
         Err(_) => None,
     }
 }

@@ -1,10 +1,12 @@
 //! Parses the form of a visitor into five limits, or into a message for each mistake.
 
+use std::array;
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, InvalidLimit, Limit};
 use serde::{Deserialize, Serialize};
 
+use crate::operator::Choice;
 use crate::traffic::Traffic;
 
 const ALGORITHMS: [Algorithm; 5] = [
@@ -34,6 +36,8 @@ pub(crate) struct Form {
     burst: String,
     traffic: Traffic,
     store: StoreName,
+    #[serde(default)]
+    rule: Choice,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -55,11 +59,12 @@ pub(crate) struct Settings {
     pub(crate) limits: [Limit; 5],
     pub(crate) traffic: Traffic,
     pub(crate) store: StoreName,
+    pub(crate) rule: Choice,
     /// The burst that the visitor typed, so that the attributes do not contain a default.
     burst: Option<u32>,
 }
 
-/// The settings as the page shows them.
+/// The settings as the page shows them, under the rule of the visitor. The attributes are without it.
 #[derive(Serialize)]
 pub(crate) struct Shown {
     threshold: u32,
@@ -67,6 +72,7 @@ pub(crate) struct Shown {
     period_ms: f64,
     traffic: Traffic,
     store: StoreName,
+    rule: Choice,
     lanes: [ShownLimit; 5],
 }
 
@@ -101,23 +107,30 @@ impl Settings {
             }]);
         }
         let limits = limits(threshold, period, burst).map_err(|invalid| vec![invalid.into()])?;
-        Ok(Self { limits, traffic: form.traffic, store: form.store, burst })
+        Ok(Self { limits, traffic: form.traffic, store: form.store, rule: form.rule, burst })
     }
 
     pub(crate) fn shown(&self) -> Shown {
         let [limit, ..] = &self.limits;
+        let threshold = self.rule.threshold(limit.threshold());
+        let in_force = limits(threshold, limit.period(), self.burst);
+        let in_force = in_force.unwrap_or_else(|_| self.limits.clone());
         Shown {
-            threshold: limit.threshold(),
+            threshold,
             period: in_units(limit.period()),
             period_ms: millis(limit.period()),
             traffic: self.traffic,
             store: self.store,
-            lanes: self.limits.each_ref().map(|limit| ShownLimit {
-                algorithm: limit.algorithm().as_str(),
-                capacity: limit.capacity(),
-                fill_ms: millis(limit.period()) * f64::from(limit.capacity())
-                    / f64::from(limit.threshold()),
-                attribute: self.attribute(limit),
+            rule: self.rule,
+            lanes: array::from_fn(|index| {
+                let limit = &in_force[index];
+                ShownLimit {
+                    algorithm: limit.algorithm().as_str(),
+                    capacity: limit.capacity(),
+                    fill_ms: millis(limit.period()) * f64::from(limit.capacity())
+                        / f64::from(limit.threshold()),
+                    attribute: self.attribute(&self.limits[index]),
+                }
             }),
         }
     }
@@ -137,7 +150,8 @@ impl Default for Settings {
     /// Returns settings with so few units that they can be counted by eye.
     fn default() -> Self {
         let limits = limits(5, Duration::from_secs(5), None).expect("five in five seconds can be");
-        Self { limits, traffic: Traffic::Clicks, store: StoreName::Embedded, burst: None }
+        let (traffic, store, rule) = (Traffic::Clicks, StoreName::Embedded, Choice::None);
+        Self { limits, traffic, store, rule, burst: None }
     }
 }
 
@@ -161,7 +175,7 @@ fn limits(
     burst: Option<u32>,
 ) -> Result<[Limit; 5], InvalidLimit> {
     let first = Limit::new("playground", ALGORITHMS[0], threshold, period)?;
-    let mut limits = std::array::from_fn(|_| first.clone());
+    let mut limits = array::from_fn(|_| first.clone());
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
         *limit = Limit::new("playground", algorithm, threshold, period)?;
         if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {

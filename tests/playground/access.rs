@@ -60,6 +60,7 @@ async fn is_usable_by_keyboard_alone() {
         "threshold",
         "period",
         "burst",
+        "rule",
         "link",
         "forget",
         "call",
@@ -104,7 +105,12 @@ async fn announces_results_to_screen_readers() {
     let stories = ["Window’s edge", "Thundering retry", "Slow leak"];
     assert_eq!(
         named("radio"),
-        [&stories[..], &["By hand", "Steady", "Bursts", "Hammering"]].concat()
+        [
+            &stories[..],
+            &["By hand", "Steady", "Bursts", "Hammering"],
+            &["None", "Double", "Closed", "Exempt"]
+        ]
+        .concat()
     );
     assert_eq!(named("listitem").len(), 8);
     assert_eq!(named("combobox"), ["Algorithm"]);

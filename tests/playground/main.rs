@@ -69,6 +69,50 @@ async fn decides_calls_by_the_settings() {
 }
 
 #[tokio::test]
+async fn an_operator_changes_the_limit_of_a_visitor() {
+    let page = Page::open().await;
+    set_long_limits(&page).await;
+    for _ in 0..4 {
+        page.click("#call").await;
+    }
+    let before = [[3, 1], [3, 1], [3, 1], [2, 2], [2, 2]];
+    page.tallies(before).await;
+    let (left, next) =
+        (text_of("[data-algorithm=fixed] .remaining"), text_of("[data-algorithm=fixed] .next"));
+
+    // What was counted stays counted.
+    page.choose("double").await;
+    page.until(PROMISE, &"6 per window of 1 h".to_owned()).await;
+    page.until(&left, &"3 of 6 left".to_owned()).await;
+    page.until("location.search.endsWith('&rule=double')", &true).await;
+    page.until(&text_of("#attribute"), &attribute_of("sliding", 3)).await;
+    page.click("#call").await;
+    page.tallies([[4, 1], [4, 1], [4, 1], [2, 3], [2, 3]]).await;
+
+    page.choose("closed").await;
+    page.until(&left, &" closed by the rule".to_owned()).await;
+    page.until(&next, &"next call passes once it is opened".to_owned()).await;
+    page.click("#call").await;
+    page.tallies([[4, 2], [4, 2], [4, 2], [2, 4], [2, 4]]).await;
+
+    page.choose("exempt").await;
+    page.until(&left, &" exempt by the rule".to_owned()).await;
+    page.click("#call").await;
+    page.tallies([[5, 2], [5, 2], [5, 2], [3, 4], [3, 4]]).await;
+
+    page.choose("none").await;
+    page.until(&left, &"0 of 3 left".to_owned()).await;
+    page.click("#call").await;
+    page.tallies([[5, 3], [5, 3], [5, 3], [3, 5], [3, 5]]).await;
+    assert_eq!(page.mistakes().await, [""; 0]);
+    page.close().await;
+}
+
+fn attribute_of(algorithm: &str, threshold: u32) -> String {
+    format!("#[rate_limit(period = \"1h\", threshold = {threshold}, algo = \"{algorithm}\")]")
+}
+
+#[tokio::test]
 async fn separates_visitors() {
     let page = Page::open().await;
     set_long_limits(&page).await;

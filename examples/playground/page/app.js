@@ -99,11 +99,12 @@ async function send() {
   const wanted = filled();
   history.replaceState(null, "", addressOf(wanted));
   text($("#story"), TRAFFIC[wanted.traffic].sentence);
-  const traffic = $(`[value=${wanted.traffic}] + span`, form).textContent;
-  text($("#summary"), `${wanted.threshold} in ${wanted.period} · ${traffic}`);
+  const chosen = (name) => $(`[name=${name}]:checked + span`, form).textContent;
+  const rule = wanted.rule === "none" ? "" : ` · ${chosen("rule")}`;
+  text($("#summary"), `${wanted.threshold} in ${wanted.period} · ${chosen("traffic")}${rule}`);
   const complaints = await put(wanted);
   if (complaints.length) {
-    // The new traffic and the new store still apply, with the last valid limit.
+    // The new traffic, store and rule still apply, with the last valid limit.
     const { threshold, period, burst } = accepted;
     put({ ...wanted, threshold, period, burst });
   } else {
@@ -201,6 +202,8 @@ class Lane {
     if (call) this.marks.push({ at, allowed: seen.allowed });
     if (seen.reset > 0 && !this.algorithm.endsWith("bucket")) this.noteWindow(at);
     this.levels.push({ at, resets: this.resets, fill: this.limit.fill_ms });
+    // Under these rules, nothing is counted.
+    if (isUncounted()) [this.windows, this.levels] = [[], []];
     const past = at - shown(this.period);
     for (const kept of [this.marks, this.levels]) while (kept[1]?.at < past) kept.shift();
     while (this.windows[0]?.end < past) this.windows.shift();
@@ -220,8 +223,8 @@ class Lane {
   show() {
     const { remaining, admitted, refused } = this.seen;
     const { capacity } = this.limit;
-    text($(".remaining b", this.row), remaining);
-    text($(".remaining span", this.row), `of ${capacity} left`);
+    text($(".remaining b", this.row), isUncounted() ? "" : remaining);
+    text($(".remaining span", this.row), isUncounted() ? `${settings.rule} by the rule` : `of ${capacity} left`);
     $(".meter i", this.row).style.setProperty("--left", Math.min(1, remaining / capacity));
     text($(".tally .admitted b", this.row), admitted);
     text($(".tally .refused b", this.row), refused);
@@ -231,6 +234,7 @@ class Lane {
 
   /** Returns the wait in words: "now", or "in 3 s". */
   wait() {
+    if (settings.rule === "closed") return "once it is opened";
     // The units decide, and not the clock of the page: the next message brings the units.
     return this.seen.remaining ? "now" : `in ${span(Math.max(this.passes - now(), 100))}`;
   }
@@ -249,6 +253,9 @@ class Lane {
     return `${name}: ${admitted} admitted, ${refused} rejected, next call passes ${this.wait()}.`;
   }
 }
+
+/** Whether a rule decides without the count. */
+const isUncounted = () => settings.rule === "closed" || settings.rule === "exempt";
 
 function text(place, value) {
   if (place.textContent !== String(value)) place.textContent = value;

@@ -23,13 +23,14 @@ export const TRAFFIC = {
 export function fromAddress() {
   const given = Object.fromEntries(new URLSearchParams(location.search));
   const traffic = given.traffic in TRAFFIC ? given.traffic : "edge";
-  const named = ["threshold", "period", "burst"].filter((name) => name in given);
+  const named = ["threshold", "period", "burst", "rule"].filter((name) => name in given);
   return { ...TRAFFIC[traffic].limit, ...Object.fromEntries(named.map((name) => [name, given[name]])), traffic };
 }
 
 /** Returns the address of a page with these settings. */
-export function addressOf({ threshold, period, burst, traffic }) {
+export function addressOf({ threshold, period, burst, traffic, rule }) {
   const query = new URLSearchParams({ traffic, threshold, period });
   if (burst.trim()) query.set("burst", burst.trim());
+  if (rule && rule !== "none") query.set("rule", rule);
   return `${location.origin}/?${query}`;
 }
