@@ -375,6 +375,43 @@ on_both_stores! {
         assert!(call.await.expect("no panic").is_ok(), "a second unit of the window");
     }
 
+    /// The moments that were reserved for calls of a bucket are free again when a rule changes its amounts.
+    async fn calls_that_wait_for_a_bucket_move_together(test: TestLimiter) {
+        let limit = Limit::token_bucket("ruled", 10, SECOND).burst(10);
+        let waiting = limit.clone().wait(MINUTE);
+        test.limiter.check(&limit, "key", 10).await.expect("admitted");
+        let mut calls: Vec<_> = (0..8)
+            .map(|_| {
+                let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
+                tokio::spawn(async move { limiter.check(&waiting, "key", 1).await })
+            })
+            .collect();
+        settle_lines(&test.limiter).await;
+        // Half of the time to the next token has passed at each change.
+        let mut threshold = 10_u32;
+        for change in 0..6 {
+            test.advance(500_000 / u64::from(threshold));
+            threshold = if threshold == 10 { 20 } else { 10 };
+            test.set_rules(of_limit(Rule::new().threshold(threshold)));
+            settle_lines(&test.limiter).await;
+            test.advance(500_000 / u64::from(threshold) - 1_000);
+            settle_lines(&test.limiter).await;
+            let admitted = || calls.iter().filter(|call| call.is_finished()).count();
+            assert_eq!(admitted(), change, "{limit:?}");
+            test.advance(1_002);
+            settle_lines(&test.limiter).await;
+            assert_eq!(admitted(), change + 1, "{limit:?}");
+            assert!(calls[change].is_finished(), "in their order");
+        }
+        for call in calls.drain(..6) {
+            call.await.expect("no panic").expect("admitted");
+        }
+        test.advance(200_000);
+        for call in calls {
+            call.await.expect("no panic").expect("admitted");
+        }
+    }
+
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
         #[rate_limit(name = "annotated", period = 60, threshold = 1, key = "{tenant}:{id}")]
         async fn format(tenant: &str, id: u32) -> Result<(), Rejection> { Ok(()) }

@@ -73,6 +73,8 @@ impl OwnedCall {
                 changed.as_mut().enable();
                 present = checker.all_under_rules(&parts);
             }
+            // Before the decision is dropped: all calls of its line leave with it.
+            checker.leave_lines(&parts, &ruled);
         }
     }
 }
@@ -86,6 +88,13 @@ impl Checker {
             parts => OneOrMany::Many(parts.iter().map(OwnedPart::of).collect()),
         };
         Some(OwnedCall { checker: self.clone(), parts })
+    }
+
+    /// Cancels what calls under superseded rules hold.
+    fn leave_lines(&self, parts: &[Part<'_, OwnedKey>], superseded: &[Ruled]) {
+        for (part, Ruled { limit, .. }) in parts.iter().zip(superseded) {
+            self.waiting.dissolve(&self.backend.charge(self.counted(limit), part.key, part.cost));
+        }
     }
 
     /// Returns whether rules close a call, and open it before its wait ends.

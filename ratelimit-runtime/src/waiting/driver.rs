@@ -147,7 +147,14 @@ impl LineDriver {
     }
 
     /// Sends a request. If the store fails, applies `on_error` to the calls.
-    async fn ask(&self, mut asked: Asked) {
+    async fn ask(&self, asked: Asked) {
+        self.ask_store(asked).await;
+        if lock(&self.line.line).has_dissolved() {
+            self.waiting.rested.notify_waiters();
+        }
+    }
+
+    async fn ask_store(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
         // Else its reservations could be behind those that the other lines are about to cancel.
         let _ = timeout(backend.deadline(), self.waiting.others_have_left(&self.line)).await;

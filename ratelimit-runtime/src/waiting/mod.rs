@@ -162,7 +162,27 @@ impl Waiting {
         }
     }
 
-    /// Completes once all lines that share a count with `line`, and in which no call waits any more, hold no units.
+    /// Cancels the moments of the calls that wait with the amounts of a charge, because a rule has changed them. Without
+    /// this, the moments of their new lines would be behind those that they are about to cancel.
+    pub(crate) fn dissolve(self: &Arc<Self>, charge: &Charge) {
+        let lines = lock(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
+        for line in lines {
+            let now = self.now();
+            let is_first = {
+                let mut inner = lock(&line.line);
+                let is_first = inner.has(charge) && !inner.dissolves(now);
+                if is_first {
+                    inner.dissolve(now);
+                }
+                is_first
+            };
+            if is_first {
+                self.drive(&line);
+            }
+        }
+    }
+
+    /// Completes once all lines that share a count with `line`, and in which no call stays, hold no units.
     async fn others_have_left(&self, line: &Arc<SharedLine>) {
         loop {
             let rested = self.rested.notified();
@@ -177,12 +197,8 @@ impl Waiting {
                 let counts: Vec<_> = inner.counts().iter().map(|charge| charge.key_id).collect();
                 drop(inner);
                 let mut others = counts.iter().filter_map(|id| lines.by_count.get(id)).flatten();
-                others.all(|other| {
-                    Arc::ptr_eq(other, line) || {
-                        let other = lock(&other.line);
-                        !other.is_deserted() || !other.holds_units()
-                    }
-                })
+                others
+                    .all(|other| Arc::ptr_eq(other, line) || { !lock(&other.line).is_cancelling() })
             };
             if has_left {
                 return;

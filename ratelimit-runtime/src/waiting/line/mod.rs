@@ -69,6 +69,9 @@ pub(super) struct Line {
     has_changed: bool,
     /// Whether the last reply has rejected a call because a key of the line is closed.
     key_is_closed: bool,
+    /// The time until which the line asks for no call, because a rule has changed the amounts of its calls, and each
+    /// leaves once it is polled.
+    dissolves_until: Option<Instant>,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
@@ -143,9 +146,15 @@ impl Line {
             returning: 0,
             has_changed: false,
             key_is_closed: false,
+            dissolves_until: None,
             wakers: Vec::new(),
             long: LONG_LINE,
         }
+    }
+
+    /// Returns whether a count of the line has the amounts of a charge.
+    pub(super) fn has(&self, charge: &Charge) -> bool {
+        self.counts.iter().any(|own| own.key_id == charge.key_id && own.terms == charge.terms)
     }
 
     /// Returns whether calls with these charges wait in this line: counts and amounts agree.
@@ -213,6 +222,18 @@ impl Line {
     /// Returns whether no call is in the line.
     pub(super) fn is_deserted(&self) -> bool {
         self.waiters.is_empty()
+    }
+
+    /// Returns whether the line has moments to cancel for calls that have left, or are about to leave.
+    pub(super) fn is_cancelling(&self) -> bool {
+        let dissolves = self.dissolves_until.is_some()
+            && (self.is_asking || self.returning > 0 || !self.spares.is_empty());
+        dissolves || self.is_deserted() && self.holds_units()
+    }
+
+    /// Returns whether a rule has changed the amounts of its calls since the line last asked for one.
+    pub(super) fn has_dissolved(&self) -> bool {
+        self.dissolves_until.is_some()
     }
 
     /// Returns whether units are charged for calls of the line, or may be.

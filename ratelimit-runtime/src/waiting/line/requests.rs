@@ -136,6 +136,10 @@ impl Line {
 
     /// Returns the time of the next request; `None` if nothing is to be asked.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
+        if self.dissolves(now) && self.spares.is_empty() {
+            let until = self.dissolves_until.filter(|_| !self.queued.is_empty());
+            return until.map(|until| WakeTimes { local: None, real: Some(until) });
+        }
         let cancels = !self.spares.is_empty() || self.rebooks(now);
         let again = self.looks_again();
         if self.queued.is_empty() && !cancels {
@@ -184,7 +188,10 @@ impl Line {
     pub(super) fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
         let Cancellation { units: cancelled_units, calls: cancelled } = cancellation;
         self.put_pinged_to_sleep(now);
-        let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
+        let dissolves = self.dissolves(now);
+        self.dissolves_until = self.dissolves_until.filter(|_| dissolves);
+        let most = if dissolves { 0 } else { MAX_CALLS };
+        let calls: Vec<u64> = self.queued.iter().copied().take(most).collect();
         let (runs, calls) = self.runs(calls, now);
         if runs.is_empty() && cancelled_units.is_none() {
             self.has_changed = false;
