@@ -25,6 +25,7 @@ mod redis_keys;
 mod rejection_cache;
 mod reservations;
 mod rule_feeds;
+mod ruled_pairs;
 mod rules;
 mod runtimes;
 mod semantics;

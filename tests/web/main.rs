@@ -9,6 +9,7 @@ mod fields;
 mod hyper;
 mod outbound;
 mod rejections;
+mod ruled;
 mod tonic;
 
 use std::net::SocketAddr;

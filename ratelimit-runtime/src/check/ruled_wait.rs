@@ -9,6 +9,7 @@ use super::{Checker, Part};
 use crate::clock::before;
 use crate::key::{Key, OwnedKey};
 use crate::reply::Rejection;
+use crate::report;
 use crate::rules::{Access, Ruled};
 use crate::store::OneOrMany;
 
@@ -75,6 +76,9 @@ impl OwnedCall {
             }
             // Before the decision is dropped: all calls of its line leave with it.
             checker.leave_lines(&parts, &ruled);
+            for Ruled { limit, .. } in ruled.iter().filter(|_| ruled.len() > 1) {
+                report::expect_no_longer(limit);
+            }
         }
     }
 }

@@ -61,6 +61,12 @@ impl RequestLog {
         }
     }
 
+    /// Removes a limit that has not decided.
+    fn expect_no_longer(&mut self, limit: &Limit) {
+        let identity = (limit.terms().name(), limit.quota());
+        self.limits.retain(|known| known.decision.is_some() || known.identity() != identity);
+    }
+
     /// Records the decision of a limit.
     pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
         // If the call was admitted because no store decided, the remaining units are not known.
@@ -136,6 +142,11 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
 /// reports the decision.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));
+}
+
+/// Removes a limit from the log that is open, if it has not decided.
+pub(super) fn expect_no_longer(limit: &Limit) {
+    with_current(|log| log.expect_no_longer(limit));
 }
 
 /// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.
