@@ -32,17 +32,17 @@ if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' }
 if changed and reset == 0 then
   call('DEL', key)
 elseif changed then
-  -- PEXPIRE costs more than everything else here. So the TTL is an eighth longer than needed, the state
-  -- contains its end, and the script sets the TTL again only when it no longer suffices. If the clock is not
-  -- this server's, the TTL is a minute longer, because that clock may drift. It may also step, so the script
-  -- then reads the TTL from the server.
+  -- PEXPIRE costs more than everything else here. So the TTL is longer than needed, by an eighth and by ten seconds
+  -- at least, the state contains its end, and the script sets the TTL again only when it no longer suffices. If the
+  -- clock is not this server's, the TTL is a minute longer, because that clock may drift. It may also step, so the
+  -- script then reads the TTL from the server.
   local suffices = lives * 1000 > clock + reset + 1000 and not given
   if not suffices then
     local since, need = (clock - clock % 1000) / 1000, (reset + -reset % 1000) / 1000
     if given then need = need + 60000 end
     suffices = lives > since + need and (not given or call('PTTL', key) >= need)
     if not suffices then
-      lives = since + need + math.floor(need / 8) + 1
+      lives = since + need + math.max(math.floor(need / 8), 10000) + 1
       call('SETRANGE', key, '0', pack('>I1I6', version, lives) .. changed)
       call('PEXPIRE', key, lives - since)
     end
