@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use ratelimit_runtime::{Limit, OnError, RateLimiter};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
 use support::server::Server;
 use throttle_kit::{RateLimitBackend, RedisBackend};
 use tokio::runtime::Runtime;
@@ -33,10 +35,11 @@ pub(crate) struct Contender {
 type Failed = Box<dyn Error + Send + Sync>;
 
 #[derive(Clone)]
-enum Who {
+pub(crate) enum Who {
     Ours(RateLimiter, Limit),
     /// The token bucket of tutorials.
     Script(MultiplexedConnection, Arc<Script>),
+    ClusterScript(ClusterConnection, Arc<Script>),
     Count(MultiplexedConnection),
     ThrottleKit(Arc<RedisBackend>, throttle_kit::Quota),
     Trypema(Arc<RedisRateLimiterProvider>, RateLimit),
@@ -48,25 +51,31 @@ enum Who {
 pub(crate) type Figures = [f64; 5];
 
 impl Who {
+    /// Connects this library, or the script of tutorials, to a cluster.
+    pub(crate) async fn connect_to_cluster(name: &str, url: &str) -> Self {
+        if name == "ours" {
+            return Self::ours(url, LIMIT);
+        }
+        let client = ClusterClient::new([url.replace("redis+cluster:", "redis:")]);
+        let client = client.expect("an address");
+        Self::ClusterScript(client.get_async_connection().await.expect("it answers"), textbook())
+    }
+
+    fn ours(url: &str, limit: Limit) -> Self {
+        // The deadline is long, as it is for all others here, so that no call falls back.
+        let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
+        let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
+        Self::Ours(limiter.build().expect("valid"), limit)
+    }
+
     async fn connect(name: &str, url: &str) -> Self {
         let client = redis::Client::open(url).expect("an address");
         let connection = client.get_multiplexed_async_connection().await.expect("it answers");
         match name {
-            "ours" | "ours, `lease = 50`" | "ours, `lease = 1000`" => {
-                // The deadline is long, as it is for all others here, so that no call falls back.
-                let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
-                let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
-                let limit = match name {
-                    "ours" => LIMIT,
-                    "ours, `lease = 50`" => HOT.lease(50),
-                    _ => HOT.lease(1_000),
-                };
-                Self::Ours(limiter.build().expect("valid"), limit)
-            }
-            "`EVALSHA`" => {
-                let script = Script::new(include_str!("../textbook/token_bucket.lua"));
-                Self::Script(connection, Arc::new(script))
-            }
+            "ours" => Self::ours(url, LIMIT),
+            "ours, `lease = 50`" => Self::ours(url, HOT.lease(50)),
+            "ours, `lease = 1000`" => Self::ours(url, HOT.lease(1_000)),
+            "`EVALSHA`" => Self::Script(connection, textbook()),
             "throttle-kit" => {
                 let quota = throttle_kit::Quota::from_parts(PERIOD / FLOWING, FLOWING);
                 let backend = RedisBackend::connect(url).await.expect("it answers");
@@ -103,6 +112,12 @@ impl Who {
                 let (admitted, ..): (bool, u32, u64) = call.invoke_async(connection).await?;
                 assert!(admitted, "refused");
             }
+            Self::ClusterScript(connection, script) => {
+                let mut call = script.key(key);
+                call.arg(FLOWING).arg(PERIOD.as_micros() as u64);
+                let (admitted, ..): (bool, u32, u64) = call.invoke_async(connection).await?;
+                assert!(admitted, "refused");
+            }
             Self::Count(connection) => {
                 let mut count = redis::cmd("INCR");
                 let _: i64 = count.arg(key).query_async(connection).await?;
@@ -127,34 +142,23 @@ impl Who {
     }
 }
 
-impl Contender {
-    /// Starts a limiter on a server of its own.
-    pub(crate) fn start(runtime: &Runtime, name: &'static str, kind: Kind) -> Self {
-        let server = Server::start();
-        let who = runtime.block_on(Who::connect(name, &server.url));
-        Self { column: Column::new(name, kind), server, who }
-    }
-
-    /// Decides one call, for the state that the call leaves in Redis.
-    pub(crate) fn decide(&self, runtime: &Runtime, index: u32) {
-        runtime.block_on(self.who.clone().decide(index)).expect("an idle server answers");
-    }
-
-    pub(crate) fn round(
+impl Who {
+    /// Lets `tasks` tasks decide the keys of the list. Returns how long each decision took, sorted, and all of them
+    /// together; `None` if one failed.
+    pub(crate) fn run(
         &self,
         runtime: &Runtime,
+        name: &str,
         tasks: usize,
         keys: &Arc<[u32]>,
         lasts: Duration,
-    ) -> Figures {
+    ) -> Option<(Vec<u32>, Duration)> {
         let next = Arc::new(AtomicUsize::new(0));
-        let before = (client_time(), server_time(&self.server));
         let start = Instant::now();
         let waits = runtime.block_on(async {
             let tasks: Vec<_> = (0..tasks)
                 .map(|_| {
-                    let (mut who, keys, next) =
-                        (self.who.clone(), Arc::clone(keys), Arc::clone(&next));
+                    let (mut who, keys, next) = (self.clone(), Arc::clone(keys), Arc::clone(&next));
                     tokio::spawn(async move {
                         let mut waits = Vec::new();
                         while start.elapsed() < lasts {
@@ -177,21 +181,55 @@ impl Contender {
             failed.map_or(Ok(waits), Err)
         });
         let took = start.elapsed();
-        let mut waits = match waits {
-            Ok(waits) => waits,
-            Err(error) => {
-                println!("{} failed with {tasks} tasks: {error}\n", self.column.name);
-                return [f64::NAN; 5];
+        match waits {
+            Ok(mut waits) => {
+                waits.sort_unstable();
+                Some((waits, took))
             }
+            Err(error) => {
+                println!("{name} failed with {tasks} tasks: {error}\n");
+                None
+            }
+        }
+    }
+}
+
+impl Contender {
+    /// Starts a limiter on a server of its own.
+    pub(crate) fn start(runtime: &Runtime, name: &'static str, kind: Kind) -> Self {
+        let server = Server::start();
+        let who = runtime.block_on(Who::connect(name, &server.url));
+        Self { column: Column::new(name, kind), server, who }
+    }
+
+    /// Decides one call, for the state that the call leaves in Redis.
+    pub(crate) fn decide(&self, runtime: &Runtime, index: u32) {
+        runtime.block_on(self.who.clone().decide(index)).expect("an idle server answers");
+    }
+
+    pub(crate) fn round(
+        &self,
+        runtime: &Runtime,
+        tasks: usize,
+        keys: &Arc<[u32]>,
+        lasts: Duration,
+    ) -> Figures {
+        let before = (client_time(), server_time(&self.server));
+        let Some((waits, took)) = self.who.run(runtime, &self.column.name, tasks, keys, lasts)
+        else {
+            return [f64::NAN; 5];
         };
         let count = waits.len() as f64;
         let rate = count / took.as_secs_f64();
         let client = (client_time() - before.0) / count;
         let server = (server_time(&self.server) - before.1) / count;
-        waits.sort_unstable();
         let [half, late] = [50, 99].map(|part| f64::from(waits[waits.len() * part / 100]) / 1e3);
         [rate, half, late, client, server]
     }
+}
+
+fn textbook() -> Arc<Script> {
+    Arc::new(Script::new(include_str!("../textbook/token_bucket.lua")))
 }
 
 /// Returns the processor time of the threads of this process, in microseconds.

@@ -8,6 +8,7 @@
 mod attribute;
 mod chart;
 mod child;
+mod cluster;
 mod compile;
 mod contender;
 mod embedded;
@@ -74,7 +75,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 12] = [
+const PARTS: [(&str, Measure); 13] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -82,6 +83,7 @@ const PARTS: [(&str, Measure); 12] = [
     ("layer", layer::measure),
     ("redis", redis::measure),
     ("redis-keys", redis::by_keys),
+    ("cluster", cluster::measure),
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
     ("longest", longest::measure),

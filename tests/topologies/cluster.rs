@@ -235,7 +235,7 @@ async fn rules_are_shared_in_a_cluster() {
     assert_eq!(found, expected);
 }
 
-fn script_calls(cluster: &Cluster) -> u32 {
+pub(crate) fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
         let stats: String =

@@ -1,6 +1,7 @@
 //! The topologies of Redis: a cluster, a primary with Sentinels, and a single server with TLS or a Unix socket.
 
 mod cluster;
+mod cluster_batches;
 mod sentinel;
 mod single_server;
 

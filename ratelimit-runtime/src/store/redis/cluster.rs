@@ -7,7 +7,7 @@
 //! file does not send a command again.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +48,10 @@ pub(super) struct Cluster {
     /// The time at which the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
     last_refresh: AtomicU64,
     created: Instant,
+    /// The number of nodes that serve slots; 1 while it is not known.
+    serving: AtomicUsize,
+    /// Whether no node has refused a script over several slots.
+    takes_batches_by_node: AtomicBool,
     background: Arc<Background>,
 }
 
@@ -66,8 +70,33 @@ impl Cluster {
             slots: watch::Sender::new(Arc::new([])),
             last_refresh: AtomicU64::new(0),
             created: Instant::now(),
+            serving: AtomicUsize::new(1),
+            takes_batches_by_node: AtomicBool::new(true),
             background,
         })
+    }
+
+    pub(super) fn takes_batches_by_node(&self) -> bool {
+        self.takes_batches_by_node.load(Ordering::Relaxed)
+    }
+
+    /// Records that a node refuses scripts over several slots.
+    pub(super) fn refuse_batches_by_node(&self) {
+        if self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
+            tracing::info!(
+                "the cluster refuses scripts over several hash slots, so calls share scripts only within a slot"
+            );
+        }
+    }
+
+    /// Returns the number of nodes that serve slots; at least 1.
+    pub(super) fn serving(&self) -> usize {
+        self.serving.load(Ordering::Relaxed)
+    }
+
+    /// Returns the node that serves `slot`, if that is known.
+    pub(super) fn known_node(&self, slot: u16) -> Option<Arc<Node>> {
+        self.slots.borrow().get(usize::from(slot)).cloned().flatten()
     }
 
     /// Sends a command to the node that serves `slot`. If the command is atomic and its keys are on two nodes
@@ -190,7 +219,7 @@ impl Cluster {
     }
 
     /// Reads the slots again in the background, at most once per [`REFRESH_INTERVAL`].
-    fn refresh(self: &Arc<Self>) {
+    pub(super) fn refresh(self: &Arc<Self>) {
         let now = self.created.elapsed().as_millis() as u64 + 1;
         let last = self.last_refresh.load(Ordering::Relaxed);
         if last > 0 && now < last + REFRESH_INTERVAL.as_millis() as u64 {
@@ -217,8 +246,9 @@ impl Cluster {
             let reply = node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await;
             let slots = reply.ok().and_then(|reply| self.decode_slots(&reply, node.host()));
             if let Some(slots) = slots {
-                let serving: Vec<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
+                let serving: HashSet<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
                 lock(&self.nodes).retain(|_, node| serving.contains(&Arc::as_ptr(node)));
+                self.serving.store(serving.len().max(1), Ordering::Relaxed);
                 self.slots.send_replace(slots);
                 return;
             }

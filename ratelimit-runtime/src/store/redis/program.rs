@@ -48,6 +48,7 @@ const ALL: &str = include_str!("../../../lua/all.lua");
 const CLOSING: &str = include_str!("../../../lua/closing.lua");
 const CLOSE: &str = include_str!("../../../lua/close.lua");
 const EACH: &str = include_str!("../../../lua/each.lua");
+const OF_NODE: &str = include_str!("../../../lua/of_node.lua");
 const BATCH: &str = include_str!("../../../lua/batch.lua");
 const LINE: &str = include_str!("../../../lua/line.lua");
 const SETTLE: &str = include_str!("../../../lua/settle.lua");
@@ -223,6 +224,12 @@ pub(crate) fn batch() -> String {
     over_several(&[EACH, BATCH].concat())
 }
 
+/// Returns the script that decides many calls of keys in any hash slots of a node.
+pub(crate) fn batch_of_node() -> String {
+    let prelude = format!("#!lua flags=allow-cross-slot-keys\n{PRELUDE}{OF_NODE}");
+    after(&prelude, &[EACH, BATCH].concat())
+}
+
 /// Returns the script that decides the calls of a line.
 pub(crate) fn line() -> String {
     over_several(LINE)
@@ -239,6 +246,10 @@ pub(crate) fn reset() -> String {
 }
 
 fn over_several(main: &str) -> String {
+    after(PRELUDE, main)
+}
+
+fn after(prelude: &str, main: &str) -> String {
     let mut files: Vec<&str> = Vec::new();
     for file in Form::EACH.iter().flat_map(|form| form.function().1) {
         if !files.contains(file) {
@@ -254,7 +265,7 @@ fn over_several(main: &str) -> String {
         "\nlocal algorithms = {{ {names} }}\nlocal layouts = {{ {layouts} }}\n\
          local stand_still = {{ {still} }}\n"
     );
-    [PRELUDE, &answer(), &files.concat(), CLOSING, &lists, SEVERAL, main].concat()
+    [prelude, &answer(), &files.concat(), CLOSING, &lists, SEVERAL, main].concat()
 }
 
 /// Returns `lua/answer.lua` as a function.
@@ -273,6 +284,7 @@ pub fn text(name: &str) -> Option<String> {
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "all" => all(),
         "batch" => batch(),
+        "batch_of_node" => batch_of_node(),
         "line" => line(),
         "settle" => settle(),
         "reset" => reset(),
@@ -383,7 +395,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "line", "settle", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "line", "settle", "reset"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

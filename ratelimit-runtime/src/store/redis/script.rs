@@ -35,6 +35,12 @@ impl Script {
         &SCRIPT
     }
 
+    /// Returns the script that decides many calls of keys in any hash slots of a node. The keys are its last arguments.
+    pub(super) fn batch_of_node() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
+        &SCRIPT
+    }
+
     /// Returns the script that decides the calls of a line.
     pub(super) fn line() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::line()));

@@ -3,8 +3,10 @@
 //! While few decisions are in flight, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
 //! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
 //! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
-//! so that each caller receives the outcome that it would have received if the calls had come in sequence.
+//! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a cluster,
+//! a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
 
+mod by_node;
 mod reply;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::reply::BatchReply;
-use super::node::lock;
+use super::node::{Node, lock};
 use super::script::{self, Script};
 use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
@@ -28,7 +30,7 @@ use crate::algorithm::{Op, Outcome};
 use crate::reply::StoreError;
 use crate::store::Charge;
 
-/// The most decisions in flight that are sent alone. Further calls queue.
+/// The most decisions in flight that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
 
 /// The number of scripts of a queue that are in flight at a time.
@@ -50,8 +52,33 @@ pub(super) struct BatchQueues {
     queues: Mutex<HashMap<QueueId, BatchQueue>>,
 }
 
-/// The runtime whose tasks send the calls, and the hash slot, which all keys of a script share.
-type QueueId = (Id, u16);
+/// The runtime whose tasks send the calls, and the [`id`](BatchTarget::id) of what all keys of a script share.
+type QueueId = (Id, usize);
+
+/// What all keys of a batch share.
+#[derive(Clone)]
+enum BatchTarget {
+    /// A hash slot; 0 on one server.
+    Slot(u16),
+    /// A node of a cluster.
+    Node(Arc<Node>),
+}
+
+impl BatchTarget {
+    /// Returns a number that differs from those of all other targets which are in use.
+    fn id(&self) -> usize {
+        match self {
+            Self::Slot(slot) => usize::from(*slot),
+            // No address is as low as the number of a slot.
+            Self::Node(node) => Arc::as_ptr(node) as usize,
+        }
+    }
+
+    /// Returns the queue of this runtime.
+    fn queue(&self) -> QueueId {
+        (Handle::current().id(), self.id())
+    }
+}
 
 #[derive(Default)]
 struct BatchQueue {
@@ -85,11 +112,11 @@ impl Servers {
         charge: Arc<Charge>,
         by: Instant,
     ) -> Result<Outcome, StoreError> {
-        if self.in_flight() <= UNQUEUED {
+        if self.in_flight() <= self.most_unqueued() {
             return self.apply_one(Op::Decide, &charge, by).await;
         }
-        let id = (Handle::current().id(), self.slot(&charge.count_name));
-        let mut reply = self.enqueue(id, charge, by);
+        let target = self.batch_target(&charge.count_name);
+        let mut reply = self.enqueue(&target, charge, by);
         let mut next_check =
             by - self.deadline / SENDER_WAITS_PER_DEADLINE * (SENDER_WAITS_PER_DEADLINE - 1);
         loop {
@@ -99,7 +126,7 @@ impl Servers {
                     let message = "the tokio runtime of the request has shut down".into();
                     return Err(StoreError::Connection { message });
                 }
-                Err(_) if next_check < by => next_check = self.add_sender_if_due(id, by),
+                Err(_) if next_check < by => next_check = self.add_sender_if_due(&target, by),
                 Err(_) => return Err(StoreError::Timeout { deadline: self.deadline }),
             }
         }
@@ -107,7 +134,7 @@ impl Servers {
 
     fn enqueue(
         self: &Arc<Self>,
-        id: QueueId,
+        target: &BatchTarget,
         charge: Arc<Charge>,
         by: Instant,
     ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
@@ -115,27 +142,29 @@ impl Servers {
         // Hashed before the lock, because every call locks a busy queue.
         let digest = digest(&charge);
         let mut queues = lock(&self.queues.queues);
-        let queue = queues.entry(id).or_default();
+        let queue = queues.entry(target.queue()).or_default();
         queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
         let needs_sender = queue.senders < SENDERS;
         queue.senders += usize::from(needs_sender);
         // If the runtime is shutting down, `spawn_sender` drops the sender, and the drop locks the queues.
         drop(queues);
         if needs_sender {
-            self.spawn_sender(id);
+            self.spawn_sender(target);
         }
         reply
     }
 
-    fn spawn_sender(self: &Arc<Self>, id: QueueId) {
-        tokio::spawn(BatchSender { servers: Arc::clone(self), id, ended: false }.run());
+    fn spawn_sender(self: &Arc<Self>, target: &BatchTarget) {
+        let (servers, id, target) = (Arc::clone(self), target.queue(), target.clone());
+        tokio::spawn(BatchSender { servers, id, target, ended: false }.run());
     }
 
     /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
     /// call that is still pending checks again.
-    fn add_sender_if_due(self: &Arc<Self>, id: QueueId, by: Instant) -> Instant {
+    fn add_sender_if_due(self: &Arc<Self>, target: &BatchTarget, by: Instant) -> Instant {
         let mut queues = lock(&self.queues.queues);
-        let Some(queue) = queues.get_mut(&id).filter(|queue| !queue.pending.is_empty()) else {
+        let Some(queue) = queues.get_mut(&target.queue()).filter(|queue| !queue.pending.is_empty())
+        else {
             return by;
         };
         let (now, pause) = (Instant::now(), self.deadline / SENDER_WAITS_PER_DEADLINE);
@@ -146,7 +175,7 @@ impl Servers {
         queue.last_sent = Some(now);
         queue.senders += 1;
         drop(queues);
-        self.spawn_sender(id);
+        self.spawn_sender(target);
         now + pause
     }
 }
@@ -155,6 +184,7 @@ impl Servers {
 struct BatchSender {
     servers: Arc<Servers>,
     id: QueueId,
+    target: BatchTarget,
     ended: bool,
 }
 
@@ -188,7 +218,7 @@ impl BatchSender {
         loop {
             let entries = self.take_entries();
             let Some(by) = entries.iter().map(|entry| entry.by).max() else { return };
-            self.servers.decide_batch(entries, by).await;
+            self.servers.decide_batch(&self.target, entries, by).await;
         }
     }
 
@@ -238,26 +268,51 @@ struct BatchEntry {
 }
 
 impl Servers {
-    async fn decide_batch(self: &Arc<Self>, entries: Vec<BatchEntry>, by: Instant) {
+    async fn decide_batch(
+        self: &Arc<Self>,
+        target: &BatchTarget,
+        entries: Vec<BatchEntry>,
+        by: Instant,
+    ) {
         let arguments = script::arguments_of_each(
             entries.iter().map(|entry| (&entry.charge.terms, entry)),
             |out, entry| script::put_calls(out, entry.charge.cost, entry.reply_to.len() as u32),
             self.clock.sent(),
         );
-        let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
-        let call =
-            ScriptCall { script: Script::batch(), keys, arguments, is_atomic: entries.len() == 1 };
-        match self.run_for(&call, by).await {
-            Ok(reply) => self.send_replies(entries, &reply),
-            // Some keys of the hash slot have migrated to another node. Nothing was executed.
-            Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && entries.len() > 1 => {
-                self.decide_each(entries).await;
+        let reply = match target {
+            BatchTarget::Node(node) => self.send_to_node(node, &entries, arguments, by).await,
+            BatchTarget::Slot(_) => self.send_to_slot(&entries, arguments, by).await,
+        };
+        match reply {
+            Some(Ok(reply)) => {
+                let elsewhere = self.send_replies(target, entries, &reply);
+                if !elsewhere.is_empty() {
+                    self.decide_each(elsewhere).await;
+                }
             }
-            Err(error) => {
+            None => self.decide_each(entries).await,
+            Some(Err(error)) => {
                 for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
                     let _ = reply_to.send(Err(error.clone()));
                 }
             }
+        }
+    }
+
+    /// Sends a batch whose keys share a hash slot. `None` if some of them have migrated to another node, so that nothing
+    /// was executed.
+    async fn send_to_slot(
+        &self,
+        entries: &[BatchEntry],
+        arguments: Vec<Vec<u8>>,
+        by: Instant,
+    ) -> Option<Result<Value, StoreError>> {
+        let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
+        let is_atomic = entries.len() == 1;
+        let call = ScriptCall { script: Script::batch(), keys, arguments, is_atomic };
+        match self.run_for(&call, by).await {
+            Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && !is_atomic => None,
+            reply => Some(reply),
         }
     }
 
@@ -268,7 +323,8 @@ impl Servers {
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let decide = |entry: BatchEntry| {
             let (servers, by) = (Arc::clone(self), entry.by);
-            tokio::spawn(async move { servers.decide_batch(vec![entry], by).await })
+            let target = BatchTarget::Slot(self.slot(&entry.charge.count_name));
+            tokio::spawn(async move { servers.decide_batch(&target, vec![entry], by).await })
         };
         let tasks: Vec<_> = entries.into_iter().map(decide).collect();
         Box::pin(async {
@@ -278,13 +334,23 @@ impl Servers {
         })
     }
 
-    fn send_replies(&self, entries: Vec<BatchEntry>, reply: &Value) {
-        let mut reply = BatchReply::new(reply);
-        for BatchEntry { charge, reply_to, .. } in entries {
+    /// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
+    fn send_replies(
+        &self,
+        target: &BatchTarget,
+        entries: Vec<BatchEntry>,
+        reply: &Value,
+    ) -> Vec<BatchEntry> {
+        let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
+        for BatchEntry { charge, by, reply_to } in entries {
             let name = &charge.count_name;
             let outcome = reply.as_mut().and_then(|reply| reply.next(name, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
+                if matches!(target, BatchTarget::Node(_)) && by_node::is_of_another_node(error) {
+                    elsewhere.push(BatchEntry { charge, by, reply_to });
+                    continue;
+                }
                 self.back_off_from_replica(error);
             }
             for (index, reply_to) in reply_to.into_iter().enumerate() {
@@ -293,5 +359,6 @@ impl Servers {
                 let _ = reply_to.send(outcome.map_err(Clone::clone));
             }
         }
+        elsewhere
     }
 }
