@@ -20,17 +20,13 @@ where
                     SITE.visit(limit)
                 }
             },
-            ::ratelimit_runtime::__private::Format(
-                &[
-                    ::ratelimit_runtime::__private::Piece::Arg(
-                        ::core::format_args!("{}", N),
-                    ),
-                    ::ratelimit_runtime::__private::Piece::Text(":"),
-                    ::ratelimit_runtime::__private::Piece::Arg(
-                        ::core::format_args!("{}", id),
-                    ),
-                ],
-            ),
+            ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Hole::new(&N)
+                    .piece(::core::format_args!("{}", N)),
+                ::ratelimit_runtime::__private::Colon,
+                ::ratelimit_runtime::__private::Hole::new(&id)
+                    .piece(::core::format_args!("{}", id)),
+            )),
             1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {

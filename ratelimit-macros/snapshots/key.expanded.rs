@@ -17,17 +17,14 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                     SITE.visit(limit)
                 }
             },
-            ::ratelimit_runtime::__private::Format(
-                &[
-                    ::ratelimit_runtime::__private::Piece::Arg(
-                        ::core::format_args!("{}", tenant),
-                    ),
-                    ::ratelimit_runtime::__private::Piece::Text(":"),
-                    ::ratelimit_runtime::__private::Piece::Arg(
-                        ::core::format_args!("{:08x}", user.id),
-                    ),
-                ],
-            ),
+            ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Hole::new(&tenant)
+                    .piece(::core::format_args!("{}", tenant)),
+                ::ratelimit_runtime::__private::Colon,
+                ::ratelimit_runtime::__private::Shown(
+                    ::core::format_args!("{:08x}", user.id),
+                ),
+            )),
             1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {

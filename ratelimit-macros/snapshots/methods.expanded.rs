@@ -86,13 +86,10 @@ trait Greeter {
                         SITE.visit(limit)
                     }
                 },
-                ::ratelimit_runtime::__private::Format(
-                    &[
-                        ::ratelimit_runtime::__private::Piece::Arg(
-                            ::core::format_args!("{}", name),
-                        ),
-                    ],
-                ),
+                ::ratelimit_runtime::__private::Format((
+                    ::ratelimit_runtime::__private::Hole::new(&name)
+                        .piece(::core::format_args!("{}", name)),
+                )),
                 1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {

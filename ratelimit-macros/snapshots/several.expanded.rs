@@ -1,13 +1,10 @@
 async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
     {
         let pending = match (
-            ::ratelimit_runtime::__private::Format(
-                &[
-                    ::ratelimit_runtime::__private::Piece::Arg(
-                        ::core::format_args!("{}", user),
-                    ),
-                ],
-            ),
+            ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Hole::new(&user)
+                    .piece(::core::format_args!("{}", user)),
+            )),
             rows,
         ) {
             (key, cost) => {

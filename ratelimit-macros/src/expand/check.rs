@@ -181,15 +181,42 @@ fn borrow(expr: &Expr) -> Expr {
     })
 }
 
+/// The most parts of a format string in one tuple.
+const LONGEST_TUPLE: usize = 8;
+
 /// The key of a format string. It borrows the values.
 pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
-    let pieces = pieces.iter().map(|piece| match piece {
-        KeyPiece::Text(text) => {
-            quote_spanned!(hygienic()=> #rt::__private::Piece::Text(#text))
+    let pieces = pieces.iter().flat_map(|piece| match piece {
+        KeyPiece::Text(text) => text_pieces(rt, text),
+        KeyPiece::Argument { spec, root, fields } => {
+            let value = quote_spanned!(hygienic()=> #root #(.#fields)*);
+            let shown = quote_spanned!(hygienic()=> ::core::format_args!(#spec, #value));
+            vec![if spec.value() == "{}" {
+                quote_spanned!(hygienic()=> #rt::__private::Hole::new(&#value).piece(#shown))
+            } else {
+                quote_spanned!(hygienic()=> #rt::__private::Shown(#shown))
+            }]
         }
-        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
-            #rt::__private::Piece::Arg(::core::format_args!(#spec, #root #(.#fields)*))
-        },
     });
-    quote_spanned!(hygienic()=> #rt::__private::Format(&[#(#pieces),*]))
+    let mut pieces: Vec<TokenStream> = pieces.collect();
+    while pieces.len() > LONGEST_TUPLE {
+        let tuples = pieces.chunks(LONGEST_TUPLE);
+        pieces = tuples.map(|pieces| quote_spanned!(hygienic()=> (#(#pieces,)*))).collect();
+    }
+    quote_spanned!(hygienic()=> #rt::__private::Format((#(#pieces,)*)))
+}
+
+/// The parts of a text: the colons are structure.
+fn text_pieces(rt: &TokenStream, text: &LitStr) -> Vec<TokenStream> {
+    let (value, mut pieces) = (text.value(), Vec::new());
+    for (index, part) in value.split(':').enumerate() {
+        if index > 0 {
+            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Colon));
+        }
+        if !part.is_empty() {
+            let part = LitStr::new(part, text.span());
+            pieces.push(quote_spanned!(hygienic()=> #rt::__private::Text(#part)));
+        }
+    }
+    pieces
 }

@@ -23,7 +23,7 @@ use self::started::several;
 pub use self::started::{StartedAcquire, StartedAcquireAll, StartedCheck};
 use crate::check::{Acquire, Check, KeptTerms, Permit, WrittenAmounts};
 use crate::key::OwnedKey;
-pub use crate::key::{Format, Key, Piece};
+pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
 use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;

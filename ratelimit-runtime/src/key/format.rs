@@ -1,52 +1,230 @@
 //! Keys from format strings. The attribute expands `key = "..."` to a [`Format`].
+//!
+//! Each part of a format string has a type of its own. So the text of a key is hashed in registers, as that of a tuple is
+//! (`benches/all -- attribute`).
 
+use std::borrow::Cow;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use super::{Key, KeyWriter};
 
-/// A part of a format string.
+/// A key that consists of the parts of a format string, a tuple.
 #[derive(Clone, Copy, Debug)]
-pub enum Piece<'a> {
-    /// Text between arguments.
-    Text(&'static str),
-    /// One argument. Written as a group, so that its text cannot merge with the text beside it.
-    Arg(fmt::Arguments<'a>),
+pub struct Format<P>(pub P);
+
+/// A part of a format string, or several of them.
+pub trait Piece {
+    /// Writes the part.
+    fn write(&self, out: &mut KeyWriter<'_>);
 }
 
-/// A key that consists of the parts of a format string.
-#[derive(Clone, Copy, Debug)]
-pub struct Format<'a>(pub &'a [Piece<'a>]);
-
-impl Key for Format<'_> {
+impl<P: Piece> Key for Format<P> {
+    #[inline(always)]
     fn write(&self, out: &mut KeyWriter<'_>) {
-        for piece in self.0 {
-            match piece {
-                Piece::Text(text) => out.text(text),
-                Piece::Arg(value) => out.group(|out| out.formatted(*value)),
+        self.0.write(out);
+    }
+}
+
+/// Text between arguments, without colons.
+#[derive(Clone, Copy, Debug)]
+pub struct Text(pub &'static str);
+
+impl Piece for Text {
+    #[inline(always)]
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.bytes(self.0.as_bytes());
+    }
+}
+
+/// A colon between arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Colon;
+
+impl Piece for Colon {
+    #[inline(always)]
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.separator();
+    }
+}
+
+/// An argument that is formatted. Written as a group, so that its text cannot merge with the text beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(pub fmt::Arguments<'a>);
+
+impl Piece for Shown<'_> {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.group(|out| out.formatted(self.0));
+    }
+}
+
+/// An argument whose text as a key is its `Display`: to write it as a key takes less time.
+#[derive(Debug)]
+pub struct Plain<'a, T: ?Sized>(&'a T);
+
+impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
+    #[inline(always)]
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.group(|out| self.0.write(out));
+    }
+}
+
+/// An argument `{value}`. Its method `piece` is that of `Hole` if the value is a [`PlainValue`]. For other values, it is
+/// that of the target, because the compiler then does not find it here.
+#[derive(Debug)]
+pub struct Hole<'a, T: ?Sized> {
+    value: &'a T,
+    any: AnyHole,
+}
+
+/// An argument of any type that is `Display`.
+#[derive(Debug)]
+pub struct AnyHole;
+
+impl<'a, T: ?Sized> Hole<'a, T> {
+    /// Creates the argument of a value.
+    #[inline(always)]
+    pub const fn new(value: &'a T) -> Self {
+        Self { value, any: AnyHole }
+    }
+}
+
+impl<'a, T: PlainValue + ?Sized> Hole<'a, T> {
+    /// Returns the part of the format string.
+    #[inline(always)]
+    #[must_use]
+    pub fn piece(&self, _: fmt::Arguments<'_>) -> Plain<'a, T> {
+        Plain(self.value)
+    }
+}
+
+impl AnyHole {
+    /// Returns the part of the format string.
+    #[must_use]
+    pub fn piece<'a>(&self, shown: fmt::Arguments<'a>) -> Shown<'a> {
+        Shown(shown)
+    }
+}
+
+impl<T: ?Sized> Deref for Hole<'_, T> {
+    type Target = AnyHole;
+
+    fn deref(&self) -> &AnyHole {
+        &self.any
+    }
+}
+
+/// A value whose text as a key is its `Display`.
+pub trait PlainValue: Key {}
+
+macro_rules! plain {
+    ($($type:ty),*) => {$(
+        impl PlainValue for $type {}
+    )*};
+}
+
+plain!(str, String, Cow<'_, str>, Box<str>, Rc<str>, Arc<str>, bool, char);
+plain!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+plain!(IpAddr, Ipv4Addr, Ipv6Addr);
+
+impl<T: PlainValue + ?Sized> PlainValue for &T {}
+
+macro_rules! tuples {
+    ($($($part:ident)*;)*) => {$(
+        impl<$($part: Piece),*> Piece for ($($part,)*) {
+            #[allow(non_snake_case, unused_variables, reason = "each variable has the name of its type parameter")]
+            #[inline(always)]
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                let ($($part,)*) = self;
+                $($part.write(out);)*
             }
         }
-    }
+    )*};
+}
+
+// A longer format string is a tuple of tuples.
+tuples! {
+    ;
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+    A B C D E F G;
+    A B C D E F G H;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn text(pieces: impl Piece) -> String {
+        let mut text = Vec::new();
+        KeyWriter::append(&mut text, |out| Format(pieces).write(out));
+        String::from_utf8(text).expect("ASCII")
+    }
+
     #[test]
     fn arguments_do_not_merge_with_the_text_beside_them() {
-        let text = |pieces: &[Piece<'_>]| {
-            let mut text = Vec::new();
-            KeyWriter::append(&mut text, |out| Format(pieces).write(out));
-            String::from_utf8(text).expect("ASCII")
-        };
         let [ab, a, b, c, bc] = ["a-b", "a", "b", "c", "b-c"];
-        let dash = Piece::Text("-");
-        let one = text(&[Piece::Arg(format_args!("{ab}")), dash, Piece::Arg(format_args!("{c}"))]);
-        let two = text(&[Piece::Arg(format_args!("{a}")), dash, Piece::Arg(format_args!("{bc}"))]);
+        let one = text((Shown(format_args!("{ab}")), Text("-"), Shown(format_args!("{c}"))));
+        let two = text((Shown(format_args!("{a}")), Text("-"), Shown(format_args!("{bc}"))));
         assert_eq!(one, "(a-b)-(c)");
         assert_ne!(one, two);
 
-        let user = text(&[Piece::Text("user:"), Piece::Arg(format_args!("{b}:"))]);
+        let user = text((Text("user"), Colon, (Shown(format_args!("{b}:")), ())));
         assert_eq!(user, "user:(b%3A)");
+    }
+
+    #[test]
+    fn a_plain_value_is_written_as_fmt_writes_it() {
+        trait IsPlain {
+            const IS_PLAIN: bool;
+        }
+        impl<T: ?Sized> IsPlain for Plain<'_, T> {
+            const IS_PLAIN: bool = true;
+        }
+        impl IsPlain for Shown<'_> {
+            const IS_PLAIN: bool = false;
+        }
+        fn parts<P: Piece + IsPlain>(piece: P) -> (bool, String) {
+            (P::IS_PLAIN, text(piece))
+        }
+        macro_rules! check {
+            ($($value:expr, $is_plain:expr;)*) => {$(
+                let value = $value;
+                let (is_plain, written) = parts(Hole::new(&value).piece(format_args!("{value}")));
+                assert_eq!(is_plain, $is_plain, "{value}");
+                assert_eq!(written, text(Shown(format_args!("{value}"))));
+            )*};
+        }
+        fn displayed(value: impl fmt::Display) {
+            check!(value, false;);
+        }
+
+        check! {
+            "a:{b}%", true;
+            String::from("(size)"), true;
+            &&"", true;
+            Cow::Borrowed("cow"), true;
+            Box::<str>::from("box"), true;
+            Arc::<str>::from("arc"), true;
+            u8::MAX, true;
+            u128::MAX, true;
+            i8::MIN, true;
+            i128::MIN, true;
+            &0_usize, true;
+            'x', true;
+            false, true;
+            Ipv6Addr::LOCALHOST, true;
+            IpAddr::from([127, 0, 0, 1]), true;
+            1.5_f64, false;
+            std::num::NonZeroU8::MIN, false;
+        }
+        displayed("a text whose type is not known");
     }
 }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) use self::fingerprint::Secret;
-pub use self::format::{Format, Piece};
+pub use self::format::{AnyHole, Colon, Format, Hole, Piece, Plain, PlainValue, Shown, Text};
 pub(crate) use self::id::KeyId;
 pub use self::owned::{InvalidKey, OwnedKey};
 pub use self::writer::KeyWriter;

@@ -152,11 +152,11 @@ impl Key for OwnedKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Format, Piece};
+    use crate::key::{Colon, Format, Shown, Text};
 
     #[test]
     fn a_key_is_read_as_it_is_written() {
-        let format = [Piece::Text("user:"), Piece::Arg(format_args!("{}", "a:b")), Piece::Text("")];
+        let format = (Text("user"), Colon, Shown(format_args!("{}", "a:b")));
         let keys: [&dyn Key; 14] = [
             &"",
             &(),
@@ -171,7 +171,7 @@ mod tests {
             &("a:b", ("c", "%")),
             &("a", None::<u8>, "b"),
             &((),),
-            &Format(&format),
+            &Format(format),
         ];
         for key in keys {
             let key = OwnedKey::of(key);

@@ -160,9 +160,8 @@ impl KeyWriter<'_> {
         self.structure(NO_KEY);
     }
 
-    /// Writes the text of a format string or the name of a limit. Its colons are structure, and all else is
-    /// escaped.
-    pub(crate) fn text(&mut self, text: &str) {
+    /// Writes the name of a limit. Its colons are structure, and all else is escaped.
+    fn text(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         while let Some(at) = rest.iter().position(|byte| *byte == b':') {
             self.bytes(&rest[..at]);
@@ -316,12 +315,13 @@ mod tests {
 
     #[test]
     fn keys_with_equal_texts_and_no_others_have_equal_fingerprints() {
-        use crate::key::{Format, Piece};
+        use crate::key::{Colon, Format, Shown, Text};
 
         let secret = Secret::random();
         let fingerprint = |key: &dyn Key| KeyWriter::fingerprint(&secret, key);
         let long = "a(b):c%{d}".repeat(10);
-        let format = [Piece::Text("a:("), Piece::Arg(format_args!("{long}")), Piece::Text("")];
+        let shown = Shown(format_args!("{long}"));
+        let format = (Text("a"), Colon, Text("("), shown, Text(""));
         let keys: [&dyn Key; 16] = [
             &(),
             &((),),
@@ -338,7 +338,7 @@ mod tests {
             &[0xFF_u8, b'('],
             &[0xFF_u8, 0xFF, b'('],
             &long,
-            &Format(&format),
+            &Format(format),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert_eq!(fingerprint(&OwnedKey::of(*key)), fingerprint(*key), "{}", text(*key));
