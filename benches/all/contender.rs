@@ -32,7 +32,7 @@ pub(crate) struct Contender {
     who: Who,
 }
 
-type Failed = Box<dyn Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn Error + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) enum Who {
@@ -228,7 +228,8 @@ impl Contender {
     }
 }
 
-fn textbook() -> Arc<Script> {
+/// Returns the token bucket of tutorials.
+pub(crate) fn textbook() -> Arc<Script> {
     Arc::new(Script::new(include_str!("../textbook/token_bucket.lua")))
 }
 
@@ -244,7 +245,7 @@ fn client_time() -> f64 {
 }
 
 /// Returns the processor time of a server, in microseconds.
-fn server_time(server: &Server) -> f64 {
+pub(crate) fn server_time(server: &Server) -> f64 {
     let info: String = redis::cmd("INFO").arg("cpu").query(&mut server.connection()).expect("INFO");
     let seconds = info.lines().filter_map(|line| {
         let (name, value) = line.split_once(':')?;

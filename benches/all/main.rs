@@ -23,6 +23,7 @@ mod machine;
 mod memory;
 mod peers;
 mod publish;
+mod realistic;
 mod redis;
 mod scripts;
 mod settling;
@@ -75,7 +76,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 13] = [
+const PARTS: [(&str, Measure); 14] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -84,6 +85,7 @@ const PARTS: [(&str, Measure); 13] = [
     ("redis", redis::measure),
     ("redis-keys", redis::by_keys),
     ("cluster", cluster::measure),
+    ("realistic", realistic::measure),
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
     ("longest", longest::measure),

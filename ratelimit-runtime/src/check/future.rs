@@ -89,13 +89,33 @@ impl Check {
 
     /// Creates the check of a call that was decided, and that nothing observes.
     #[inline]
-    pub(super) fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
+    fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
         if let Verdict::Closed { .. } = outcome.verdict {
             return Self::closed(label, outcome, source);
         }
         let mut call = DecidedCall::new(label, outcome, source);
         call.is_rejected &= !label.shadow;
         Self(CheckStage::Decided(call))
+    }
+
+    /// Creates the check of a call that this process has rejected, and that nothing observes. Saves the label
+    /// (`benches/all -- instructions`).
+    #[inline]
+    pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
+        if let Verdict::Closed { .. } = outcome.verdict {
+            return Self::closed(&limit.label(), outcome, Source::Embedded);
+        }
+        Self(CheckStage::Decided(DecidedCall {
+            is_rejected: !limit.is_shadow(),
+            allowed: false,
+            source: Source::Embedded,
+            capacity: limit.capacity(),
+            remaining: outcome.remaining,
+            retry_us: outcome.retry_us,
+            reset_us: outcome.reset_us,
+            name: limit.terms().name().clone(),
+            quota: limit.quota(),
+        }))
     }
 
     /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not

@@ -166,20 +166,22 @@ impl Checker {
             }
             return self.check_by_request(limit, key, cost);
         };
+        let is_reported = outcome.is_allowed()
+            || report::is_observed()
+            || self.backend.reports().on_rejected.is_some()
+            || report::is_traced(limit.is_shadow(), false);
+        if !is_reported {
+            return Check::rejected_here(limit, outcome);
+        }
         let label = limit.label();
         if outcome.is_allowed() {
             Check::decided(Report::since(started), &label, outcome, Source::Embedded)
-        } else if report::is_observed()
-            || self.backend.reports().on_rejected.is_some()
-            || report::is_traced(limit.is_shadow(), false)
-        {
+        } else {
             let key_id = || self.backend.key_id(limit.terms(), key);
             let (settings, charged) = (self.backend.reports(), (limit.terms(), cost));
             let report = Report::since(started);
             let report = report.with_key(settings, limit.is_shadow(), charged, key, key_id);
             Check::decided(report, &label, outcome, Source::Embedded)
-        } else {
-            Check::unobserved(&label, outcome, Source::Embedded)
         }
     }
 

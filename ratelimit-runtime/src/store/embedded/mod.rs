@@ -18,18 +18,16 @@ mod table;
 
 use std::future::ready;
 use std::iter;
+#[cfg(not(all(test, loom)))]
+use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 #[cfg(not(all(test, loom)))]
-use std::{
-    sync::{Mutex, MutexGuard},
-    thread,
-};
+use std::thread;
 
 #[cfg(all(test, loom))]
-use loom::{
-    sync::{Mutex, MutexGuard},
-    thread,
-};
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(all(test, loom))]
+use loom::thread;
 
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
