@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use tokio::time::sleep;
+
+use crate::backend::Backend;
 use crate::limiter::RateLimiter;
 use crate::reply::{Answer, StoreError};
 use crate::rules::{InvalidRules, Rule, RuleSet};
 use crate::store::{NewRules, RuleStore, StoredRules};
+
+/// The pause before Redis is asked again whether it has the new rules.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The rules that all processes share, as they were read: [`RateLimiter::shared_rules`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,11 +138,11 @@ impl RateLimiter {
             match store.write_rules(new).await {
                 Ok(present) if present == replaces => Ok(()),
                 Ok(_) => Err(ShareRulesError::Changed),
-                // If the rules have the new version, the request was executed, and only its reply was lost.
-                Err(error) => match store.read_rules(&version).await {
-                    Ok(None) => Ok(()),
-                    _ => Err(ShareRulesError::Store(error)),
-                },
+                Err(error) if was_executed(&backend, store, &version).await => {
+                    tracing::debug!(%error, "the rules were replaced, and the reply was lost");
+                    Ok(())
+                }
+                Err(error) => Err(ShareRulesError::Store(error)),
             }
         }
     }
@@ -160,6 +166,20 @@ impl RateLimiter {
             };
             Ok(changes.into_iter().filter_map(read).collect())
         })
+    }
+}
+
+/// Returns whether Redis has this version of the rules: then a request that failed was executed, and only its reply was
+/// lost. Asks again for one deadline, because the connection was lost as well.
+async fn was_executed(backend: &Backend, store: &impl RuleStore, version: &str) -> bool {
+    let until = Instant::now() + backend.deadline();
+    loop {
+        match store.read_rules(version).await {
+            Ok(present) => return present.is_none(),
+            Err(StoreError::NoRuntime) => return false,
+            Err(_) if Instant::now() < until => sleep(ASK_AGAIN).await,
+            Err(_) => return false,
+        }
     }
 }
 
