@@ -146,7 +146,7 @@ impl Site {
     }
 }
 
-/// Counts a call of limits that were decided together. A rejection is that of the limit which it names.
+/// Counts a call at the sites of its limits. Only the limit that a rejection names counts the rejection.
 pub(super) fn count_call(sites: &[&Site], rejection: Option<&Rejection>) {
     let end = match rejection {
         None => CallEnd::Admitted,

@@ -1,7 +1,7 @@
 //! Keys from format strings. The attribute expands `key = "..."` to a [`Format`].
 //!
-//! Each part of a format string has a type of its own. So the text of a key is hashed in registers, as that of a tuple is
-//! (`benches/all -- attribute`).
+//! Each part of a format string has a type of its own. So the text of a key is hashed in registers, as that of a tuple
+//! is (`benches/all -- attribute`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,8 +72,9 @@ impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
     }
 }
 
-/// An argument `{value}`. Its method `piece` is that of `Hole` if the value is a [`PlainValue`]. For other values, it is
-/// that of the target, because the compiler then does not find it here.
+/// An argument `{value}`, which is written by its type: `hole.piece(..)` calls the method of `Hole` if the value is a
+/// [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the one of [`AnyHole`], to which a
+/// `Hole` dereferences.
 #[derive(Debug)]
 pub struct Hole<'a, T: ?Sized> {
     value: &'a T,

@@ -162,8 +162,9 @@ impl Waiting {
         }
     }
 
-    /// Cancels the moments of the calls that wait with the amounts of a charge, because a rule has changed them. Without
-    /// this, the moments of their new lines would be behind those that they are about to cancel.
+    /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these amounts.
+    /// If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of the
+    /// others.
     pub(crate) fn dissolve(self: &Arc<Self>, charge: &Charge) {
         let lines = lock(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
         for line in lines {

@@ -49,8 +49,8 @@ impl Line {
         self.wake_first();
     }
 
-    /// Cancels the moments ahead of all calls, because a rule has changed their amounts: each call leaves the line once
-    /// it is polled. Those that stay are asked for again a little later.
+    /// Cancels the moments ahead of all calls, because a rule has changed their amounts. Each of these calls leaves the
+    /// line when it is polled next. After a short time, the line asks again for calls that have not left.
     pub(in crate::waiting) fn dissolve(&mut self, now: Now) {
         self.dissolves_until = Some(now.real + DISSOLVES);
         self.estimate = None;

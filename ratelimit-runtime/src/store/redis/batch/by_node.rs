@@ -1,9 +1,9 @@
 //! Batches of a cluster: one script decides calls of all hash slots of a node. A hash slot alone seldom has two calls to
 //! decide at a time.
 //!
-//! The script declares no key and has the flag `allow-cross-slot-keys`. A node executes nothing for a key that it does
-//! not serve; the call is then decided by itself, and follows the slot. A server before Redis 7 and some proxies refuse
-//! such scripts: then the batches are of hash slots.
+//! The script declares no key and has the flag `allow-cross-slot-keys`. For a key of another node, a node executes
+//! nothing and replies with an error; the call is then sent alone to the node of its slot. Servers before Redis 7 and
+//! some proxies refuse such scripts. Then each batch is of one hash slot.
 
 use std::sync::Arc;
 
