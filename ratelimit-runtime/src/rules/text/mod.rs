@@ -2,6 +2,7 @@
 
 mod moment;
 mod read;
+mod values;
 mod write;
 
 #[cfg(test)]
