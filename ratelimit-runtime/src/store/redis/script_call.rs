@@ -61,20 +61,9 @@ impl Servers {
     ) -> Result<Value, StoreError> {
         let ScriptCall { script, keys, arguments, is_atomic } = call;
         let key = keys.first().copied().unwrap_or_default();
-        let mut command = script.by_hash(keys, arguments);
-        let mut is_unknown = false;
-        loop {
-            let reply = self.send(&command, key, *is_atomic, by).await;
-            let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-            if !is_unknown && reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script))
-            {
-                // The server has not executed anything, so the next attempt is the only charge.
-                is_unknown = true;
-                command = script.by_text(keys, arguments);
-                continue;
-            }
-            return reply.map_err(|failure| failure.into_store_error(self.deadline, keys));
-        }
+        let send = |command: Cmd| async move { self.send(&command, key, *is_atomic, by).await };
+        let reply = by_hash_or_text(script, keys, arguments, send).await;
+        reply.map_err(|failure| failure.into_store_error(self.deadline, keys))
     }
 
     pub(super) async fn send(
@@ -91,6 +80,22 @@ impl Servers {
             }
         }
     }
+}
+
+/// Calls a script by its hash. If the server does not know the script, sends its text.
+pub(super) async fn by_hash_or_text<F: Future<Output = Result<Value, Failure>>>(
+    script: &Script,
+    keys: &[&[u8]],
+    arguments: &[Vec<u8>],
+    send: impl Fn(Cmd) -> F,
+) -> Result<Value, Failure> {
+    let reply = send(script.by_hash(keys, arguments)).await;
+    let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+    if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
+        // The server has not executed anything, so the next attempt is the only charge.
+        return send(script.by_text(keys, arguments)).await;
+    }
+    reply
 }
 
 /// Reads the error of one limit in the reply of `lua/all.lua`.

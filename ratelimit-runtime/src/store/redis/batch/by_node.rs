@@ -14,6 +14,7 @@ use super::{BatchEntry, BatchTarget, UNQUEUED};
 use crate::reply::StoreError;
 use crate::store::redis::node::Node;
 use crate::store::redis::script::Script;
+use crate::store::redis::script_call::by_hash_or_text;
 use crate::store::redis::{Servers, Topology, slot};
 
 /// The most decisions in flight for each node of a cluster that are sent alone (`benches/all -- cluster`).
@@ -54,13 +55,8 @@ impl Servers {
     ) -> Option<Result<Value, StoreError>> {
         let Topology::Cluster(cluster) = &self.topology else { return None };
         arguments.extend(entries.iter().map(|entry| entry.charge.count_name.clone()));
-        let script = Script::batch_of_node();
-        let send = async |command: Cmd| node.send(&command, false, by).await;
-        let mut reply = send(script.by_hash(&[], &arguments)).await;
-        let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
-        if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
-            reply = send(script.by_text(&[], &arguments)).await;
-        }
+        let send = |command: Cmd| async move { node.send(&command, false, by).await };
+        let reply = by_hash_or_text(Script::batch_of_node(), &[], &arguments, send).await;
         let failure = match reply {
             Ok(reply) => return Some(Ok(reply)),
             Err(failure) => failure,
