@@ -9,7 +9,7 @@
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
 use super::least_levels::LeastLevels;
-use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
 
 /// The highest level and the latest time.
@@ -71,23 +71,31 @@ impl From<UnpackedBucket> for [u64; 3] {
 impl State for Bucket {
     const STANDS_STILL: bool = true;
 
+    type Decided = DecidedBucket;
+
     #[inline(always)]
+    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> DecidedBucket {
+        self.decide_at_rate(terms, clock, cost)
+            .unwrap_or_else(|| self.decide_any(Op::Decide, terms, clock, cost))
+    }
+
+    #[inline(always)]
+    fn outcome(decided: DecidedBucket, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        decided.outcome(terms, clock, cost)
+    }
+
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        if op == Op::Decide
-            && let Some(outcome) = self.decide(terms, clock, cost)
-        {
-            return outcome;
-        }
-        self.apply_any(op, terms, clock, cost)
+        self.decide_any(op, terms, clock, cost).outcome(terms, clock, cost)
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
-        let outcome = self.apply_any(Op::Decide, terms, clock, cost);
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
         if !outcome.is_allowed() || cost == 0 {
             return (outcome, Receipt::default());
         }
         (outcome, self.mark(birth))
     }
+
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
         // A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
         let before = self.unpack();
@@ -116,7 +124,7 @@ impl State for Bucket {
             let given_back = ledger.levels.give_back(place, in_units(settlement.less()));
             changed = (given_back > 0).then(|| level - given_back);
         }
-        self.keep(terms, clock, now, changed, (level, full))
+        self.keep(terms, clock, now, changed, (level, full)).outcome(terms, clock, 0)
     }
 
     fn shift_later(&mut self, by: u64) {
@@ -139,40 +147,33 @@ impl Bucket {
     /// Decides a call whose rate is the rate of the state, as it is for nearly all calls; `None` for any other
     /// call. Saves unpacking the state (`benches/all -- instructions`).
     #[inline(always)]
-    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<Outcome> {
+    fn decide_at_rate(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<DecidedBucket> {
         let Rate { token, drain } = terms.rate();
-        let capacity = u64::from(terms.capacity()) * token;
         let empty: [u64; 3] = UnpackedBucket { at: 0, level: 0, token, drain }.into();
         // A ledger makes the third word differ.
         let [at, level, other] = [0, 1, 2].map(|word| self.words[word] ^ empty[word]);
         if other != 0 || (at | level) > MOST || cost == 0 {
             return None;
         }
-        let now = clock.max(at);
-        let drained = (now - at).saturating_mul(drain);
-        let level = level.saturating_sub(drained) + u64::from(cost) * token;
-        if level > capacity {
-            let charge = u64::from(cost) * token;
-            return Some(rejected(terms, clock, now - clock, level - charge, charge, u64::MAX));
+        let (now, charge) = (clock.max(at), u64::from(cost) * token);
+        let lag = now - clock;
+        let before = level.saturating_sub((now - at).saturating_mul(drain));
+        let level = before + charge;
+        if level > capacity_of(terms) {
+            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
         }
         self.words = UnpackedBucket { at: now, level, token, drain }.into();
-        Some(Outcome {
-            clock,
-            verdict: Verdict::Admitted,
-            remaining: ((capacity - level) / token) as u32,
-            retry_us: 0,
-            reset_us: ceil(level, drain) + (now - clock),
-        })
+        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
     }
 
     /// Applies any operation to any state.
     #[inline(never)]
-    fn apply_any(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    fn decide_any(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> DecidedBucket {
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
         let allowed = op.gives_back() || cost == 0 || level + charge <= capacity;
         if !allowed {
-            return rejected(terms, clock, lag, level, charge, full);
+            return DecidedBucket { allowed, level, lag, full };
         }
         let changed = match op {
             Op::Peek => None,
@@ -210,6 +211,7 @@ impl Bucket {
     ) -> Outcome {
         let BucketAtCall { before, now, lag, level, full, capacity, charge } =
             self.at(terms, clock, cost);
+        let rejected = DecidedBucket { allowed: false, level, lag, full };
         let changed = match op {
             BucketOp::Cancel { end } if end == before.full_at() => {
                 Some(level.saturating_sub(charge))
@@ -217,10 +219,10 @@ impl Bucket {
             // The bucket is full earlier, because the count was reset or refunded. No reservation holds up calls.
             BucketOp::Cancel { end } if end > before.full_at() && level <= capacity => None,
             BucketOp::Cancel { .. } => {
-                return Outcome { retry_us: 0, ..rejected(terms, clock, lag, level, charge, full) };
+                return Outcome { retry_us: 0, ..rejected.outcome(terms, clock, cost) };
             }
             BucketOp::Reserve { wait } => {
-                let rejection = rejected(terms, clock, lag, level, charge, full);
+                let rejection = rejected.outcome(terms, clock, cost);
                 let is_now = cost == 0 || level + charge <= capacity;
                 let retry = if is_now { 0 } else { rejection.retry_us };
                 if retry > wait || level + charge > MOST {
@@ -228,10 +230,11 @@ impl Bucket {
                 }
                 let changed = (cost > 0).then_some(level + charge);
                 let reserved = self.keep(terms, clock, now, changed, (level, full));
-                return Outcome { retry_us: retry, ..reserved };
+                return Outcome { retry_us: retry, ..reserved.outcome(terms, clock, cost) };
             }
         };
-        self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
+        let changed = changed.filter(|_| cost > 0);
+        self.keep(terms, clock, now, changed, (level, full)).outcome(terms, clock, cost)
     }
 
     fn write(&mut self, bucket: UnpackedBucket) {
@@ -262,8 +265,7 @@ impl Bucket {
         }
     }
 
-    /// Stores a changed level and returns the outcome. For an unchanged level, `full` is the time until the
-    /// bucket is full.
+    /// Stores a changed level. For an unchanged level, `full` is the time until the bucket is full.
     fn keep(
         &mut self,
         terms: &Terms,
@@ -271,7 +273,7 @@ impl Bucket {
         now: u64,
         changed: Option<u64>,
         (level, full): (u64, u64),
-    ) -> Outcome {
+    ) -> DecidedBucket {
         let Rate { token, drain } = terms.rate();
         if changed.is_some()
             && let Some(ledger) = &mut self.ledger
@@ -282,12 +284,24 @@ impl Bucket {
         if changed.is_some() {
             self.write(UnpackedBucket { at: now, level, token, drain });
         }
-        let lag = now - clock;
+        DecidedBucket { allowed: true, level, lag: now - clock, full }
+    }
+}
+
+impl DecidedBucket {
+    #[inline(always)]
+    fn outcome(self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let Self { allowed, level, lag, full } = self;
+        let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
+        let retry = || {
+            let charge = u64::from(cost).saturating_mul(token);
+            ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag
+        };
         Outcome {
             clock,
-            verdict: Verdict::Admitted,
-            remaining: (capacity_of(terms).saturating_sub(level) / token) as u32,
-            retry_us: 0,
+            verdict: allowed.into(),
+            remaining: (capacity.saturating_sub(level) / token) as u32,
+            retry_us: if allowed { 0 } else { retry() },
             reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
         }
     }
@@ -302,6 +316,17 @@ impl Ledger {
         }
         self.levels.lower(level);
     }
+}
+
+/// A bucket after a call.
+#[derive(Clone, Copy)]
+pub(crate) struct DecidedBucket {
+    allowed: bool,
+    level: u64,
+    /// The time from the clock to the last change, if that is later.
+    lag: u64,
+    /// As in [`BucketAtCall`].
+    full: u64,
 }
 
 /// A bucket at the time of a call.
@@ -347,19 +372,6 @@ impl UnpackedBucket {
             (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
-    }
-}
-
-/// Returns the outcome of a call whose charge does not fit above `level`.
-#[inline(never)]
-fn rejected(terms: &Terms, clock: u64, lag: u64, level: u64, charge: u64, full: u64) -> Outcome {
-    let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
-    Outcome {
-        clock,
-        verdict: Verdict::Rejected,
-        remaining: (capacity.saturating_sub(level) / token) as u32,
-        retry_us: ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag,
-        reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
     }
 }
 

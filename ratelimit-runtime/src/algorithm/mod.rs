@@ -100,6 +100,14 @@ impl Outcome {
         self.verdict == Verdict::Admitted
     }
 
+    /// Returns this outcome, moved part by part: then the parts of another outcome, which is returned at the same
+    /// place, stay in registers (`benches/all -- embedded`).
+    #[inline(always)]
+    pub(crate) fn moved(self) -> Self {
+        let Self { clock, verdict, remaining, retry_us, reset_us } = self;
+        Self { clock, verdict, remaining, retry_us, reset_us }
+    }
+
     /// The outcome of a call that is admitted because no store could decide.
     pub(crate) const UNDECIDED: Self =
         Self { clock: 0, verdict: Verdict::Admitted, remaining: 0, retry_us: 0, reset_us: 0 };
@@ -145,6 +153,16 @@ pub(crate) trait Expires: Default {
 pub(crate) trait State: Expires {
     /// Whether the count of a closed key does not change as time passes.
     const STANDS_STILL: bool = false;
+
+    /// What [`decide`](Self::decide) leaves for [`outcome`](Self::outcome).
+    type Decided: Copy;
+
+    /// Applies [`Op::Decide`].
+    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Self::Decided;
+
+    /// Returns the outcome of a call that was decided. The divisions are here, so that nobody waits for them under a
+    /// lock.
+    fn outcome(decided: Self::Decided, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 
     /// Applies `op` at the time `clock`.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;

@@ -77,7 +77,7 @@ impl Checker {
             let decision = Decision::new(limit.capacity(), &outcome, Source::Embedded);
             return Acquire(AcquireStage::Ready(Some(Ok(Permit::new(decision, Some(charge()))))));
         }
-        let check = self.check_slow(started, limit, key, cost, Some(&outcome));
+        let check = self.check_decided(started, limit, key, cost, Some(&outcome));
         let permit = |decision| Permit::new(decision, outcome.is_allowed().then(charge));
         let result = check.now(|| limit.label()).map(permit);
         Acquire(AcquireStage::Ready(Some(result)))

@@ -14,48 +14,69 @@ use crate::report::Report;
 use crate::store::{OneOrMany, Reply};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
+// No enum, and no number at a place where another check has one of another width: the parts then stay in registers, or
+// are read as they were written (`benches/all -- embedded`).
 #[must_use = "futures do nothing unless polled"]
-pub struct Check(CheckStage);
+pub struct Check {
+    stage: CheckStage,
+    /// Decides the call, if it is pending.
+    pending: Option<PendingCheck>,
+    decided: DecidedCall,
+}
 
 /// Like [`Check`], but resolves to whether the call is admitted: see
 /// [`RateLimiter::try_check`](crate::RateLimiter::try_check).
 #[must_use = "futures do nothing unless polled"]
 pub struct TryCheck(Check);
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckStage {
-    Admitted(AdmittedCall),
-    Decided(DecidedCall),
-    Pending(Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>),
+    /// Admitted, and nothing observes the call.
+    Admitted,
+    Decided,
+    Pending,
 }
 
-/// A call that was admitted at once, in the numbers of the store. Saves the conversion to durations for callers that
-/// do not read them (`benches/all -- embedded`).
-#[derive(Clone, Copy)]
-struct AdmittedCall {
-    source: Source,
-    capacity: u32,
-    remaining: u32,
-    reset_us: u64,
-}
+/// Decides a call.
+type PendingCheck = Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>;
 
-/// A call that was decided at once.
+/// The decision about a call in the numbers of the store. Saves the conversion to durations for callers that do not
+/// read them.
 struct DecidedCall {
-    is_rejected: bool,
     allowed: bool,
     source: Source,
     capacity: u32,
     remaining: u32,
     retry_us: u64,
     reset_us: u64,
-    name: Name,
-    quota: Quota,
+    /// The limit of a rejection.
+    rejected_by: Option<(Name, Quota)>,
 }
 
 impl Check {
-    /// Creates the check of a call that was admitted, and that nothing observes.
+    /// Creates the check of a call that this process has admitted, and that nothing observes.
     #[inline]
-    pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64, source: Source) -> Self {
-        Self(CheckStage::Admitted(AdmittedCall { source, capacity, remaining, reset_us }))
+    pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64) -> Self {
+        Self::final_by(Source::Embedded, capacity, remaining, reset_us)
+    }
+
+    #[inline]
+    fn final_by(source: Source, capacity: u32, remaining: u32, reset_us: u64) -> Self {
+        let decided = DecidedCall {
+            allowed: true,
+            source,
+            capacity,
+            remaining,
+            retry_us: 0,
+            reset_us,
+            rejected_by: None,
+        };
+        Self { stage: CheckStage::Admitted, pending: None, decided }
+    }
+
+    #[inline]
+    fn of(decided: DecidedCall) -> Self {
+        Self { stage: CheckStage::Decided, pending: None, decided }
     }
 
     /// Creates the check of a call that spent leased units.
@@ -66,7 +87,7 @@ impl Check {
     ) -> Self {
         report.end_if_observed(label, || Ok(*decision));
         let Decision { source, limit, remaining, reset_after, .. } = *decision;
-        Self::admitted(limit, remaining, reset_after.as_micros() as u64, source)
+        Self::final_by(source, limit, remaining, reset_after.as_micros() as u64)
     }
 
     /// Creates the check of a call that was decided.
@@ -93,29 +114,21 @@ impl Check {
         if let Verdict::Closed { .. } = outcome.verdict {
             return Self::closed(label, outcome, source);
         }
-        let mut call = DecidedCall::new(label, outcome, source);
-        call.is_rejected &= !label.shadow;
-        Self(CheckStage::Decided(call))
+        let mut call = DecidedCall::new(label.capacity, outcome, source);
+        if !call.allowed && !label.shadow {
+            call.rejected_by = Some((label.name.clone(), label.quota));
+        }
+        Self::of(call)
     }
 
-    /// Creates the check of a call that this process has rejected, and that nothing observes. Saves the label
-    /// (`benches/all -- instructions`).
+    /// Creates the check of a call that this process has rejected, and that nothing observes. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        if let Verdict::Closed { .. } = outcome.verdict {
-            return Self::closed(&limit.label(), outcome, Source::Embedded);
+        let mut call = DecidedCall::new(limit.capacity(), outcome, Source::Embedded);
+        if !limit.is_shadow() {
+            call.rejected_by = Some((limit.terms().name().clone(), limit.quota()));
         }
-        Self(CheckStage::Decided(DecidedCall {
-            is_rejected: !limit.is_shadow(),
-            allowed: false,
-            source: Source::Embedded,
-            capacity: limit.capacity(),
-            remaining: outcome.remaining,
-            retry_us: outcome.retry_us,
-            reset_us: outcome.reset_us,
-            name: limit.terms().name().clone(),
-            quota: limit.quota(),
-        }))
+        Self::of(call)
     }
 
     /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not
@@ -128,17 +141,20 @@ impl Check {
         Self::rejected(None, label.clone(), rejection)
     }
 
+    fn waiting(pending: PendingCheck) -> Self {
+        Self { stage: CheckStage::Pending, pending: Some(pending), decided: DecidedCall::NONE }
+    }
+
     /// Creates the check of a call that `decide` decides and reports.
     pub(super) fn boxed(
         decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
     ) -> Self {
-        Self(CheckStage::Pending(Box::pin(decide)))
+        Self::waiting(Box::pin(decide))
     }
 
     /// Creates the future of a peek that has its reply.
     pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        let call = DecidedCall { is_rejected: false, ..DecidedCall::new(label, outcome, source) };
-        Self(CheckStage::Decided(call))
+        Self::of(DecidedCall::new(label.capacity, outcome, source))
     }
 
     /// Creates the check of a call that `decide` decides. Calls `decide` inside the box. Saves a copy of the future
@@ -148,10 +164,10 @@ impl Check {
         labels: OneOrMany<LimitLabel>,
         decide: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
-        Self(CheckStage::Pending(Box::pin(async move {
+        Self::waiting(Box::pin(async move {
             let reply = decide().await;
             conclude(report, &labels, reply)
-        })))
+        }))
     }
 
     /// Creates the future of a peek that `peek` executes.
@@ -159,10 +175,10 @@ impl Check {
         label: LimitLabel,
         peek: impl FnOnce() -> F + Send + 'static,
     ) -> Self {
-        Self(CheckStage::Pending(Box::pin(async move {
+        Self::waiting(Box::pin(async move {
             let reply = peek().await.map_err(|error| Rejection::unavailable_by(&label, error))?;
             Ok(Decision::new(label.capacity, &reply.first(), reply.source))
-        })))
+        }))
     }
 
     /// Creates the check of a call that is rejected without a decision. Without a report, it is a peek.
@@ -171,18 +187,18 @@ impl Check {
         label: LimitLabel,
         rejection: Rejection,
     ) -> Self {
-        Self(CheckStage::Pending(Box::pin(async move {
+        Self::waiting(Box::pin(async move {
             let (result, is_peek) = (Err(rejection), report.is_none());
             if let Some(report) = report {
                 report.end(&label, &result);
             }
             apply_shadow(&label, result, is_peek)
-        })))
+        }))
     }
 
     /// Creates the check of a call without a limit.
     pub(crate) fn unlimited() -> Self {
-        Self::admitted(u32::MAX, u32::MAX, 0, Source::Embedded)
+        Self::admitted(u32::MAX, u32::MAX, 0)
     }
 
     /// Creates the check of a call with invalid limits.
@@ -211,7 +227,14 @@ impl Check {
     /// Returns whether the call is admitted already, and nothing observes it.
     #[inline]
     pub(crate) fn is_admitted(&self) -> bool {
-        matches!(self.0, CheckStage::Admitted(_))
+        self.stage == CheckStage::Admitted
+    }
+
+    /// Returns this check, moved part by part.
+    #[inline]
+    pub(super) fn moved(self) -> Self {
+        let Self { stage, pending, decided } = self;
+        Self { stage, pending, decided }
     }
 }
 
@@ -233,15 +256,15 @@ impl Future for Check {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            CheckStage::Admitted(admitted) => Poll::Ready(Ok(admitted.decision())),
-            CheckStage::Decided(call) => Poll::Ready(call.result()),
-            CheckStage::Pending(pending) => {
+        match (self.stage, &mut self.pending) {
+            (CheckStage::Admitted, _) => Poll::Ready(Ok(self.decided.admitted())),
+            (CheckStage::Pending, Some(pending)) => {
                 // Out of line, so that the results of the other arms stay in registers (`benches/all -- embedded`).
                 let mut result = Poll::Pending;
                 poll_into(pending.as_mut(), context, &mut result);
                 result
             }
+            _ => Poll::Ready(self.decided.result()),
         }
     }
 }
@@ -271,9 +294,33 @@ fn poll_into<F: Future + ?Sized>(
     *result = future.poll(context);
 }
 
-impl AdmittedCall {
+impl DecidedCall {
+    /// Stands for the decision of a call that is not decided.
+    const NONE: Self = Self {
+        allowed: false,
+        source: Source::Embedded,
+        capacity: 0,
+        remaining: 0,
+        retry_us: 0,
+        reset_us: 0,
+        rejected_by: None,
+    };
+
     #[inline]
-    fn decision(&self) -> Decision {
+    fn new(capacity: u32, outcome: &Outcome, source: Source) -> Self {
+        Self {
+            allowed: outcome.is_allowed(),
+            source,
+            capacity,
+            remaining: outcome.remaining,
+            retry_us: outcome.retry_us,
+            reset_us: outcome.reset_us,
+            rejected_by: None,
+        }
+    }
+
+    #[inline]
+    fn admitted(&self) -> Decision {
         Decision {
             allowed: true,
             limit: self.capacity,
@@ -281,23 +328,6 @@ impl AdmittedCall {
             retry_after: Duration::ZERO,
             reset_after: Duration::from_micros(self.reset_us),
             source: self.source,
-        }
-    }
-}
-
-impl DecidedCall {
-    #[inline]
-    fn new(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        Self {
-            is_rejected: !outcome.is_allowed(),
-            allowed: outcome.is_allowed(),
-            source,
-            capacity: label.capacity,
-            remaining: outcome.remaining,
-            retry_us: outcome.retry_us,
-            reset_us: outcome.reset_us,
-            name: label.name.clone(),
-            quota: label.quota,
         }
     }
 
@@ -311,10 +341,12 @@ impl DecidedCall {
             reset_after: Duration::from_micros(self.reset_us),
             source: self.source,
         };
-        if !self.is_rejected {
-            return Ok(decision);
+        match &self.rejected_by {
+            None => Ok(decision),
+            Some((name, quota)) => {
+                Err(Rejection::Limited { name: name.clone(), quota: *quota, decision })
+            }
         }
-        Err(Rejection::Limited { name: self.name.clone(), quota: self.quota, decision })
     }
 }
 

@@ -3,6 +3,11 @@
 //! A call that this process decides at once takes the fast path: no request, no allocation. Any other call becomes
 //! a [`Request`] to the backend, in one boxed future.
 
+#![allow(
+    clippy::inline_always,
+    reason = "an inlined result stays in registers (`benches/all -- embedded`)"
+)]
+
 mod acquire;
 mod future;
 mod judge;
@@ -23,7 +28,7 @@ pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;
 use crate::algorithm::{Op, OpeningChange, Outcome, Verdict, match_algorithm, with_state};
 use crate::backend::Backend;
-use crate::key::Key;
+use crate::key::{Key, KeyId};
 use crate::lease::Leases;
 use crate::limit::{Limit, LimitLabel, Terms};
 use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
@@ -44,12 +49,20 @@ pub(crate) struct Checker {
     pub(crate) rules: Arc<RulesInForce>,
 }
 
-/// The result of the fast path. Fits in registers (`benches/all -- instructions`).
-struct FastDecision {
-    /// Whether the call was admitted and nothing observes it, so that nothing else is to be done.
-    is_final: bool,
-    remaining: u32,
+/// What is left after an admitted call. Two words of full width, which are returned in registers
+/// (`benches/all -- embedded`).
+struct Left {
+    /// [`u64::MAX`] unless the call was admitted and nothing observes it, so that nothing else is to be done.
+    remaining: u64,
     reset_us: u64,
+}
+
+impl Left {
+    const NOT_FINAL: Self = Self { remaining: u64::MAX, reset_us: 0 };
+
+    fn is_final(&self) -> bool {
+        self.remaining != u64::MAX
+    }
 }
 
 impl Checker {
@@ -57,14 +70,11 @@ impl Checker {
     #[inline]
     pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
-        let FastDecision { is_final, remaining, reset_us } =
-            self.decide_fast(limit, key, cost, &mut outcome);
-        if is_final {
-            // Built here and not in a callee: saves a copy, which would have to wait for the writes of the original
-            // (`benches/all -- embedded`).
-            return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
+        let left = self.decide_fast(limit, key, cost, &mut outcome);
+        if left.is_final() {
+            return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
         }
-        self.check_slow(started, limit, key, cost, outcome.as_ref())
+        self.check_decided(started, limit, key, cost, outcome.as_ref())
     }
 
     /// Checks a call against one limit as it is.
@@ -73,12 +83,38 @@ impl Checker {
             return self.check_by_request(limit, key, cost);
         }
         let (started, mut outcome) = (Started::now(), None);
-        let FastDecision { is_final, remaining, reset_us } =
-            self.decide_here(limit, key, cost, &mut outcome);
-        if is_final {
-            return Check::admitted(limit.capacity(), remaining, reset_us, Source::Embedded);
+        let left = self.decide_here(limit, key, cost, &mut outcome);
+        if left.is_final() {
+            return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
         }
-        self.check_slow(started, limit, key, cost, outcome.as_ref())
+        self.check_decided(started, limit, key, cost, outcome.as_ref())
+    }
+
+    /// Completes the check of a call that this process has rejected, or that is observed. Checks all other calls.
+    #[inline(always)]
+    pub(super) fn check_decided(
+        &self,
+        started: Started,
+        limit: &Limit,
+        key: &dyn Key,
+        cost: u32,
+        outcome: Option<&Outcome>,
+    ) -> Check {
+        if let Some(outcome) = outcome
+            && outcome.verdict == Verdict::Rejected
+            && !report::is_observed()
+            && !self.reports_rejections_of(limit)
+        {
+            return Check::rejected_here(limit, outcome);
+        }
+        // Moved by its fields: so the check above is not built in memory (`benches/all -- embedded`).
+        self.check_slow(started, limit, key, cost, outcome).moved()
+    }
+
+    /// Returns whether rejections are reported.
+    #[inline]
+    fn reports_rejections_of(&self, limit: &Limit) -> bool {
+        self.backend.reports().on_rejected.is_some() || report::is_traced(limit.is_shadow(), false)
     }
 
     /// Checks a call at once, without waiting. Fails if Redis counts the limit.
@@ -106,9 +142,9 @@ impl Checker {
         key: &impl Key,
         cost: u32,
         outcome: &mut Option<Outcome>,
-    ) -> FastDecision {
+    ) -> Left {
         if !self.decides_here(limit, cost) || self.rules.may_apply(limit) {
-            return FastDecision { is_final: false, remaining: 0, reset_us: 0 };
+            return Left::NOT_FINAL;
         }
         self.decide_here(limit, key, cost, outcome)
     }
@@ -128,31 +164,36 @@ impl Checker {
         key: &impl Key,
         cost: u32,
         outcome: &mut Option<Outcome>,
-    ) -> FastDecision {
+    ) -> Left {
         let key_id = self.backend.key_id(limit.terms(), key);
-        let charge = LocalCharge { key_id, terms: limit.terms(), cost };
-        with_state!(limit.algorithm(), S => self.decide_as::<S>(charge, outcome))
+        with_state!(limit.algorithm(), S => {
+            self.decide_as::<S>(key_id, limit.terms(), cost, outcome)
+        })
     }
 
     /// Decides the call by the algorithm whose state is an `S`. Not inlined, because the variables of all algorithms
-    /// together do not fit in registers (`benches/all -- instructions`).
+    /// together do not fit in registers (`benches/all -- instructions`). Takes no structure, which would be passed in
+    /// memory.
     #[inline(never)]
     fn decide_as<S: StoredState>(
         &self,
-        charge: LocalCharge<'_>,
+        key_id: KeyId,
+        terms: &Terms,
+        cost: u32,
         outcome: &mut Option<Outcome>,
-    ) -> FastDecision {
-        let decided = self.backend.local().apply_as::<S>(Op::Decide, charge);
-        let is_final = decided.is_allowed() && !report::is_observed();
-        if !is_final {
-            *outcome = Some(decided);
+    ) -> Left {
+        let charge = LocalCharge { key_id, terms, cost };
+        let decided = self.backend.local().decide_as::<S>(charge);
+        if decided.is_allowed() && !report::is_observed() {
+            return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };
         }
-        FastDecision { is_final, remaining: decided.remaining, reset_us: decided.reset_us }
+        *outcome = Some(decided);
+        Left::NOT_FINAL
     }
 
-    /// Completes the check of a call that the fast path has rejected, or that is observed. Checks all other calls.
+    /// Completes the check of a call that is observed, or whose rejection is reported. Checks all other calls.
     #[inline(never)]
-    pub(super) fn check_slow(
+    fn check_slow(
         &self,
         started: Started,
         limit: &Limit,
@@ -166,23 +207,14 @@ impl Checker {
             }
             return self.check_by_request(limit, key, cost);
         };
-        let is_reported = outcome.is_allowed()
-            || report::is_observed()
-            || self.backend.reports().on_rejected.is_some()
-            || report::is_traced(limit.is_shadow(), false);
-        if !is_reported {
-            return Check::rejected_here(limit, outcome);
-        }
         let label = limit.label();
-        if outcome.is_allowed() {
-            Check::decided(Report::since(started), &label, outcome, Source::Embedded)
-        } else {
+        let mut report = Report::since(started);
+        if !outcome.is_allowed() {
             let key_id = || self.backend.key_id(limit.terms(), key);
             let (settings, charged) = (self.backend.reports(), (limit.terms(), cost));
-            let report = Report::since(started);
-            let report = report.with_key(settings, limit.is_shadow(), charged, key, key_id);
-            Check::decided(report, &label, outcome, Source::Embedded)
+            report = report.with_key(settings, limit.is_shadow(), charged, key, key_id);
         }
+        Check::decided(report, &label, outcome, Source::Embedded)
     }
 
     /// Checks a call that waits, is leased, costs too much, or is decided by Redis.

@@ -67,6 +67,18 @@ impl Default for Log {
 }
 
 impl State for Log {
+    type Decided = Outcome;
+
+    #[inline(always)]
+    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        self.apply(Op::Decide, terms, clock, cost)
+    }
+
+    #[inline(always)]
+    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
+        decided
+    }
+
     #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let Self::Short(short) = self else {

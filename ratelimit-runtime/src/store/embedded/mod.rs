@@ -33,7 +33,7 @@ use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
 use crate::algorithm::{
-    Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
+    Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm, with_state,
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
@@ -47,8 +47,12 @@ const SHARDS: usize = 64;
 /// How often a thread tries to lock a shard before it sleeps.
 const YIELDS: usize = 4;
 
+/// A shard in cache lines of its own: threads that use its neighbours do not slow it down.
+#[repr(align(64))]
+struct LockedShard(Mutex<Shard>);
+
 pub(crate) struct Embedded {
-    shards: Box<[Mutex<Shard>; SHARDS]>,
+    shards: Box<[LockedShard; SHARDS]>,
     secret: Secret,
     /// The fingerprint of `()`, the key of a limit without a key.
     no_key: u128,
@@ -59,7 +63,7 @@ impl Embedded {
     /// Creates a store of at most `max_keys` counts, rounded up to a multiple of the number of shards.
     pub(crate) fn new(max_keys: usize, clock: Clock) -> Self {
         let secret = Secret::random();
-        let shard = || Mutex::new(Shard::new(max_keys.div_ceil(SHARDS)));
+        let shard = || LockedShard(Mutex::new(Shard::new(max_keys.div_ceil(SHARDS))));
         // In a vector first, because all shards together do not fit on a small stack.
         let shards: Vec<_> = iter::repeat_with(shard).take(SHARDS).collect();
         let shards = shards.into_boxed_slice().try_into();
@@ -121,18 +125,29 @@ impl Embedded {
 
     /// Applies an operation to one count.
     pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
-        with_state!(charge.terms.algorithm(), S => self.apply_as::<S>(op, charge))
+        let LocalCharge { key_id, terms, cost } = charge;
+        with_state!(terms.algorithm(), S => {
+            let clock = self.clock.local();
+            let mut shard = self.shard(shard_of(key_id));
+            match shard.state::<S>(key_id) {
+                Some(state) => state.apply(op, terms, clock, cost),
+                None => apply_to_missing::<S>(shard, op, charge, clock),
+            }
+        })
     }
 
-    /// Applies an operation to one count, whose state is an `S`.
+    /// Decides a call of one count, whose state is an `S`.
     #[inline(always)]
-    pub(crate) fn apply_as<S: StoredState>(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
+    pub(crate) fn decide_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> Outcome {
+        let LocalCharge { key_id, terms, cost } = charge;
         let clock = self.clock.local();
-        let mut shard = self.shard(shard_of(charge.key_id));
-        if let Some(state) = shard.state::<S>(charge.key_id) {
-            return state.apply(op, charge.terms, clock, charge.cost);
-        }
-        apply_to_missing::<S>(shard, op, charge, clock)
+        let mut shard = self.shard(shard_of(key_id));
+        let Some(state) = shard.state::<S>(key_id) else {
+            return apply_to_missing::<S>(shard, Op::Decide, charge, clock).moved();
+        };
+        let decided = state.decide(terms, clock, cost);
+        drop(shard);
+        S::outcome(decided, terms, clock, cost)
     }
 
     /// Decides a call of one count, whose state is an `S`. Its charge can be settled.
@@ -186,14 +201,14 @@ impl Embedded {
     /// Locks a shard. The caller holds the lock for the arithmetic only.
     #[inline(always)]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[index];
+        let shard = &self.shards[index].0;
         shard.try_lock().unwrap_or_else(|_| locked(shard))
     }
 }
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        let shards = self.shards.iter_mut().map(Mutex::get_mut);
+        let shards = self.shards.iter_mut().map(|shard| shard.0.get_mut());
         let shards = shards.map(|shard| shard.unwrap_or_else(PoisonError::into_inner));
         let len: usize = shards.map(|shard| shard.len()).sum();
         report::keys_changed(-(len as isize));
