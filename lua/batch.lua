@@ -6,10 +6,13 @@
 -- ARGV[1]          for each entry its limit (1), its cost (4) and its count (4)
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
--- Reply            list of strings, see `each.lua`. With a count of 1, the reply to an entry is the reply to the call,
---                  see `answer.lua`. With a larger count, it is the number of admitted calls (4), the reply to the last
---                  admitted call if there is one, and the reply to the rejected calls if there are any. If an entry
---                  failed, it is 2^32 - 1 (4)
+-- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The reply
+--                  to an entry begins with its kind (1):
+--                  0  the entry failed
+--                  1  with a count of 1, the reply to the call follows, see `answer.lua`; with a larger count, the
+--                     number of admitted calls (4), the reply to the last admitted call if there is one, and the
+--                     reply to the rejected calls if there are any
+--                  2  the number of admitted calls (4) and the level of the bucket (7), see `usual.lua`
 
 local entries = ARGV[1]
 
@@ -22,14 +25,25 @@ local function ask_equal(limit, key, cost, count)
   elseif allowed == 1 then
     admitted = count
   end
-  local reply = pack('>I4', admitted)
+  local reply = pack('>I1I4', 1, admitted)
   if admitted > 0 then reply = reply .. ask(limit, key, 'decide', admitted * cost) end
   if admitted < count then reply = reply .. ask(limit, key, 'peek', cost) end
   return reply
 end
 
-return each(function(entry, key)
+-- The keys whose values may have changed since they were read.
+local changed = {}
+
+local replies = each(function(entry, key)
   local limit, cost, count = unpack('>I1I4I4', entries, entry * 9 - 8)
+  if tokens[limit] and cost > 0 then
+    local value = not changed[key] and values[entry] or call('GET', key)
+    changed[key] = true
+    local reply = value and #value == 32 and decide_usual(limit, key, value, cost, count)
+    if reply then return reply end
+  end
   if count > 1 then return ask_equal(limit, key, cost, count) end
-  return ask(limit, key, 'decide', cost)
-end, '\255\255\255\255')
+  return '\1' .. ask(limit, key, 'decide', cost)
+end, '\0')
+replies[1] = pack('>I7', clock) .. replies[1]
+return replies

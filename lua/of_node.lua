@@ -4,4 +4,6 @@
 local entries = #ARGV[1] / 9
 local others = #ARGV - entries
 KEYS = {}
+-- `MGET` reads the keys of one slot only.
+local values = {}
 for entry = 1, entries do KEYS[entry], ARGV[others + entry] = ARGV[others + entry], nil end

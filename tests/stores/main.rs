@@ -35,6 +35,7 @@ mod several_limits;
 mod streams;
 mod traces;
 mod ttl;
+mod usual_buckets;
 mod waiting;
 mod waiting_give_backs;
 mod waiting_rejections;

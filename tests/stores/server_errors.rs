@@ -37,7 +37,7 @@ async fn the_error_of_a_user_without_rights_says_what_to_allow() {
 async fn the_documented_rights_are_sufficient_and_necessary() {
     let server = Server::start();
     let mut connection = server.connection();
-    let least = "~ratelimit:* +eval +evalsha +time +get +set +getrange +setrange +pexpire +del \
+    let least = "~ratelimit:* +eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del \
                  +unlink";
     let page = include_str!("../../ratelimit-runtime/docs/redis.md");
     assert!(page.contains(least), "the page lists other rights");
@@ -68,7 +68,8 @@ async fn a_database_and_another_clock_need_one_more_right_each() {
     let server = Server::start();
     let mut connection = server.connection();
     let page = include_str!("../../ratelimit-runtime/docs/redis.md");
-    let least = "~ratelimit:* +eval +evalsha +get +set +getrange +setrange +pexpire +del +unlink";
+    let least =
+        "~ratelimit:* +eval +evalsha +get +mget +set +getrange +setrange +pexpire +del +unlink";
     let url = server.url.replace("redis://", "redis://least:any@");
     let with_database = format!("{url}/3");
     for (right, other, url, clock) in
@@ -142,6 +143,12 @@ async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), Stor
         let parts = [Part::new(&limit, &key, 1)];
         limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
         limiter.reset(&limit, key).await?;
+    }
+    // Concurrent calls share scripts.
+    let bucket = Limit::token_bucket("shared", 5, Duration::from_secs(60));
+    let calls = (0..32).map(|number| tokio::spawn(limiter.check(&bucket, (key, number), 1)));
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("no panic").map(drop).or_else(undecided)?;
     }
     // The log is long enough to be rewritten and to have a segment.
     let long = Limit::sliding("long", 5_000, Duration::from_secs(60));

@@ -289,8 +289,15 @@ impl Bucket {
 }
 
 impl DecidedBucket {
+    /// Returns a bucket that was changed by its last call, or would have been.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at_level(level: u64, allowed: bool) -> Self {
+        Self { allowed, level, lag: 0, full: u64::MAX }
+    }
+
+    /// Returns the outcome of the last call.
     #[inline(always)]
-    fn outcome(self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+    pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let Self { allowed, level, lag, full } = self;
         let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
         let retry = || {
@@ -373,6 +380,13 @@ impl UnpackedBucket {
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
     }
+}
+
+/// Returns by how many units the time until the bucket is full is rounded up.
+#[cfg(feature = "redis")]
+pub(crate) fn slack(level: u64, rate: Rate) -> u32 {
+    // Below the drain, which is a `u32`.
+    (level.next_multiple_of(rate.drain) - level) as u32
 }
 
 fn capacity_of(terms: &Terms) -> u64 {

@@ -49,6 +49,8 @@ const CLOSING: &str = include_str!("../../../lua/closing.lua");
 const CLOSE: &str = include_str!("../../../lua/close.lua");
 const EACH: &str = include_str!("../../../lua/each.lua");
 const OF_NODE: &str = include_str!("../../../lua/of_node.lua");
+const USUAL: &str = include_str!("../../../lua/usual.lua");
+const VALUES: &str = include_str!("../../../lua/values.lua");
 const BATCH: &str = include_str!("../../../lua/batch.lua");
 const LINE: &str = include_str!("../../../lua/line.lua");
 const SETTLE: &str = include_str!("../../../lua/settle.lua");
@@ -221,13 +223,13 @@ pub(crate) fn all() -> String {
 
 /// Returns the script that decides many calls, each by itself.
 pub(crate) fn batch() -> String {
-    over_several(&[EACH, BATCH].concat())
+    over_several(&[EACH, USUAL, VALUES, BATCH].concat())
 }
 
 /// Returns the script that decides many calls of keys in any hash slots of a node.
 pub(crate) fn batch_of_node() -> String {
     let prelude = format!("#!lua flags=allow-cross-slot-keys\n{PRELUDE}{OF_NODE}");
-    after(&prelude, &[EACH, BATCH].concat())
+    after(&prelude, &[EACH, USUAL, BATCH].concat())
 }
 
 /// Returns the script that decides the calls of a line.

@@ -326,6 +326,6 @@ pub(super) fn put_7(out: &mut Vec<u8>, number: u64) {
     out.extend(&number.to_be_bytes()[1..]);
 }
 
-fn get_7(bytes: [u8; 7]) -> u64 {
+pub(super) fn get_7(bytes: [u8; 7]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -343,8 +343,7 @@ impl Servers {
     ) -> Vec<BatchEntry> {
         let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
         for BatchEntry { charge, by, reply_to } in entries {
-            let name = &charge.count_name;
-            let outcome = reply.as_mut().and_then(|reply| reply.next(name, reply_to.len()));
+            let outcome = reply.as_mut().and_then(|reply| reply.next(&charge, reply_to.len()));
             let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
             if let Err(error) = &outcome {
                 if matches!(target, BatchTarget::Node(_)) && by_node::is_of_another_node(error) {
