@@ -6,6 +6,7 @@
 //! folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
 mod attribute;
+mod batch;
 mod chart;
 mod child;
 mod cluster;
@@ -28,8 +29,10 @@ mod redis;
 mod scripts;
 mod settling;
 mod single;
+mod start;
 mod table;
 mod thresholds;
+mod together;
 mod turns;
 mod waiting;
 
@@ -76,11 +79,13 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 14] = [
+const PARTS: [(&str, Measure); 17] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
     ("attribute", attribute::measure),
+    ("together", together::measure),
+    ("start", start::measure),
     ("layer", layer::measure),
     ("redis", redis::measure),
     ("redis-keys", redis::by_keys),
@@ -88,6 +93,7 @@ const PARTS: [(&str, Measure); 14] = [
     ("realistic", realistic::measure),
     ("thresholds", thresholds::measure),
     ("scripts", scripts::measure),
+    ("batch", batch::measure),
     ("longest", longest::measure),
     ("waiting", waiting::measure),
     ("settling", settling::measure),
@@ -106,6 +112,7 @@ fn main() {
         ["instructions-of", name, calls] => {
             return instructions::child(name, calls.parse().expect("a number"));
         }
+        ["start-of", who, url] => return start::child(who, url),
         ["waiting-of", url, millis] => {
             return waiting::child(url, millis.parse().expect("a number"));
         }

@@ -107,7 +107,7 @@ impl Decides for Keyless {
     }
 }
 
-fn quota(threshold: u32) -> Quota {
+pub(crate) fn quota(threshold: u32) -> Quota {
     let threshold = NonZeroU32::new(threshold).expect("above zero");
     let quota = Quota::with_period(PERIOD / threshold.get()).expect("above zero");
     quota.allow_burst(threshold)

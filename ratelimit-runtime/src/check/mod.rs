@@ -113,7 +113,7 @@ impl Checker {
 
     /// Returns whether rejections are reported.
     #[inline]
-    fn reports_rejections_of(&self, limit: &Limit) -> bool {
+    pub(super) fn reports_rejections_of(&self, limit: &Limit) -> bool {
         self.backend.reports().on_rejected.is_some() || report::is_traced(limit.is_shadow(), false)
     }
 

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use super::judge::hardest;
 use super::{Check, Checker, Part, WrittenAmounts};
-use crate::algorithm::Op;
+use crate::algorithm::{Op, Outcome};
 use crate::key::{Key, KeyId};
 use crate::limit::LimitLabel;
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
+use crate::store::embedded::{FEW, LocalCharge};
 use crate::store::{Charge, OneOrMany, Request};
 
 /// The charges of a call, each of another count, with the labels of their limits.
@@ -33,7 +35,41 @@ impl Checker {
         if self.has_rules_or_waits(parts) {
             return self.check_under_rules(parts);
         }
-        self.check_all_as_written(parts)
+        self.check_few(parts).unwrap_or_else(|| self.check_all_as_written(parts))
+    }
+
+    /// Checks a call that this process decides at once, and that nothing observes; `None` for any other call, which is
+    /// not charged. Without an allocation, as for one limit.
+    fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+        let (first, count) = (parts.first()?, parts.len());
+        let policy = first.limit.policy();
+        if count > FEW || self.backend.is_shared(policy) || report::is_observed() {
+            return None;
+        }
+        if let [Part { limit, key, cost, .. }] = parts {
+            return Some(self.check(limit, key, *cost));
+        }
+        let terms = first.limit.terms();
+        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
+        for (at, Part { limit, key, cost, .. }) in parts.iter().enumerate() {
+            let (terms, cost) = (limit.terms(), *cost);
+            let key_id = self.backend.key_id(terms, *key);
+            let is_known = charges[..at].iter().any(|other| other.key_id == key_id);
+            if is_known || cost > limit.capacity() || !limit.policy().agrees_with(policy) {
+                return None;
+            }
+            charges[at] = LocalCharge { key_id, terms, cost };
+        }
+        let mut outcomes = [Outcome::UNDECIDED; FEW];
+        if !self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]) {
+            return None;
+        }
+        let index = hardest(&outcomes[..count]);
+        let (limit, outcome) = (parts[index].limit, &outcomes[index]);
+        if outcome.is_allowed() {
+            return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
+        }
+        (!self.reports_rejections_of(limit)).then(|| Check::rejected_here(limit, outcome))
     }
 
     /// Checks a call against several limits as they are.
@@ -149,5 +185,65 @@ impl Checker {
             }
         }
         Ok(merged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::reply::{Decision, Rejection, StoreError};
+    use crate::{Limit, Part, RateLimiter};
+
+    const WIDE: Limit = Limit::sliding("wide", 9, Duration::from_secs(60));
+    const NARROW: Limit = Limit::token_bucket("narrow", 2, Duration::from_secs(60));
+    const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
+
+    fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
+        limiter.check_all(parts).now(|| WIDE.label())
+    }
+
+    /// With and without the feature `metrics`, which observes all calls, so that none takes the fast path.
+    #[test]
+    fn a_call_that_nothing_observes_gets_the_decision_of_an_observed_one() {
+        let limiter = RateLimiter::embedded();
+        let parts = [Part::new(&WIDE, &"key", 1), Part::new(&NARROW, &"key", 1)];
+        for left in [1, 0] {
+            let decision = check(&limiter, &parts).expect("admitted");
+            assert_eq!((decision.limit, decision.remaining), (2, left));
+            assert_eq!(decision.retry_after, Duration::ZERO);
+        }
+        for _ in 0..20 {
+            let rejection = check(&limiter, &parts).expect_err("rejected");
+            let Rejection::Limited { name, decision, .. } = rejection else {
+                panic!("{rejection}")
+            };
+            assert_eq!((name.as_str(), decision.remaining), ("narrow", 0));
+            assert!(decision.retry_after > Duration::from_secs(20), "{decision:?}");
+        }
+        // The rejected calls were not charged.
+        let decision = check(&limiter, &parts[..1]).expect("admitted");
+        assert_eq!((decision.limit, decision.remaining), (9, 6));
+
+        let again = [parts[0], parts[0]];
+        assert_eq!(check(&limiter, &again).expect("admitted").remaining, 4);
+        let other = Limit::sliding("wide", 8, Duration::from_secs(60));
+        let shared = [parts[0], Part::new(&other, &"key", 1)];
+        let error = check(&limiter, &shared).expect_err("a mistake");
+        assert!(
+            matches!(&error, Rejection::Unavailable { error: StoreError::SharedCount { .. }, .. }),
+            "{error:?}"
+        );
+        let error = check(&limiter, &[parts[0], Part::new(&SHADOW, &"key", 1)]);
+        let Err(Rejection::Unavailable { error: StoreError::MixedLimits, .. }) = error else {
+            panic!("{error:?}")
+        };
+        let costly = [parts[0], Part::new(&NARROW, &"key", 3)];
+        let error = check(&limiter, &costly).expect_err("too costly");
+        assert!(matches!(error, Rejection::CostExceedsCapacity { .. }), "{error:?}");
+        for allowed in [true, false, false] {
+            let shadow = check(&limiter, &[Part::new(&SHADOW, &"key", 1)]);
+            assert_eq!(shadow.expect("a shadow admits").allowed, allowed);
+        }
     }
 }

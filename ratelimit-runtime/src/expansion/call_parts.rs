@@ -73,8 +73,8 @@ impl<'a> CallPart<'a> {
 
 /// Passes the parts with limits to `check`, or the check of a call that needs no decision to `decided`. With
 /// `waits: false`, the limits do not wait.
-fn with_limited<T>(
-    parts: &[CallPart<'_>],
+fn with_limited<T, const N: usize>(
+    parts: &[CallPart<'_>; N],
     waits: bool,
     check: impl FnOnce(&[UnsyncPart<'_>]) -> T,
     decided: impl FnOnce(Check) -> T,
@@ -86,16 +86,19 @@ fn with_limited<T>(
     if let Some(UnsyncPart { limit, key, cost, .. }) = closed {
         return decided(reject_by_amounts(limit, key, *cost));
     }
-    let limited = parts.iter().filter_map(|part| match part.limit {
+    let mut limited = parts.iter().filter_map(|part| match part.limit {
         PartLimit::Limited(part) => Some(part),
         PartLimit::Unlimited | PartLimit::Closed(_) => None,
     });
-    let limited: Vec<_> = limited.collect();
-    if limited.is_empty() {
-        return decided(Check::unlimited());
+    let Some(first) = limited.next() else { return decided(Check::unlimited()) };
+    let (mut parts, mut count) = ([first; N], 1);
+    for part in limited {
+        parts[count] = part;
+        count += 1;
     }
+    let limited = &parts[..count];
     if waits {
-        return check(&limited);
+        return check(limited);
     }
     let limits: Vec<_> = limited.iter().map(|part| part.limit.clone().without_wait()).collect();
     let limited: Vec<_> =
@@ -104,7 +107,7 @@ fn with_limited<T>(
 }
 
 /// Starts the check of a call.
-pub(super) fn check_parts(parts: &[CallPart<'_>], waits: bool) -> Check {
+pub(super) fn check_parts<const N: usize>(parts: &[CallPart<'_>; N], waits: bool) -> Check {
     let check = |parts: &[UnsyncPart<'_>]| {
         limiter::with_current(
             |limiter| limiter.checker().check_all(parts),
@@ -116,7 +119,7 @@ pub(super) fn check_parts(parts: &[CallPart<'_>], waits: bool) -> Check {
 
 /// Starts the check of a call whose charges are corrected. It has a permit for each part, or for each part with a
 /// limit.
-pub(super) fn acquire_parts(parts: &[CallPart<'_>], waits: bool) -> AcquireAll {
+pub(super) fn acquire_parts<const N: usize>(parts: &[CallPart<'_>; N], waits: bool) -> AcquireAll {
     let acquire = |parts: &[UnsyncPart<'_>]| {
         limiter::with_current(
             |limiter| limiter.checker().acquire_all(parts),

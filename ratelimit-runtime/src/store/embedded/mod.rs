@@ -29,6 +29,7 @@ use loom::sync::{Mutex, MutexGuard};
 #[cfg(all(test, loom))]
 use loom::thread;
 
+pub(crate) use self::several::FEW;
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};

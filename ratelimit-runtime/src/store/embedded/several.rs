@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Embedded, LocalCharge, change, shard_of};
-use crate::algorithm::{Op, Outcome, Receipt, match_algorithm, with_state};
+use super::shard::Shard;
+use super::{Embedded, LocalCharge, MutexGuard, change, shard_of};
+use crate::algorithm::{Op, Outcome, Receipt, State, match_algorithm, with_state};
 use crate::store::Charge;
+
+/// The most counts that [`Embedded::decide_few`] decides.
+pub(crate) const FEW: usize = 8;
 
 /// An operation on one of several counts.
 #[derive(Clone, Copy)]
@@ -15,6 +19,46 @@ pub(super) enum CountOp {
 }
 
 impl Embedded {
+    /// Decides a call of at most [`FEW`] counts, all of which have a state and are open, without an allocation. For any
+    /// other call, returns `false` and changes nothing.
+    pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) -> bool {
+        let clock = self.clock.local();
+        let mut indices = [usize::MAX; FEW];
+        for (index, charge) in indices.iter_mut().zip(charges) {
+            *index = shard_of(charge.key_id);
+        }
+        let indices = &mut indices[..charges.len()];
+        // As in `with_counts`.
+        indices.sort_unstable();
+        let mut shards: [Option<MutexGuard<'_, Shard>>; FEW] = Default::default();
+        for (at, index) in indices.iter().enumerate() {
+            if at == 0 || *index != indices[at - 1] {
+                shards[at] = Some(self.shard(*index));
+            }
+        }
+        let mut apply_all = |op| {
+            let mut fit = true;
+            for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
+                let LocalCharge { key_id, terms, cost } = *charge;
+                let at = indices.partition_point(|index| *index < shard_of(key_id));
+                let Some(shard) = &mut shards[at] else { return None };
+                *outcome = with_state!(terms.algorithm(), S => {
+                    let state = shard.state::<S>(key_id)?;
+                    match op {
+                        Op::Decide => S::outcome(state.decide(terms, clock, cost), terms, clock, cost),
+                        op => state.apply(op, terms, clock, cost),
+                    }
+                });
+                fit &= outcome.is_allowed();
+            }
+            Some(fit)
+        };
+        match apply_all(Op::Peek) {
+            Some(true) => apply_all(Op::Decide).is_some(),
+            peeked => peeked.is_some(),
+        }
+    }
+
     /// Decides a call whose charges can be settled. Without receipts if it is rejected. Twin of `lua/all.lua`.
     pub(super) fn acquire_many(&self, charges: &[Arc<Charge>]) -> (Vec<Outcome>, Vec<Receipt>) {
         self.with_counts(charges, |apply| {
@@ -82,5 +126,59 @@ impl Embedded {
                 })
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::{Clock, VirtualClock};
+    use crate::limit::{Algorithm, Limit};
+
+    /// A call: microseconds since the one before, and the cost of each part with the indexes of its limit and its key.
+    type Step = (u64, Vec<(usize, u8, u32)>);
+
+    fn step() -> impl Strategy<Value = Step> {
+        let part = (0..Algorithm::ALL.len(), 0..3_u8, 0..4_u32);
+        (0..400_000_u64, prop::collection::vec(part, 1..=FEW))
+    }
+
+    proptest! {
+        #[test]
+        fn few_counts_are_decided_as_many_are(steps in prop::collection::vec(step(), 1..60)) {
+            let limits = Algorithm::ALL.map(|algorithm| {
+                Limit::new("few", algorithm, 5, Duration::from_secs(1)).expect("valid")
+            });
+            let clock = VirtualClock::new();
+            let [one, other] = [(); 2].map(|()| Embedded::new(10_000, Clock::Virtual(clock.clone())));
+            for (later, mut parts) in steps {
+                clock.advance(Duration::from_micros(later));
+                parts.sort_unstable();
+                parts.dedup_by_key(|(limit, key, _)| (*limit, *key));
+                let charges = |store: &Embedded| -> Vec<Arc<Charge>> {
+                    let charge = |(limit, key, cost): &(usize, u8, u32)| {
+                        let terms = limits[*limit].terms().clone();
+                        let key_id = store.key_id(&terms, key);
+                        let cost = (*cost).min(terms.capacity());
+                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost })
+                    };
+                    parts.iter().map(charge).collect()
+                };
+                let many = other.apply_many(Op::Decide, &charges(&other));
+                let charged = charges(&one);
+                let borrowed: Vec<LocalCharge<'_>> =
+                    charged.iter().map(|charge| (&**charge).into()).collect();
+                let mut few = vec![Outcome::UNDECIDED; charged.len()];
+                if !one.decide_few(&borrowed, &mut few) {
+                    // A count has no state yet, and none was charged.
+                    few = one.apply_many(Op::Decide, &charged);
+                }
+                prop_assert_eq!(few, many);
+            }
+        }
     }
 }
