@@ -87,7 +87,9 @@ fn functions(calls: u64) -> Table {
         }
     }
     rows.retain(|(name, counts)| {
-        !name.contains("instructions::") && counts.iter().any(|count| *count >= 1.0)
+        name != "PROGRAM TOTALS"
+            && !name.contains("instructions::")
+            && counts.iter().any(|count| *count >= 1.0)
     });
     rows.sort_by(|(_, one), (_, other)| other[0].total_cmp(&one[0]));
     Table {
