@@ -160,8 +160,7 @@ pub(crate) trait State: Expires {
     /// Applies [`Op::Decide`].
     fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Self::Decided;
 
-    /// Returns the outcome of a call that was decided. The divisions are here, so that nobody waits for them under a
-    /// lock.
+    /// Returns the outcome of a call that was decided. It divides here, once the state is unlocked.
     fn outcome(decided: Self::Decided, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 
     /// Applies `op` at the time `clock`.
