@@ -16,7 +16,6 @@ use std::time::{Duration, Instant, SystemTime};
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError};
 use redis::Connection;
 use redis_test::server::RedisServer;
-use redis_test::utils::get_random_available_port;
 use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
 use support::sentinel::Sentinels;
@@ -151,7 +150,7 @@ struct DurableServer {
 impl DurableServer {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let port = get_random_available_port();
+        let port = support::port::free();
         let server = Self::spawn(port, folder.path());
         let durable = Self { server, folder, port };
         durable.connection();

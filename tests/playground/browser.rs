@@ -77,7 +77,8 @@ impl Page {
     pub(crate) async fn open_at(playground: Command, path: &str) -> Self {
         let playground = Program::start(playground, "playing on ", "");
         let mut chromedriver = Command::new("chromedriver");
-        chromedriver.arg("--port=0");
+        // By itself, it takes a port of IPv6 that can be taken in IPv4.
+        chromedriver.arg(format!("--port={}", support::port::free()));
         let chromedriver = Program::start(chromedriver, "successfully on port ", ".");
         let mut wanted = DesiredCapabilities::chrome();
         wanted.set_headless().expect("JSON");

@@ -7,6 +7,8 @@ use std::time::Duration;
 use redis::{Client, Commands, Connection};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
 
+use crate::port;
+
 /// A running cluster.
 pub struct Cluster {
     cluster: RedisCluster,
@@ -15,9 +17,11 @@ pub struct Cluster {
 impl Cluster {
     /// Starts three primaries with `replicas` replicas each.
     pub fn start(replicas: u16) -> Self {
+        let num_nodes = 3 * (1 + replicas);
         let configuration = RedisClusterConfiguration {
-            num_nodes: 3 * (1 + replicas),
+            num_nodes,
             num_replicas: replicas,
+            ports: (0..num_nodes).map(|_| port::free()).collect(),
             ..RedisClusterConfiguration::default()
         };
         Self { cluster: RedisCluster::new(configuration) }

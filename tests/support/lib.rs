@@ -2,6 +2,7 @@
 //!
 //! - [`model`]: the reference model of the five algorithms. Start here to add an algorithm.
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
+//! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
@@ -19,6 +20,7 @@ pub mod example;
 pub mod http;
 pub mod log;
 pub mod model;
+pub mod port;
 pub mod proxy;
 mod search;
 pub mod sentinel;

@@ -6,6 +6,8 @@ use ratelimit_runtime::{Builder, OnError, RateLimiter};
 use redis::{Client, Commands, Connection};
 use redis_test::server::RedisServer;
 
+use crate::port;
+
 /// A running server.
 pub struct Server {
     inner: RedisServer,
@@ -21,10 +23,10 @@ impl Server {
     /// If there is no `redis-server`; `tests/run` installs it.
     #[must_use]
     pub fn start() -> Self {
-        Self::wait_for(RedisServer::new())
+        Self::start_on(port::free())
     }
 
-    /// Starts a server on the port of a server that was stopped, and waits until it replies.
+    /// Starts a server on a port, as that of a server that was stopped, and waits until it replies.
     ///
     /// # Panics
     ///

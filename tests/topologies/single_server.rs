@@ -5,7 +5,6 @@ use std::time::Duration;
 use ratelimit_runtime::{BuildError, Limit, Rejection, StoreError};
 use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
-use redis_test::utils::get_random_available_port;
 
 use crate::{denying_builder, first_decision};
 
@@ -13,7 +12,7 @@ const LIMIT: Limit = Limit::sliding("secured", 10, Duration::from_secs(3600));
 
 /// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.
 fn tls_server(checks_clients: bool) -> (RedisServer, String) {
-    let port = get_random_available_port();
+    let port = support::port::free();
     let address = ConnectionAddr::TcpTls {
         host: "127.0.0.1".to_owned(),
         port,
