@@ -63,6 +63,20 @@ fn a_lease_is_at_most_what_the_limit_can_admit() {
 }
 
 #[test]
+fn an_automatic_lease_needs_one_percent_of_a_hundred() {
+    let minute = Duration::from_secs(60);
+    let sliding = |threshold| Limit::sliding("limits", threshold, minute);
+    assert!(sliding(100).try_auto_lease().is_ok());
+    assert_error(sliding(99).try_auto_lease(), "at least 100");
+    let short = Limit::sliding("limits", 100, Duration::from_millis(99));
+    assert_error(short.try_auto_lease(), "at least 100 ms");
+    let bucket = Limit::leaky_bucket("limits", 1_000, minute);
+    assert_error(bucket.clone().try_auto_lease(), "raise `burst`");
+    assert_error(bucket.clone().burst(99).try_auto_lease(), "at least 100");
+    assert_error(bucket.burst(100).auto_lease().try_burst(99), "at least 100");
+}
+
+#[test]
 fn a_limit_returns_its_parameters() {
     let limit = Limit::leaky_bucket("limits", 7, Duration::from_millis(1_500)).burst(3);
     assert_eq!((limit.name(), limit.threshold(), limit.capacity()), ("limits", 7, 3));
@@ -97,15 +111,16 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::fixed("fixed", 5, minute * 60).align(Align::offset_minutes(-210)),
         Limit::fixed("utc", 5, minute).align(Align::UTC).on_error(OnError::Deny),
         Limit::sliding_counter("counter", 50, Duration::from_millis(1_500)).lease(5),
+        Limit::sliding_counter("auto", 500, minute).auto_lease(),
         Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
         Limit::leaky_bucket("leaky", 5, minute).on_error(OnError::Allow).wait(Duration::MAX),
     ];
-    let wait = limits[5].clone().wait(Duration::from_secs(36_525 * 86_400));
+    let wait = limits[6].clone().wait(Duration::from_secs(36_525 * 86_400));
     let settings = Settings { limits };
     let json = serde_json::to_string(&settings).expect("JSON");
     let mut expected = settings.limits;
     // A longer wait cannot be read.
-    expected[5] = wait;
+    expected[6] = wait;
     let read: Settings = serde_json::from_str(&json).expect(&json);
     assert_eq!(read.limits, expected);
 }
@@ -133,6 +148,8 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         ("threshold = 5\nperiod = 30\nalign = \"utc\"", "use it with fixed"),
         ("limit = \"5/h fixed\"\nalign = \"Berlin\"", "`\"utc\"`, or an offset"),
         ("limit = \"5/h\"\nlease = 6", "`lease` must be at most"),
+        ("limit = \"5/h\"\nlease = \"auto\"", "at least 100"),
+        ("limit = \"5/h\"\nlease = \"automatic\"", "a number of units, or \"auto\""),
         ("limit = \"5/h\"\nscope = \"fleet\"", "`global` or `process`"),
         ("limit = \"5/h\"\ntreshold = 6", "unknown field `treshold`"),
     ] {

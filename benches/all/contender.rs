@@ -74,7 +74,7 @@ impl Who {
         match name {
             "ours" => Self::ours(url, LIMIT),
             "ours, `lease = 50`" => Self::ours(url, HOT.lease(50)),
-            "ours, `lease = 1000`" => Self::ours(url, HOT.lease(1_000)),
+            "ours, `lease = \"auto\"`" => Self::ours(url, HOT.auto_lease()),
             "`EVALSHA`" => Self::Script(connection, textbook()),
             "throttle-kit" => {
                 let quota = throttle_kit::Quota::from_parts(PERIOD / FLOWING, FLOWING);

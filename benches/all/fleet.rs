@@ -72,4 +72,4 @@ const ALL: [(&str, Kind); 6] = [
 ];
 
 const LEASES: [(&str, Kind); 2] =
-    [("ours, `lease = 50`", Kind::Beside), ("ours, `lease = 1000`", Kind::Beside)];
+    [("ours, `lease = 50`", Kind::Beside), ("ours, `lease = \"auto\"`", Kind::Beside)];

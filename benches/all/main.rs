@@ -28,6 +28,7 @@ mod realistic;
 mod redis;
 mod scripts;
 mod settling;
+mod simulated;
 mod single;
 mod start;
 mod table;
@@ -79,7 +80,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 17] = [
+const PARTS: [(&str, Measure); 18] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -97,6 +98,7 @@ const PARTS: [(&str, Measure); 17] = [
     ("longest", longest::measure),
     ("waiting", waiting::measure),
     ("settling", settling::measure),
+    ("simulated", simulated::measure),
 ];
 
 fn main() {

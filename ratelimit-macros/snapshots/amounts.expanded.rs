@@ -22,7 +22,7 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
                 },
                 ::ratelimit_runtime::__private::amount(plan.rate()),
                 ::ratelimit_runtime::__private::amount(plan.burst),
-                LEASE,
+                ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
             ) {
                 (limit, threshold, burst, lease) => {
                     static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
@@ -99,7 +99,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     },
                     ::ratelimit_runtime::__private::amount(rate),
                     ::core::option::Option::None,
-                    0_u32,
+                    ::ratelimit_runtime::__private::Lease::None,
                 ) {
                     (limit, threshold, burst, lease) => {
                         static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();

@@ -15,7 +15,13 @@ struct Values {
     period_us: u64,
     burst: Option<u32>,
     offset: Option<i32>,
-    lease: Option<u32>,
+    lease: Option<Lease>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lease {
+    UpTo(u32),
+    Auto,
 }
 
 impl Values {
@@ -27,7 +33,10 @@ impl Values {
             format!("algo = \"{}\"", algorithm.as_str()),
         ];
         arguments.extend(burst.map(|burst| format!("burst = {burst}")));
-        arguments.extend(lease.map(|lease| format!("lease = {lease}")));
+        arguments.extend(lease.map(|lease| match lease {
+            Lease::UpTo(units) => format!("lease = {units}"),
+            Lease::Auto => "lease = \"auto\"".to_owned(),
+        }));
         arguments.extend(
             offset.map(|minutes| format!("align = \"+{:02}:{:02}\"", minutes / 60, minutes % 60)),
         );
@@ -50,7 +59,8 @@ impl Values {
             None => Ok(limit),
         });
         let limit = limit.and_then(|limit| match lease {
-            Some(lease) => limit.try_lease(lease),
+            Some(Lease::UpTo(units)) => limit.try_lease(units),
+            Some(Lease::Auto) => limit.try_auto_lease(),
             None => Ok(limit),
         });
         limit.is_ok()
@@ -92,12 +102,14 @@ fn both_accept_the_same_limits() {
     const PERIODS: [u64; 9] =
         [0, 1, 99_999, 100_000, SECOND, 7 * 3_600 * SECOND, DAY, 36_525 * DAY, 36_525 * DAY + 1];
 
+    let units = [0, 1, 10, 11].map(|units| Some(Lease::UpTo(units)));
+    let leases: Vec<_> = units.into_iter().chain([None, Some(Lease::Auto)]).collect();
     let (mut compared, mut accepted) = (0, 0);
     for &algorithm in Algorithm::ALL {
-        for threshold in [0, 1, 1_000, u32::MAX] {
+        for threshold in [0, 1, 99, 100, 1_000, u32::MAX] {
             for period_us in PERIODS {
                 for burst in [None, Some(0), Some(1), Some(20), Some(u32::MAX)] {
-                    for lease in [None, Some(0), Some(1), Some(10), Some(11)] {
+                    for &lease in &leases {
                         for offset in [None, Some(480)] {
                             let values =
                                 Values { algorithm, threshold, period_us, burst, offset, lease };

@@ -3,7 +3,7 @@
 //! A rule applies when the values are literals. A constant behind a path is checked by the const
 //! functions of the runtime, which the expansion evaluates at compile time.
 
-use syn::{Expr, LitStr};
+use syn::{Expr, Lit, LitStr};
 
 use crate::args::Args;
 use crate::argument::ArgumentName;
@@ -16,6 +16,9 @@ use crate::words::{self, Word, word_enum};
 /// The shortest period whose lease lasts long enough to be useful. The runtime checks it as well.
 const SHORTEST_LEASED_US: u64 = 100_000;
 
+/// An automatic lease is at most the threshold divided by this number, as in the runtime.
+const AUTO_SHARE: u32 = 100;
+
 /// A limit without contradictions.
 pub(crate) struct Limit {
     /// `None`: the path of the function.
@@ -25,7 +28,14 @@ pub(crate) struct Limit {
     pub(crate) period: Constant<u64>,
     pub(crate) burst: Option<Amount>,
     pub(crate) align: Option<Offset>,
-    pub(crate) lease: Option<Constant<u32>>,
+    pub(crate) lease: Option<Lease>,
+}
+
+/// How many units of a key a process may charge in advance.
+pub(crate) enum Lease {
+    UpTo(Constant<u32>),
+    /// As many as a busy key needs; written as this literal.
+    Auto(LitStr),
 }
 
 word_enum! {
@@ -48,7 +58,7 @@ struct LimitDraft<'a> {
     period: Result<Constant<u64>, ReportedError>,
     burst: Option<Result<Amount, ReportedError>>,
     align: Option<Result<Offset, ReportedError>>,
-    lease: Option<Result<Constant<u32>, ReportedError>>,
+    lease: Option<Result<Lease, ReportedError>>,
 }
 
 impl Limit {
@@ -81,8 +91,11 @@ impl Limit {
             if self.algorithm.is_bucket() { ArgumentName::Burst } else { ArgumentName::Threshold };
         let capacity = self.algorithm.capacity(self.burst.as_ref(), self.threshold.known())?;
         let reserve = match &self.lease {
-            Some(_) => self.algorithm.lease_reserve(self.threshold.known()?, self.period.known?),
-            None => 0,
+            Some(Lease::UpTo(_)) => {
+                self.algorithm.lease_reserve(self.threshold.known()?, self.period.known?)
+            }
+            // A key that is not busy has no reserve.
+            Some(Lease::Auto(_)) | None => 0,
         };
         Some((capacity.saturating_sub(reserve), argument))
     }
@@ -161,7 +174,7 @@ impl<'a> LimitDraft<'a> {
                 .unwrap_or(Ok(Algorithm::Sliding)),
             burst: args.optional(ArgumentName::Burst, burst),
             align: args.optional(ArgumentName::Align, Offset::read),
-            lease: args.optional(ArgumentName::Lease, read_lease),
+            lease: args.optional(ArgumentName::Lease, Lease::read),
             name: args.optional(ArgumentName::Name, read_name),
         }
     }
@@ -256,6 +269,22 @@ impl<'a> LimitDraft<'a> {
             return self.reject(ArgumentName::Lease, &message);
         }
         let most = capacity - reserve;
+        let lease = match lease {
+            Lease::UpTo(lease) => lease,
+            Lease::Auto(_) if threshold.min(capacity) < AUTO_SHARE => {
+                let (argument, smaller) = if threshold < AUTO_SHARE {
+                    (ArgumentName::Threshold, threshold)
+                } else {
+                    (ArgumentName::Burst, capacity)
+                };
+                let message = format!(
+                    "`lease = \"auto\"` leases at most one percent, and of a `{argument}` of {smaller} that is less \
+                     than a unit: raise it to {AUTO_SHARE} or more, or write the number of units to lease"
+                );
+                return self.reject(ArgumentName::Lease, &message);
+            }
+            Lease::Auto(_) => return,
+        };
         if lease.known.is_some_and(|lease| lease > most) {
             let message = if reserve > 0 {
                 format!(
@@ -274,9 +303,26 @@ impl<'a> LimitDraft<'a> {
     }
 }
 
-pub(crate) fn read_lease(expr: &Expr) -> syn::Result<Constant<u32>> {
-    let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
-    Constant::count(ArgumentName::Lease, zero, expr)
+impl Lease {
+    /// A number of units, the path of a constant, or `"auto"`.
+    pub(crate) fn read(expr: &Expr) -> syn::Result<Self> {
+        let message = match (values::as_literal(expr), values::as_path(expr)) {
+            (Some((_, Lit::Str(text))), _) if text.value() == "auto" => {
+                return Ok(Self::Auto(text.clone()));
+            }
+            (Some((_, Lit::Str(text))), _) if text.value().parse::<u32>().is_err() => {
+                "`lease` must be a whole number such as `50`, or `\"auto\"`"
+            }
+            (_, Some(path)) if path.path.is_ident("auto") => {
+                "`auto` must be a string literal: write `lease = \"auto\"`, with quotes"
+            }
+            _ => {
+                let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
+                return Constant::count(ArgumentName::Lease, zero, expr).map(Self::UpTo);
+            }
+        };
+        Err(syn::Error::new_spanned(expr, message))
+    }
 }
 
 pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
 mod amounts;
+mod auto_leases;
 mod batches;
 mod by_hand;
 mod closed_counts;
@@ -12,6 +13,7 @@ mod embedded;
 mod extremes;
 mod faults;
 mod lease_faults;
+mod lease_model;
 mod lease_terms;
 mod leased_buckets;
 mod leases;

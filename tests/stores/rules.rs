@@ -51,7 +51,7 @@ fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
 }
 
 impl TestLimiter {
-    fn set_rules(&self, rules: RuleSet) {
+    pub(crate) fn set_rules(&self, rules: RuleSet) {
         self.limiter.set_rules(rules).expect("valid rules");
     }
 

@@ -4,6 +4,7 @@
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
+//! - [`leases`]: a model of the leases of a fleet.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
 
@@ -18,6 +19,7 @@
 pub mod cluster;
 pub mod example;
 pub mod http;
+pub mod leases;
 pub mod log;
 pub mod model;
 pub mod port;

@@ -7,7 +7,7 @@ use syn::{Expr, LitStr};
 
 use super::Expansion;
 use crate::after_call::AfterCall;
-use crate::limit::Limit;
+use crate::limit::{Lease, Limit};
 use crate::limit_source::LimitConstant;
 use crate::offset::Offset;
 use crate::policy::Policy;
@@ -40,11 +40,18 @@ impl Expansion<'_> {
                 #rt::Limit::align(#tokens, #rt::Align::offset_minutes(#minutes))
             });
         }
-        if let Some(Constant { expr, .. }) = lease
-            && !limit.varies()
-        {
-            let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
-            tokens = spanned_at(expr, call);
+        if !limit.varies() {
+            match lease {
+                Some(Lease::UpTo(Constant { expr, .. })) => {
+                    let call = quote_spanned!(hygienic()=> #rt::Limit::lease(#tokens, #expr));
+                    tokens = spanned_at(expr, call);
+                }
+                Some(Lease::Auto(word)) => {
+                    let call = quote_spanned!(hygienic()=> #rt::Limit::auto_lease(#tokens));
+                    tokens = spanned_at(word, call);
+                }
+                None => {}
+            }
         }
         self.with_policy(tokens)
     }
@@ -60,10 +67,13 @@ impl Expansion<'_> {
             || quote_spanned!(hygienic()=> ::core::option::Option::None),
             |burst| amount(burst.expr()),
         );
-        let lease = limit.lease.as_ref().map_or_else(
-            || quote_spanned!(hygienic()=> 0_u32),
-            |lease| lease.expr.to_token_stream(),
-        );
+        let lease = match &limit.lease {
+            Some(Lease::UpTo(Constant { expr, .. })) => {
+                quote_spanned!(hygienic()=> #rt::__private::Lease::UpTo(#expr))
+            }
+            Some(Lease::Auto(_)) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
+            None => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
+        };
         // The expressions of the user are outside the block of `AMOUNTS`.
         quote_spanned! {hygienic()=>
             match (#template, #threshold, #burst, #lease) {

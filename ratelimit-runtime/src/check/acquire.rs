@@ -55,10 +55,7 @@ impl Checker {
         if self.rules.may_apply(limit) || limit.max_wait().is_some() {
             return self.acquire_one_under_rules(Part::of(limit, key, cost));
         }
-        if self.backend.is_shared(limit.policy())
-            || cost > limit.capacity()
-            || limit.lease_units() > 0
-        {
+        if self.backend.is_shared(limit.policy()) || cost > limit.capacity() || limit.leases() {
             return self.acquire_by_request(limit, key, cost);
         }
         let (started, key_id) = (Started::now(), self.backend.key_id(limit.terms(), key));
@@ -95,7 +92,7 @@ impl Checker {
     #[inline(never)]
     fn acquire_by_request(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Acquire {
         let (policy, report) = (limit.policy(), Report::start());
-        if limit.lease_units() > 0 {
+        if limit.leases() {
             return Acquire::uncharged(Check::failed(report, limit.label(), StoreError::Leased));
         }
         let charge = self.backend.charge(limit.terms().clone(), key, cost);
@@ -135,7 +132,7 @@ impl Checker {
         &self,
         parts: &[Part<'_, K>],
     ) -> AcquireAll {
-        let leased = parts.iter().find(|part| part.limit.lease_units() > 0);
+        let leased = parts.iter().find(|part| part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
             let check = Check::failed(Report::start(), limit.label(), StoreError::Leased);
             return AcquireAll::uncharged(check, parts.len());

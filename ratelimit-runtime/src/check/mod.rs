@@ -97,7 +97,9 @@ impl Checker {
         if let Some(decision) = lease_id.and_then(|key_id| self.leases.spend(key_id, cost)) {
             return Check::spent(report, || limit.label(), &decision);
         }
-        let charge = self.backend.charge(self.counted(limit), key, cost);
+        let lease_id = lease_id.filter(|key_id| self.leases.serves(limit, *key_id, cost));
+        let terms = if lease_id.is_some() { limit.terms().leased() } else { self.counted(limit) };
+        let charge = self.backend.charge(terms, key, cost);
         let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
         let charged = (&charge.terms, cost);
         let report =
@@ -120,7 +122,7 @@ impl Checker {
                 waiting.admit(policy, OneOrMany::One(charge), wait, false)
             });
         }
-        if let Some(key_id) = lease_id.filter(|_| cost > 0) {
+        if let Some(key_id) = lease_id {
             let call = self.leases.call(limit, key_id, charge);
             return Check::pending(report, labels, move || call.decide());
         }
@@ -278,13 +280,11 @@ impl Checker {
     /// Returns whether units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
     /// because leases count separately.
     fn is_leased(&self, limit: &Limit) -> bool {
-        limit.lease_units() > 0
-            && limit.policy().wait().is_none()
-            && self.backend.is_shared(limit.policy())
+        limit.leases() && limit.policy().wait().is_none() && self.backend.is_shared(limit.policy())
     }
 
-    /// Returns the terms under which the store counts.
+    /// Returns the terms under which the store counts a call that no lease decides.
     pub(crate) fn counted(&self, limit: &Limit) -> Terms {
-        if self.is_leased(limit) { limit.terms().leased() } else { limit.terms().clone() }
+        if self.is_leased(limit) { limit.counted_beside_leases() } else { limit.terms().clone() }
     }
 }

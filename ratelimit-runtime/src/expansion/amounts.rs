@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use super::{Site, SiteLimit};
-use crate::limit::{InvalidLimit, Limit};
+use crate::limit::{InvalidLimit, Lease, Limit};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
 /// than a decision. Other amounts are derived for each call. There are few plans: while half of the cells are free, the
@@ -65,7 +65,7 @@ struct KeptLimit {
 struct GivenAmounts {
     threshold: u32,
     burst: Option<u32>,
-    lease: u32,
+    lease: Lease,
 }
 
 impl KeptLimit {
@@ -111,15 +111,14 @@ impl AmountsSite {
         Self { kept: [const { OnceCell::new() }; KEPT], has_clamped: AtomicBool::new(false) }
     }
 
-    /// Returns the limit of a call. `template` has other amounts. With `lease`, the limit leases up to so many units,
-    /// as many as fit.
+    /// Returns the limit of a call, with a lease as far as it fits. `template` has other amounts.
     #[inline]
     pub fn of(
         &'static self,
         template: SiteLimit<'static>,
         threshold: Option<u32>,
         burst: Option<u32>,
-        lease: u32,
+        lease: Lease,
     ) -> CallLimit {
         let SiteLimit { limit: template, site } = template;
         CallLimit { site, amounts: self.amounts(template, threshold, burst, lease) }
@@ -131,7 +130,7 @@ impl AmountsSite {
         template: &'static Limit,
         threshold: Option<u32>,
         burst: Option<u32>,
-        lease: u32,
+        lease: Lease,
     ) -> CallAmounts {
         let Some(threshold) = threshold else { return CallAmounts::Unlimited(template) };
         if threshold == 0 || burst == Some(0) {

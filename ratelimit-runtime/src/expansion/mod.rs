@@ -24,6 +24,7 @@ pub use self::started::{StartedAcquire, StartedAcquireAll, StartedCheck};
 use crate::check::{Acquire, Check, KeptTerms, Permit, WrittenAmounts};
 use crate::key::OwnedKey;
 pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
+pub use crate::limit::Lease;
 use crate::limit::{Algorithm, Limit, LimitLabel};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
@@ -231,6 +232,12 @@ pub fn lines(limiter: &RateLimiter) -> usize {
     limiter.checker().waiting.lines()
 }
 
+/// Returns whether no lease has ended whose units the limiter still keeps.
+#[must_use]
+pub fn leases_are_settled(limiter: &RateLimiter) -> bool {
+    limiter.checker().leases.is_settled()
+}
+
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.
 #[must_use]
 pub fn leased(limit: &Limit) -> (Limit, u64) {
@@ -263,7 +270,7 @@ pub const fn limit(limit: Limit) -> Limit {
 #[track_caller]
 pub const fn unleased(limit: Limit) -> Limit {
     assert!(
-        limit.lease_units() == 0,
+        !limit.leases(),
         "this limit has a `lease`: units that are leased in advance belong to no call, so their charges cannot \
          be corrected"
     );

@@ -7,10 +7,14 @@ use tokio::runtime::Id;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
+use super::share::Share;
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
+
+/// A process remembers a lease of which so many units were spent.
+const LEAST_SPENT: u32 = 4;
 
 /// The count of a lease, and the settings of its limit.
 pub(super) struct LeaseTarget {
@@ -43,6 +47,7 @@ impl LeaseTarget {
 pub(super) struct LeaseEntry {
     pub(super) target: Arc<LeaseTarget>,
     pub(super) held: HeldUnits,
+    pub(super) share: Share,
     pub(super) waiters: VecDeque<LeaseWaiter>,
     /// The number of calls that have waited so far.
     pub(super) arrivals: u64,
@@ -54,8 +59,8 @@ pub(super) struct LeaseEntry {
     pub(super) reset: bool,
     /// The time until which no units are leased, because the store has rejected a lease.
     pub(super) paused: u64,
-    /// Whether the end of the lease is scheduled.
-    pub(super) scheduled: bool,
+    /// The time at which the watch looks at this entry.
+    pub(super) scheduled: Option<u64>,
 }
 
 /// The units of a charge that are not spent yet.
@@ -113,8 +118,20 @@ pub(super) enum DeliveryContent {
 impl LeaseEntry {
     pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
         let (held, waiters) = (HeldUnits::default(), VecDeque::new());
-        let (fetching, reset, paused, scheduled) = (None, false, 0, false);
-        Self { target, held, waiters, arrivals: 0, included: 0, fetching, reset, paused, scheduled }
+        let (fetching, reset, paused, scheduled) = (None, false, 0, None);
+        let share = Share::default();
+        Self {
+            target,
+            held,
+            share,
+            waiters,
+            arrivals: 0,
+            included: 0,
+            fetching,
+            reset,
+            paused,
+            scheduled,
+        }
     }
 
     /// Spends `cost` units if the process holds as many.
@@ -145,22 +162,38 @@ impl LeaseEntry {
         Delivery { to: waiter.reply_to, content: DeliveryContent::Units { reply, units } }
     }
 
-    /// Takes all units that are held.
+    /// Returns the next time after `now` at which the units must go back, or at which the process forgets this entry:
+    /// if a number of units was spent, one lifetime after the end of the lease.
+    pub(super) fn next_end(&self, now: u64) -> Option<u64> {
+        let until = self.held.until;
+        let is_busy = self.held.spent() >= LEAST_SPENT;
+        let forgotten = if is_busy { until + self.target.lifetime } else { until };
+        [until, forgotten.max(self.paused)].into_iter().find(|end| *end > now)
+    }
+
+    /// Schedules a look at this entry. Returns whether it is sooner than all others.
+    pub(super) fn schedule(&mut self, at: u64) -> bool {
+        let is_sooner = self.scheduled.is_none_or(|scheduled| at < scheduled);
+        if is_sooner {
+            self.scheduled = Some(at);
+        }
+        is_sooner
+    }
+
+    /// Takes all units that are held. What was spent stays known.
     pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
         let HeldUnits { units, at, .. } = self.held;
-        self.held.units = 0;
+        self.held = HeldUnits { units: 0, charged: self.held.spent(), at: 0, ..self.held };
         UnspentUnits::new(Arc::clone(&self.target), units, at)
     }
 
-    /// Prepares the next lease: the units that the waiters need, and at least twice the units of the last lease that
-    /// were spent.
+    /// Prepares the next lease: the units that the waiters need; at least twice the units that were spent of the last
+    /// lease, or as many as were spent if that lease has ended.
     pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
         let first = self.waiters.front()?.cost;
-        let HeldUnits { units, charged, until, .. } = self.held;
-        let spent = charged.saturating_sub(units);
-        let is_idle = charged == 0 || now >= until && spent < charged / 2;
-        let ahead =
-            if is_idle { first } else { spent.saturating_mul(2).min(self.target.max_units) };
+        let (until, spent) = (self.held.until, self.held.spent());
+        let most = self.target.max_units.min(self.share.most);
+        let ahead = if now < until { spent.saturating_mul(2) } else { spent }.min(most);
         let needed = self.waiters.iter().filter(|waiter| waiter.is_present());
         let needed = needed.fold(0_u32, |sum, waiter| sum.saturating_add(waiter.cost));
         let units = needed.max(ahead).min(self.target.capacity()).max(first);
@@ -174,6 +207,10 @@ impl LeaseEntry {
 }
 
 impl HeldUnits {
+    fn spent(&self) -> u32 {
+        self.charged.saturating_sub(self.units)
+    }
+
     pub(super) fn spendable(&self, now: u64) -> u32 {
         if (self.requested..self.until).contains(&now) { self.units } else { 0 }
     }

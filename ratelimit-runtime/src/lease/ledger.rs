@@ -17,6 +17,7 @@ use super::entry::{
     Delivery, DeliveryContent, HeldUnits, LeaseEntry, LeaseRequest, LeaseTarget, LeaseWaiter,
     UnspentUnits,
 };
+use super::share::Share;
 use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::limit::Algorithm;
@@ -86,6 +87,14 @@ impl LeaseLedger {
         shard.get(&key_id).map_or(0, |entry| entry.held.spendable(now))
     }
 
+    /// Returns whether a count is leased; `None` if its lease has ended, or if it has none.
+    pub(super) fn is_leased(&self, key_id: KeyId, now: u64) -> Option<bool> {
+        let shard = self.shard(key_id);
+        let entry = shard.get(&key_id)?;
+        let is_in_use = entry.fetching.is_some() || entry.next_end(now).is_some();
+        is_in_use.then_some(now >= entry.paused)
+    }
+
     /// Spends units that the process holds, or adds the call to the waiters.
     pub(super) fn enter(
         &self,
@@ -108,7 +117,7 @@ impl LeaseLedger {
             if entry.fetching.is_some() {
                 return EnterResult::NotLeased;
             }
-            entry.target = Arc::clone(target);
+            (entry.target, entry.share) = (Arc::clone(target), Share::default());
         }
         if entry.waiters.is_empty()
             && let Some(reply) = entry.take(cost, now)
@@ -156,7 +165,7 @@ impl LeaseLedger {
         if request.is_none() {
             entry.fetching = None;
             // If the end of the lease is scheduled, the watch removes the entry.
-            if !entry.scheduled {
+            if entry.scheduled.is_none() {
                 shard.remove(&key_id);
             }
         }
@@ -184,6 +193,7 @@ impl LeaseLedger {
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket => target.lifetime,
         };
+        entry.share.update(&target.charge.terms, units, &outcome);
         entry.held = HeldUnits {
             units,
             charged: units,
@@ -216,17 +226,17 @@ impl LeaseLedger {
             // The reset has removed the count to which these units could return.
             (excess, entry.held) = (0, HeldUnits { until: end, ..HeldUnits::default() });
         }
-        let was_scheduled = std::mem::replace(&mut entry.scheduled, true);
+        let is_sooner = entry.schedule(end);
         drop(shard);
-        self.schedule(key_id, end, was_scheduled);
+        if is_sooner {
+            self.schedule(key_id, end);
+        }
         (deliveries, UnspentUnits::new(target, excess, outcome.clock))
     }
 
-    fn schedule(&self, key_id: KeyId, end: u64, was_scheduled: bool) {
-        if !was_scheduled {
-            self.ends().queue.push(Reverse((end, key_id)));
-            self.changed.notify_one();
-        }
+    fn schedule(&self, key_id: KeyId, at: u64) {
+        self.ends().queue.push(Reverse((at, key_id)));
+        self.changed.notify_one();
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to a waiter of
@@ -244,9 +254,12 @@ impl LeaseLedger {
         entry.paused = now + entry.target.lifetime;
         let included = std::mem::take(&mut entry.included);
         let waiting: Vec<_> = entry.waiters.drain(..).enumerate().collect();
-        let (end, was_scheduled) = (entry.paused, std::mem::replace(&mut entry.scheduled, true));
+        let end = entry.paused;
+        let is_sooner = entry.schedule(end);
         drop(shard);
-        self.schedule(key_id, end, was_scheduled);
+        if is_sooner {
+            self.schedule(key_id, end);
+        }
         let delivery = |(index, waiter): (usize, LeaseWaiter)| {
             let is_reply = index < included && waiter.cost == units;
             let content = if is_reply {
@@ -276,7 +289,7 @@ impl LeaseLedger {
         let Some(entry) = shard.get_mut(&key_id) else { return };
         entry.fetching = None;
         let waiting = std::mem::take(&mut entry.waiters);
-        if !entry.scheduled {
+        if entry.scheduled.is_none() {
             shard.remove(&key_id);
         }
         drop(shard);
@@ -326,32 +339,49 @@ impl LeaseLedger {
         self.shards.iter().flat_map(take).collect()
     }
 
-    /// Takes the units whose lease has ended, and removes the leases that no call uses.
+    /// Takes the units whose lease has ended, and forgets the leases that no call has used since.
     pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
         let mut expired = Vec::new();
-        while let Some(key_id) = self.next_due(now) {
+        while let Some((due, key_id)) = self.next_due(now) {
             let mut shard = self.shard(key_id);
-            let Some(entry) = shard.get_mut(&key_id) else { continue };
-            let end = entry.held.until.max(entry.paused);
-            if end > now || entry.fetching.is_some() {
-                let again = end.max(now + entry.target.lifetime);
+            let entry = shard.get_mut(&key_id);
+            // Otherwise, a sooner look was scheduled after this one.
+            let Some(entry) = entry.filter(|entry| entry.scheduled == Some(due)) else { continue };
+            let again = if entry.fetching.is_some() {
+                Some(now + entry.target.lifetime)
+            } else {
+                if entry.held.until <= now {
+                    expired.extend(entry.take_unspent());
+                }
+                entry.next_end(now)
+            };
+            entry.scheduled = again;
+            if let Some(again) = again {
                 drop(shard);
                 self.ends().queue.push(Reverse((again, key_id)));
             } else {
-                expired.extend(entry.take_unspent());
                 shard.remove(&key_id);
             }
         }
         expired
     }
 
-    fn next_due(&self, now: u64) -> Option<KeyId> {
+    /// Returns whether [`take_expired`](Self::take_expired) has nothing to do, and has done it.
+    pub(super) fn is_settled(&self, now: u64) -> bool {
+        let is_settled = |entry: &LeaseEntry| {
+            let has_ended = entry.held.until <= now && entry.held.units > 0;
+            entry.fetching.is_some() || entry.next_end(now).is_some() && !has_ended
+        };
+        self.shards.iter().all(|shard| lock(shard).values().all(is_settled))
+    }
+
+    fn next_due(&self, now: u64) -> Option<(u64, KeyId)> {
         let mut ends = self.ends();
         let Reverse((end, _)) = ends.queue.peek()?;
         if *end > now {
             return None;
         }
-        ends.queue.pop().map(|Reverse((_, key_id))| key_id)
+        ends.queue.pop().map(|Reverse(due)| due)
     }
 
     /// Returns whether the caller must start the watch, and marks the watch as started.

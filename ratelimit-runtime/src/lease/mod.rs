@@ -11,20 +11,24 @@
 //!
 //! A call spends units that its process holds. If they do not suffice, a task requests more for all calls that
 //! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
-//! request.
+//! request. Of some limits, only the counts of busy keys are leased; see [`heat`].
 
 mod entry;
 mod fetch;
+mod heat;
 mod ledger;
+mod share;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use once_cell::sync::OnceCell;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::entry::{LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
+use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 use crate::algorithm::Op;
 use crate::backend::Backend;
@@ -45,6 +49,8 @@ const CONCURRENT_RETURNS: usize = 64;
 pub(crate) struct Leases {
     backend: Arc<Backend>,
     ledger: LeaseLedger,
+    /// Of the keys that are leased only while they are busy.
+    heat: OnceCell<Heat>,
 }
 
 /// The reply that a waiter receives.
@@ -58,7 +64,7 @@ enum LeaseReply {
 
 impl Leases {
     pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
-        Arc::new(Self { backend, ledger: LeaseLedger::default() })
+        Arc::new(Self { backend, ledger: LeaseLedger::default(), heat: OnceCell::new() })
     }
 
     /// Spends units that this process holds. `key_id` is the id under the terms of the limit, not of the lease.
@@ -74,6 +80,21 @@ impl Leases {
     /// Returns the number of units that this process can spend.
     pub(crate) fn spendable(&self, key_id: KeyId) -> u32 {
         self.ledger.spendable(key_id, self.backend.clock().steady())
+    }
+
+    /// Returns whether a call for which this process does not hold enough units leases some. If the limit leases busy
+    /// keys only, a key whose lease the store has rejected is not busy.
+    pub(crate) fn serves(&self, limit: &Limit, key_id: KeyId, cost: u32) -> bool {
+        if !limit.leases_busy_keys() {
+            return cost > 0;
+        }
+        if !(1..=limit.lease_units()).contains(&cost) {
+            return false;
+        }
+        let (now, term) = (self.backend.clock().steady(), limit.terms().lease_us());
+        self.ledger
+            .is_leased(key_id, now)
+            .unwrap_or_else(|| self.heat.get_or_init(Heat::default).is_busy(key_id, now / term))
     }
 
     /// Prepares a call for which this process does not hold enough units. `charge` is under the terms of the lease.
@@ -118,6 +139,11 @@ impl Leases {
             // The reply to a request in flight can lease units, also after the ledger was closed.
             sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Returns whether all leases that have ended are removed, for tests.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.ledger.is_settled(self.backend.clock().steady())
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {

@@ -12,17 +12,32 @@ const LEASES_PER_PERIOD: u64 = 100;
 /// The longest lifetime of a lease, in microseconds.
 const MAX_LEASE_US: u64 = 1_000_000;
 
+/// A process leases automatically up to the threshold divided by this number, so at most one percent.
+const AUTO_SHARE: u32 = 100;
+
+/// How many units of a count a process may lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lease {
+    /// None.
+    None,
+    /// Up to this number.
+    UpTo(u32),
+    /// Up to one percent of the threshold, of keys that are busy.
+    Auto,
+}
+
 impl Limit {
     /// Leases up to `units` of a busy key: one request to Redis charges them in advance, and calls spend
     /// them in this process. Most calls then take less than a microsecond.
     ///
     /// The limit still holds exactly, for any number of processes. The price:
     ///
-    /// - A process can hold up to `units` unspent units while another process rejects calls. It holds them for one
-    ///   term: a hundredth of the period, at most a second. Then the process gives the units back. It gives them back
-    ///   earlier if it calls [`shutdown`](crate::RateLimiter::shutdown) or drops the limiter. If the process
-    ///   is killed, the units count as used. For a key that is rarely used, a process leases nothing, because the size
-    ///   of a lease follows demand.
+    /// - A process can hold up to `units` unspent units while another process rejects calls. The size of a lease follows
+    ///   demand, and is at most half of the process's share of what is left: for a key that is rarely used or almost used
+    ///   up, a process leases nothing. It holds units for one term: a hundredth of the period, at most a second. Then
+    ///   the process gives them back. It gives them back earlier if it calls
+    ///   [`shutdown`](crate::RateLimiter::shutdown) or drops the limiter. If the process is killed, the units count as
+    ///   used.
     /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is longer by
     ///   one term, or the `burst` of a bucket is smaller by the tokens that refill in one term. While calls can spend
     ///   leased units, the smaller burst also applies to processes that use the same bucket without leases. The windows
@@ -41,17 +56,8 @@ impl Limit {
         if units == 0 {
             return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));
         }
-        if self.terms.period_us() < MIN_PERIOD_US {
-            return Err(InvalidLimit(
-                "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
-                 least 100 ms",
-            ));
-        }
-        if self.capacity() as u64 <= self.terms.lease_refill() {
-            return Err(InvalidLimit(
-                "with `lease`, `burst` must be larger than the number of tokens that refill in a \
-                 hundredth of the period (at most a second), rounded up: raise `burst`",
-            ));
+        if let Err(invalid) = self.terms.check_can_lease() {
+            return Err(invalid);
         }
         if units > self.terms.lease_capacity() {
             return Err(InvalidLimit(
@@ -59,7 +65,33 @@ impl Limit {
                  a bucket minus the tokens that refill in a hundredth of the period (at most a second)",
             ));
         }
-        self.policy.lease = units;
+        self.policy.lease = Lease::UpTo(units);
+        Ok(self)
+    }
+
+    /// Leases units of busy keys, as many as each key needs: up to one percent of the threshold, or of the burst of a
+    /// bucket if that is smaller.
+    ///
+    /// A key is busy in a process if 8 of its calls go to Redis within one term: a hundredth of the period, at most a
+    /// second. Calls of all other keys are as without a lease, and a busy key is leased as with
+    /// [`try_lease`](Self::try_lease). The burst of a bucket is only smaller while the key is leased. A fleet of `n`
+    /// processes never holds more than `n` percent of the threshold unspent.
+    ///
+    /// # Errors
+    ///
+    /// On a threshold or a burst below 100, of which one percent is less than a unit; on a burst that is not larger than
+    /// the tokens that refill in one term; on a period below 100 milliseconds.
+    pub const fn try_auto_lease(mut self) -> Result<Self, InvalidLimit> {
+        if let Err(invalid) = self.terms.check_can_lease() {
+            return Err(invalid);
+        }
+        if self.terms.auto_lease_units() == 0 {
+            return Err(InvalidLimit(
+                "an automatic lease is at most one percent of the threshold, and of the burst of a bucket: \
+                 raise them to at least 100, or write the number of units to lease",
+            ));
+        }
+        self.policy.lease = Lease::Auto;
         Ok(self)
     }
 
@@ -85,15 +117,72 @@ impl Limit {
         }
     }
 
-    /// Returns this limit under the terms of its leases, for tests. Its quota has the longer period.
-    pub(crate) fn counted_as_lease(&self) -> Self {
-        Self { terms: self.terms.leased(), policy: Policy { lease: 0, ..self.policy } }
+    /// Leases units of busy keys, up to one percent of the threshold; see [`try_auto_lease`](Self::try_auto_lease).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::Limit;
+    ///
+    /// const API: Limit = Limit::token_bucket("api", 10_000, Duration::from_secs(60)).auto_lease();
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// On values that `try_auto_lease` rejects; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn auto_lease(self) -> Self {
+        match self.try_auto_lease() {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
     }
 
-    /// Returns the number of units that a process may lease; 0 for a limit that does not lease.
+    /// Returns this limit with a lease, as far as it fits.
+    pub(super) fn with_lease(self, lease: Lease) -> Self {
+        let leased = match lease {
+            Lease::UpTo(units) => self.clone().try_lease(units.min(self.terms.lease_capacity())),
+            // It leases nothing where one percent is less than a unit, and counts in the same windows.
+            Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US => {
+                return Self { policy: Policy { lease, ..self.policy }, ..self };
+            }
+            Lease::None | Lease::Auto => return self,
+        };
+        leased.unwrap_or(self)
+    }
+
+    /// Returns this limit under the terms of its leases, for tests. Its quota has the longer period.
+    pub(crate) fn counted_as_lease(&self) -> Self {
+        Self { terms: self.terms.leased(), policy: Policy { lease: Lease::None, ..self.policy } }
+    }
+
     #[inline]
+    pub(crate) const fn leases(&self) -> bool {
+        !matches!(self.policy.lease, Lease::None)
+    }
+
+    /// Returns whether units are leased of busy keys only.
+    pub(crate) const fn leases_busy_keys(&self) -> bool {
+        matches!(self.policy.lease, Lease::Auto)
+    }
+
+    /// Returns the number of units that a process may lease of a key.
     pub(crate) const fn lease_units(&self) -> u32 {
-        self.policy.lease
+        match self.policy.lease {
+            Lease::None => 0,
+            Lease::UpTo(units) => units,
+            Lease::Auto => self.terms.auto_lease_units(),
+        }
+    }
+
+    /// Returns the terms under which the store counts the calls that no lease decides. In the windows of a limit that
+    /// leases, these are the terms of leases, because a window with a longer period is another count.
+    pub(crate) fn counted_beside_leases(&self) -> Terms {
+        match self.policy.lease {
+            Lease::None => self.terms.clone(),
+            Lease::Auto if self.algorithm().is_bucket() => self.terms.clone(),
+            Lease::Auto | Lease::UpTo(_) => self.terms.leased(),
+        }
     }
 }
 
@@ -122,7 +211,31 @@ impl Terms {
         Self { identity: self.identity.with_period(period), amounts }
     }
 
-    pub(super) const fn lease_capacity(&self) -> u32 {
+    const fn check_can_lease(&self) -> Result<(), InvalidLimit> {
+        if self.period_us() < MIN_PERIOD_US {
+            return Err(InvalidLimit(
+                "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
+                 least 100 ms",
+            ));
+        }
+        if self.capacity() as u64 <= self.lease_refill() {
+            return Err(InvalidLimit(
+                "with `lease`, `burst` must be larger than the number of tokens that refill in a \
+                 hundredth of the period (at most a second), rounded up: raise `burst`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the most units that a process leases automatically.
+    const fn auto_lease_units(&self) -> u32 {
+        let (threshold, capacity) = (self.threshold(), self.capacity());
+        let share = if threshold < capacity { threshold } else { capacity } / AUTO_SHARE;
+        let most = self.lease_capacity();
+        if share < most { share } else { most }
+    }
+
+    const fn lease_capacity(&self) -> u32 {
         self.capacity().saturating_sub(self.lease_refill() as u32)
     }
 

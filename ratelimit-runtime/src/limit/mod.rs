@@ -33,6 +33,7 @@ pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
 pub use self::invalid::InvalidLimit;
 pub(crate) use self::label::LimitLabel;
+pub use self::lease::Lease;
 pub use self::name::Name;
 pub(crate) use self::period::Period;
 pub(crate) use self::policy::Policy;
@@ -190,8 +191,9 @@ impl Limit {
                 self.terms.amounts = amounts;
                 self.policy.has_burst = true;
                 match self.policy.lease {
-                    0 => Ok(self),
-                    units => self.try_lease(units),
+                    Lease::None => Ok(self),
+                    Lease::UpTo(units) => self.try_lease(units),
+                    Lease::Auto => self.try_auto_lease(),
                 }
             }
             Err(invalid) => Err(invalid),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Lease;
+
 /// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
 /// for leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,8 +12,7 @@ pub(crate) struct Policy {
     pub(super) on_error: Option<OnError>,
     pub(super) shadow: bool,
     pub(super) wait: Option<Duration>,
-    /// The number of units that a process may lease; 0 for a limit that does not lease.
-    pub(super) lease: u32,
+    pub(super) lease: Lease,
     /// Whether the amounts are computed for each call.
     pub(super) varies: bool,
     /// Whether the capacity is not the default one of the threshold.
@@ -24,7 +25,7 @@ impl Policy {
         on_error: None,
         shadow: false,
         wait: None,
-        lease: 0,
+        lease: Lease::None,
         varies: false,
         has_burst: false,
     };

@@ -7,7 +7,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
-use super::{Align, InvalidLimit, Limit, OnError, ParseLimitError, Scope};
+use super::{Align, InvalidLimit, Lease, Limit, OnError, ParseLimitError, Scope};
 use crate::text::duration::parse_seconds;
 use crate::text::offset::offset_minutes;
 
@@ -26,7 +26,7 @@ struct LimitFields {
     scope: Option<ScopeField>,
     on_error: Option<OnErrorField>,
     wait: Option<PeriodField>,
-    lease: Option<u32>,
+    lease: Option<LeaseField>,
     #[serde(default)]
     shadow: bool,
 }
@@ -44,6 +44,20 @@ enum OnErrorField {
     Local,
     Allow,
     Deny,
+}
+
+/// A number of units, or `auto`.
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(untagged, expecting = "`lease` must be a number of units, or \"auto\"")]
+enum LeaseField {
+    Units(u32),
+    Word(AutoField),
+}
+
+#[derive(serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum AutoField {
+    Auto,
 }
 
 /// A duration: a text such as `1h30m`, or a number of seconds.
@@ -114,7 +128,11 @@ impl LimitFields {
             result = aligned.map_err(|error| in_limit(&error))?;
         }
         if let Some(lease) = self.lease {
-            result = result.try_lease(lease).map_err(|error| in_limit(&error))?;
+            let leased = match lease {
+                LeaseField::Units(units) => result.try_lease(units),
+                LeaseField::Word(AutoField::Auto) => result.try_auto_lease(),
+            };
+            result = leased.map_err(|error| in_limit(&error))?;
         }
         if let Some(PeriodField(wait)) = self.wait {
             result = result.wait(wait);
@@ -193,7 +211,7 @@ impl Serialize for Limit {
             #[serde(skip_serializing_if = "Option::is_none")]
             wait: Option<String>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            lease: Option<u32>,
+            lease: Option<LeaseField>,
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             shadow: bool,
         }
@@ -226,7 +244,11 @@ impl Serialize for Limit {
                 let micros = wait.as_micros().min(u128::from(InvalidLimit::MAX_US));
                 format!("{}us", micros.max(1))
             }),
-            lease: (policy.lease > 0).then_some(policy.lease),
+            lease: match policy.lease {
+                Lease::None => None,
+                Lease::UpTo(units) => Some(LeaseField::Units(units)),
+                Lease::Auto => Some(LeaseField::Word(AutoField::Auto)),
+            },
             shadow: policy.shadow,
         }
         .serialize(serializer)

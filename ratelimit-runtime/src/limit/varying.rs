@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Amounts, InvalidLimit, Limit, Policy, Terms};
+use super::{Amounts, InvalidLimit, Lease, Limit, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -33,7 +33,7 @@ impl Limit {
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
         let limit = Self {
             terms: Terms { identity: self.terms.identity.clone(), amounts },
-            policy: Policy { lease: 0, has_burst: false, ..self.policy },
+            policy: Policy { lease: Lease::None, has_burst: false, ..self.policy },
         };
         match burst {
             Some(burst) => limit.try_burst(burst),
@@ -50,12 +50,10 @@ impl Limit {
         }
     }
 
-    /// Returns this limit as one whose amounts are computed for each call. It leases up to `lease` units, as many as
-    /// fit.
-    pub(crate) fn varying(mut self, lease: u32) -> Self {
+    /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.
+    pub(crate) fn varying(mut self, lease: Lease) -> Self {
         self.policy.varies = true;
-        let lease = lease.min(self.terms.lease_capacity());
-        if lease == 0 { self } else { self.clone().try_lease(lease).unwrap_or(self) }
+        self.with_lease(lease)
     }
 
     /// Returns this limit with the amounts of a rule. Without a `threshold` or a `burst`, the limit keeps its own. The

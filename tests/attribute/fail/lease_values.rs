@@ -55,6 +55,31 @@ async fn inside_a_group() -> Option<()> {
     None
 }
 
+#[rate_limit(period = 30, threshold = 99, lease = "auto")]
+async fn automatic_of_few() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 1_000, algo = "token_bucket", burst = 50, lease = "auto")]
+async fn automatic_of_a_small_burst() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 1_000, lease = auto)]
+async fn automatic_without_quotes() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 1_000, lease = "adaptive")]
+async fn another_word() -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 1_000, lease = "auto", settle = |_| 1)]
+async fn automatic_with_settle() -> Option<()> {
+    None
+}
+
 #[rate_limit(period = 30, threshold = 2, prefetch = 2)]
 async fn synonym() -> Option<()> {
     None

@@ -1,0 +1,224 @@
+//! Automatic leases: only busy keys are leased, and never more than one percent of the threshold stands idle.
+
+use ratelimit_runtime::{
+    Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, StoreError,
+    VirtualClock, rate_limit,
+};
+use support::server::Server;
+
+use crate::leases::{MINUTE, TERM, limiter, remaining, spend, wait_until};
+use crate::{TestLimiter, decision};
+
+/// So many calls of a key within a term make it busy.
+const BUSY: u32 = 8;
+
+const WINDOW: Limit = Limit::sliding("auto", 10_000, MINUTE).auto_lease();
+const BUCKET: Limit = Limit::token_bucket("auto", 10_000, MINUTE).burst(5_000).auto_lease();
+
+fn is_bucket(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
+}
+
+/// Calls so often that a key becomes busy, and a little more, so that the process holds units.
+async fn warm(limiter: &RateLimiter, limit: &Limit) -> u32 {
+    let mut calls = 0;
+    loop {
+        calls += 1;
+        let decision = limiter.check(limit, "key", 1).await.expect("admitted");
+        if decision.source == Source::Lease {
+            return calls;
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_with_few_calls_are_not_leased() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    for limit in [WINDOW, BUCKET] {
+        for key in 0..100 {
+            for call in 1..BUSY {
+                let decision = limiter.check(&limit, key, 1).await.expect("admitted");
+                assert_eq!(decision.source, Source::Redis);
+                assert_eq!(decision.limit, limit.capacity());
+                assert_eq!(decision.remaining, limit.capacity() - call);
+            }
+        }
+        clock.advance(TERM);
+        // The first calls of a later term do not count together with those before it.
+        for _ in 1..BUSY {
+            let decision = limiter.check(&limit, 1, 1).await.expect("admitted");
+            assert_eq!(decision.source, Source::Redis);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_busy_key_is_leased_and_little_stands_idle() {
+    for limit in [WINDOW, BUCKET, Limit::fixed("auto", 10_000, MINUTE).auto_lease()] {
+        let (server, clock) = (Server::start(), VirtualClock::new());
+        let limiter = limiter(&server, &clock);
+        let most_idle = limit.capacity() / 100;
+        // A bucket withholds what refills in a term.
+        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let full = remaining(&server, &clock, &limit).await;
+        for round in 1..=40 {
+            assert_eq!(spend(&limiter, &limit, 100).await, 100);
+            let charged = full - remaining(&server, &clock, &limit).await;
+            let spent = round * 100;
+            assert!((spent..=spent + most_idle + kept).contains(&charged), "{charged} for {spent}");
+        }
+        let scripts = server.script_calls() - 41;
+        assert!(scripts < 4_000 / most_idle + 2 * BUSY, "{limit:?}: {scripts} scripts");
+        clock.advance(TERM);
+        if !is_bucket(&limit) {
+            wait_until(async || remaining(&server, &clock, &limit).await == full - 4_000).await;
+        }
+    }
+}
+
+/// What is requested in advance becomes less with what is left, so the last units are free for all processes.
+#[tokio::test]
+async fn no_units_stand_idle_while_calls_are_rejected() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiters: Vec<_> = (0..10).map(|_| limiter(&server, &clock)).collect();
+    let mut admitted = 0;
+    while admitted < 9_990 {
+        for limiter in &limiters {
+            admitted += spend(limiter, &WINDOW, 50).await;
+        }
+    }
+    assert!((9_990..=10_000).contains(&admitted), "{admitted}");
+}
+
+/// While a key is leased, the burst of a bucket is smaller by what refills in a term: 100 tokens in 600 ms.
+#[tokio::test]
+async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    assert_eq!(limiter.check(&BUCKET, "whole", 5_000).await.expect("admitted").remaining, 0);
+    assert!(limiter.check(&BUCKET, "whole", 1).await.is_err());
+
+    let calls = warm(&limiter, &BUCKET).await;
+    assert!((BUSY..=BUSY + 2).contains(&calls), "{calls} calls");
+    assert_eq!(limiter.check(&BUCKET, "key", 1).await.expect("admitted").limit, 4_900);
+    // A call of more units than a lease has goes to Redis.
+    let large = limiter.check(&BUCKET, "key", 51).await.expect("admitted");
+    assert_eq!((large.source, large.limit), (Source::Redis, 5_000));
+    let rejected = decision(limiter.check(&BUCKET, "key", 4_900).await);
+    assert!(!rejected.allowed, "the lease keeps back what refills");
+    clock.advance(MINUTE);
+    wait_until(async || remaining(&server, &clock, &BUCKET).await == 5_000).await;
+    assert_eq!(limiter.check(&BUCKET, "key", 5_000).await.expect("admitted").remaining, 0);
+}
+
+#[tokio::test]
+async fn a_key_that_is_rejected_is_not_leased_for_a_term() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    let there = crate::leases::limiter(&server, &clock);
+    warm(&limiter, &BUCKET).await;
+    while there.check(&BUCKET, "key", 10).await.is_ok() {}
+    while limiter.check(&BUCKET, "key", 1).await.is_ok() {}
+    // Not under the terms of leases: the next tokens are not kept back for them.
+    clock.advance(TERM);
+    for _ in 1..BUSY {
+        let decision = limiter.check(&BUCKET, "key", 1).await.expect("100 tokens refilled");
+        assert_eq!((decision.source, decision.limit), (Source::Redis, 5_000));
+    }
+}
+
+#[tokio::test]
+async fn a_peek_sees_the_units_that_are_held_and_a_reset_drops_them() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    for limit in [WINDOW, BUCKET] {
+        let calls = warm(&limiter, &limit).await;
+        let left = limiter.peek(&limit, "key", 1).await.expect("a reply").remaining;
+        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        assert!((limit.capacity() - calls - kept..=limit.capacity() - calls).contains(&left));
+        assert!(limiter.reset(&limit, "key").await.expect("reset"));
+        let left = limiter.check(&limit, "key", 0).await.expect("admitted");
+        assert_eq!((left.source, left.remaining), (Source::Redis, limit.capacity()));
+    }
+}
+
+#[tokio::test]
+async fn a_lease_obeys_a_rule_and_its_limit_keeps_its_count() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    for limit in [WINDOW, BUCKET] {
+        let calls = warm(&test.limiter, &limit).await;
+        // A bucket is empty by then. One percent of 50 is less than a unit.
+        test.advance(2_000_000);
+        let mut rules = RuleSet::new();
+        rules.set(limit.name(), Rule::new().threshold(50).burst(50)).expect("valid");
+        test.set_rules(rules);
+        let mut admitted = 0;
+        while let Ok(decision) = test.limiter.check(&limit, "key", 1).await {
+            assert_eq!((decision.source, decision.limit), (Source::Redis, 50));
+            admitted += 1;
+        }
+        let charged = if is_bucket(&limit) { 0 } else { calls };
+        assert_eq!(admitted, 50 - charged, "what was charged stays charged");
+        test.set_rules(RuleSet::new());
+        test.limiter.reset(&limit, "key").await.expect("reset");
+    }
+}
+
+#[rate_limit(
+    name = "auto by plan", period = 60, algo = "token_bucket", threshold = threshold, burst = threshold,
+    key = plan, lease = "auto"
+)]
+async fn by_plan(plan: &str, threshold: u32) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_with_computed_amounts_lease_automatically() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid settings");
+    let run = async {
+        for (plan, threshold, most) in [("free", 90, 90), ("paid", 50_000, 60)] {
+            let before = server.script_calls();
+            for _ in 0..90 {
+                by_plan(plan, threshold).await.expect("admitted");
+            }
+            let scripts = server.script_calls() - before;
+            assert!(scripts <= most && (plan == "paid" || scripts == 90), "{plan}: {scripts}");
+        }
+    };
+    limiter.scope(run).await;
+}
+
+#[rate_limit(period = "1h", threshold = 200, lease = "auto")]
+async fn embedded() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// As with any lease: nothing changes on the embedded store, and a charge cannot be settled.
+#[tokio::test]
+async fn an_automatic_lease_is_a_lease() {
+    let limiter = RateLimiter::embedded();
+    let calls = limiter.scope(async {
+        for _ in 0..200 {
+            embedded().await.expect("admitted");
+        }
+        embedded().await
+    });
+    let Err(Rejection::Limited { decision, .. }) = calls.await else { panic!("rejected") };
+    assert_eq!((decision.limit, decision.source), (200, Source::Embedded));
+
+    let rejection = limiter.acquire(&WINDOW, "key", 1).await.expect_err("leased");
+    let Rejection::Unavailable { error, .. } = rejection else { panic!("{rejection}") };
+    assert_eq!(error, StoreError::Leased);
+
+    let server = Server::start();
+    let plain = Limit::sliding("auto", 9, MINUTE);
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let parts = [&WINDOW, &plain].map(|limit| Part::new(limit, &"key", 1));
+        let error = test.limiter.check_all(&parts).await.expect_err("one count");
+        let Rejection::Unavailable { error, .. } = error else { panic!("{error}") };
+        assert!(matches!(error, StoreError::SharedCount { .. }), "{error:?}");
+    }
+}

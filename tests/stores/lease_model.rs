@@ -1,0 +1,114 @@
+//! The model of leases, with which the bench simulates large fleets, decides each call as limiters on Redis do.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratelimit_runtime::__private::leases_are_settled;
+use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, Source, VirtualClock};
+use support::leases::{Fleet, Leasing, Quota, Verdict};
+use support::server::Server;
+
+use crate::leases::wait_until;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const PROCESSES: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    /// The time before them, in microseconds.
+    wait: u64,
+    process: usize,
+    key: u32,
+    number: u32,
+}
+
+fn calls() -> impl Strategy<Value = Calls> {
+    let wait =
+        prop_oneof![3 => Just(0), 3 => 0..20_000_u64, 2 => 0..700_000_u64, 1 => Just(599_400)];
+    (wait, 0..PROCESSES, 0..2_u32, 1..60_u32).prop_map(|(wait, process, key, number)| Calls {
+        wait,
+        process,
+        key,
+        number,
+    })
+}
+
+fn limit(quota: &Quota, leasing: Leasing) -> Limit {
+    let limit = Limit::token_bucket("model", quota.threshold, MINUTE).burst(quota.burst);
+    match leasing {
+        Leasing::None => limit,
+        Leasing::UpTo(units) => limit.lease(units),
+        Leasing::Auto => limit.auto_lease(),
+    }
+}
+
+async fn play(
+    server: &Server,
+    case: u32,
+    quota: Quota,
+    leasing: Leasing,
+    trace: &[Calls],
+) -> Result<(), TestCaseError> {
+    let clock = VirtualClock::new();
+    let limiter =
+        || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
+    let limiters: [RateLimiter; PROCESSES] = std::array::from_fn(|_| limiter());
+    let (observer, plain) = (limiter(), limit(&quota, Leasing::None));
+    let limit = limit(&quota, leasing);
+    let mut fleet = Fleet::new(quota, leasing, PROCESSES);
+    // The intervals in which busy keys are found begin at multiples of a term.
+    let mut now = clock.now().as_micros() as u64;
+    for &calls in trace {
+        let Calls { wait, process, key, number } = calls;
+        clock.advance(Duration::from_micros(wait));
+        now += wait;
+        fleet.end_leases(now);
+        let name = (case, key);
+        // Limiters give units back in the background.
+        wait_until(async || limiters.iter().all(leases_are_settled)).await;
+        for key in 0..2 {
+            let expected = fleet.remaining(key, now);
+            wait_until(async || {
+                let left = observer.peek(&plain, (case, key), 1).await.expect("a reply");
+                left.remaining == expected
+            })
+            .await;
+        }
+        for call in 0..number {
+            let verdict = match limiters[process].check(&limit, name, 1).await {
+                Ok(decision) if decision.source == Source::Lease => Verdict::Lease,
+                Ok(_) => Verdict::Redis,
+                Err(Rejection::Limited { .. }) => Verdict::Rejected,
+                Err(other) => panic!("{other:?}"),
+            };
+            let expected = fleet.call(process, key, now);
+            prop_assert_eq!(verdict, expected, "call {} of {:?}", call, calls);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_model_decides_as_limiters_do() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    let config =
+        Config { cases: 60, max_shrink_iters: 200, failure_persistence: None, ..Config::default() };
+    let quotas = (3_000..60_000_u32, 700..3_000_u32).prop_map(|(threshold, burst)| Quota {
+        threshold,
+        burst,
+        period: 60_000_000,
+    });
+    let leasings = prop_oneof![Just(Leasing::Auto), Just(Leasing::UpTo(20)), Just(Leasing::None)];
+    let traces = prop::collection::vec(calls(), 1..40);
+    let case = std::cell::Cell::new(0);
+    let outcome =
+        TestRunner::new(config).run(&(quotas, leasings, traces), |(quota, leasing, trace)| {
+            case.set(case.get() + 1);
+            runtime.block_on(play(&server, case.get(), quota, leasing, &trace))
+        });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
