@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ratelimit_runtime::{Rejection, rate_limit};
+use ratelimit_runtime::{Rejection, Rule, RuleSet, rate_limit};
 
 use crate::peers::{self, ready};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
@@ -44,15 +44,30 @@ async fn planned(user: &str, plan: u32) -> bool {
     true
 }
 
+/// Under a rule of its name, with the same threshold.
+#[rate_limit(name = "ruled", period = "7300d", threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
+async fn ruled(user: &str) -> bool {
+    black_box(user);
+    true
+}
+
+/// Sets a rule for all calls of [`ruled`].
+fn set_rule() {
+    let mut rules = RuleSet::new();
+    rules.set("ruled", Rule::new().threshold(FLOWING)).expect("valid");
+    ratelimit_runtime::current().expect("valid settings").set_rules(rules).expect("set");
+}
+
 type Call = Box<dyn Fn(u32) -> bool>;
 
 /// The kinds of keys and amounts.
-pub(crate) const KEYS: [&str; 5] = [
+pub(crate) const KEYS: [&str; 6] = [
     "`key = \"{user}:{id}\"`",
     "`key = user`",
     "`key = (user, id)`",
     "no key",
     "`key = user, burst = ..` of 16 plans",
+    "`key = user`, under a rule",
 ];
 
 /// Returns a function that makes a call with a key of this kind; ids are below `keys`.
@@ -63,6 +78,10 @@ pub(crate) fn call(key: &str, keys: u32) -> Call {
         Some(1) => Box::new(move |id| ready(text(&names[id as usize]))),
         Some(2) => Box::new(|id| ready(tuple("user", id))),
         Some(4) => Box::new(move |id| ready(planned(&names[id as usize], id % 16))),
+        Some(5) => {
+            set_rule();
+            Box::new(move |id| ready(ruled(&names[id as usize])))
+        }
         _ => Box::new(|_| ready(keyless())),
     }
 }

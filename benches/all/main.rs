@@ -16,6 +16,7 @@ mod embedded;
 mod figure;
 mod fill;
 mod fleet;
+mod footprint;
 mod instructions;
 mod keys;
 mod layer;
@@ -80,7 +81,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 18] = [
+const PARTS: [(&str, Measure); 19] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("memory", memory::measure),
@@ -88,6 +89,7 @@ const PARTS: [(&str, Measure); 18] = [
     ("together", together::measure),
     ("start", start::measure),
     ("layer", layer::measure),
+    ("footprint", footprint::measure),
     ("redis", redis::measure),
     ("redis-keys", redis::by_keys),
     ("cluster", cluster::measure),

@@ -169,12 +169,19 @@ impl RuleTable {
     }
 
     /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
-    pub(crate) fn resolve(&self, limit: &Limit, key_id: KeyId, now: u64) -> Option<Ruled> {
+    pub(crate) fn resolve(
+        &self,
+        limit: &Limit,
+        key_id: impl FnOnce() -> KeyId,
+        now: u64,
+    ) -> Option<Ruled> {
         let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;
         if !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
         }
-        let key = rules.by_key.get(&key_id.fingerprint(limit.terms().identity()));
+        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
+        let key =
+            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
         rules.apply(limit, key, now, is_ambiguous)
     }
 }
@@ -296,7 +303,7 @@ mod tests {
         rules.replace(set, |_| 0).expect("valid");
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
-            let key_id = KeyId::new(limit.terms().identity(), 0);
+            let key_id = || KeyId::new(limit.terms().identity(), 0);
             let resolved = rules.table().resolve(&limit, key_id, 0);
             assert_eq!(resolved.is_some(), name != "other");
         }
