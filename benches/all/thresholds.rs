@@ -8,6 +8,9 @@ use crate::table::{Axis, Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
 use crate::{Scale, keys};
 
+/// The entries of a sorted set take 100 bytes each.
+const MOST: u32 = 1_000_000;
+
 const SORTED_SET: Measured = Measured::Textbook(include_str!("../textbook/sliding.lua"));
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
@@ -19,7 +22,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let each: Vec<(&Measured, &Bench)> = all.iter().zip(&benches).collect();
     let calls = if scale.quick { 500 } else { 5_000 };
     let (mut bytes, mut times) = (Vec::new(), Vec::new());
-    for threshold in keys::powers(scale.most_threshold).skip(1) {
+    for threshold in keys::powers(scale.most_threshold.min(MOST)).skip(1) {
         let limit = (threshold, LASTING);
         let full = each.iter().map(|(what, bench)| {
             bench.forget();
