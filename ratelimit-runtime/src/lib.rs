@@ -158,6 +158,12 @@ pub mod guide {
     pub mod rules {}
 
     #[doc = "[production]: crate::guide::production"]
+    #[doc = "[redis]: crate::guide::redis"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/scale.md")]
+    pub mod scale {}
+
+    #[doc = "[production]: crate::guide::production"]
     #[doc = ""]
     #[doc = include_str!("../docs/testing.md")]
     pub mod testing {}
