@@ -68,8 +68,10 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         .collect();
     let decisions = (seconds[1] * CALLS) as f64;
     let table = |id, title, unit, chart, first: usize, of: &dyn Fn(&[Figures; 4], usize) -> f64| {
-        let columns =
-            ALL[first..].iter().map(|(name, _)| Column::new(name, Kind::Beside)).collect();
+        // Drawn in front. There is no peer.
+        let kind = |leasing| if leasing == Leasing::Auto { Kind::Ours } else { Kind::Beside };
+        let columns = ALL[first..].iter().map(|(name, leasing)| Column::new(name, kind(*leasing)));
+        let columns = columns.collect();
         let row = |(size, figures): (&u32, &[Figures; 4])| {
             Row::at(*size, (first..ALL.len()).map(|index| of(figures, index)))
         };
@@ -90,7 +92,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
             "simulated-early",
             "Calls that are rejected too early, simulated",
             "of 100 calls that are admitted without leases",
-            Some(Axis::Linear),
+            None,
             1,
             &|all, index| 100.0 - all[index].admitted as f64 / all[0].admitted as f64 * 100.0,
         ),
