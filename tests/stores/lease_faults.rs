@@ -65,6 +65,25 @@ fn a_call_without_a_runtime_is_an_error() {
     }
 }
 
+/// Units that the process already gives back in the background are back when a shutdown returns.
+#[tokio::test]
+async fn a_shutdown_waits_for_units_on_their_way_back() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
+    let limiter = RateLimiter::builder()
+        .redis(format!("redis://127.0.0.1:{}", proxy.port))
+        .clock(Clock::Virtual(clock.clone()))
+        .deadline(Duration::from_secs(30))
+        .on_error(OnError::Deny)
+        .build()
+        .expect("valid");
+    assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
+    // The limiter holds 43 units, which are too few, and makes a connection to give them back.
+    limiter.check(&LEASED, "key", 45).await.expect("admitted");
+    limiter.shutdown().await.expect("the leases are returned");
+    assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 115);
+}
+
 /// A runtime that is no longer polled while its request is in flight.
 #[test]
 fn an_idle_runtime_does_not_delay_the_calls_of_another() {

@@ -19,6 +19,8 @@ mod heat;
 mod ledger;
 mod share;
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -51,6 +53,17 @@ pub(crate) struct Leases {
     ledger: LeaseLedger,
     /// Of the keys that are leased only while they are busy.
     heat: OnceCell<Heat>,
+    /// The number of give-backs in the background that have not ended.
+    returning: Arc<AtomicUsize>,
+}
+
+/// A give-back in the background. It also ends with its runtime.
+struct Returning(Arc<AtomicUsize>);
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The reply that a waiter receives.
@@ -64,7 +77,12 @@ enum LeaseReply {
 
 impl Leases {
     pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
-        Arc::new(Self { backend, ledger: LeaseLedger::default(), heat: OnceCell::new() })
+        Arc::new(Self {
+            backend,
+            ledger: LeaseLedger::default(),
+            heat: OnceCell::new(),
+            returning: Arc::default(),
+        })
     }
 
     /// Spends units that this process holds. `key_id` is the id under the terms of the limit, not of the lease.
@@ -130,13 +148,14 @@ impl Leases {
         self.ledger.close();
         let mut result = Ok(());
         loop {
-            let is_fetching = self.ledger.is_fetching();
+            let is_pending = self.ledger.is_fetching() || self.returning.load(SeqCst) > 0;
             let returned = return_all(&self.backend, self.ledger.take_all()).await;
             result = result.and(returned);
-            if !is_fetching {
+            if !is_pending {
                 return result;
             }
-            // The reply to a request in flight can lease units, also after the ledger was closed.
+            // The reply to a request in flight can lease units, also after the ledger was closed. Units that were
+            // given back before are back once their requests have ended.
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -147,11 +166,17 @@ impl Leases {
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {
-        let backend = Arc::clone(&self.backend);
+        let (backend, returning) = (Arc::clone(&self.backend), self.begin_return());
         self.backend.background().spawn(async move {
             // A failure is not reported: the units then leave the window by themselves.
             let _ = return_one(&backend, unspent).await;
+            drop(returning);
         });
+    }
+
+    fn begin_return(&self) -> Returning {
+        self.returning.fetch_add(1, SeqCst);
+        Returning(Arc::clone(&self.returning))
     }
 
     /// Starts the job that gives back the units of each lease that ends.
@@ -167,9 +192,11 @@ impl Leases {
                 drop(leases);
                 before(clock.sleep_until_steady(end), changed.notified()).await;
                 let Some(leases) = watch.0.upgrade() else { return };
+                let returning = leases.begin_return();
                 let expired = leases.ledger.take_expired(clock.steady());
                 // A failure is not reported: the units then sit unused until they leave the window by themselves.
                 let _ = return_all(&leases.backend, expired).await;
+                drop(returning);
             }
         });
     }
