@@ -72,10 +72,10 @@ impl Limit {
     /// Leases units of busy keys, as many as each key needs: up to one percent of the threshold, or of the burst of a
     /// bucket if that is smaller.
     ///
-    /// A key is busy in a process if 8 of its calls go to Redis within one term: a hundredth of the period, at most a
-    /// second. Calls of all other keys are as without a lease, and a busy key is leased as with
-    /// [`try_lease`](Self::try_lease). The burst of a bucket is only smaller while the key is leased. A fleet of `n`
-    /// processes never holds more than `n` percent of the threshold unspent.
+    /// A key is busy in a process if it has about 8 calls within one term: a hundredth of the period, at most a second. It
+    /// is then leased as with [`try_lease`](Self::try_lease). Calls of all other keys are as without a lease, except that
+    /// the period of a `sliding` or `sliding_counter` limit is longer by one term for all keys: their counts start at zero
+    /// when you add this lease. The burst of a bucket is only smaller while the key is leased.
     ///
     /// # Errors
     ///
