@@ -7,11 +7,12 @@
 -- A process may spend leased units for a term after their charge, and leased units must not drain before they
 -- are spent. `reserve` is the number of tokens that drain in a term. While leased units may be spent, the level
 -- does not fall below the reserve, and a lease first raises the level to the reserve. So the level is never
--- below the level of a bucket that counts each unit when it is spent.
+-- below the level of a bucket that counts each unit when it is spent. How far it is above is not known, so nothing
+-- is given back to a charge if leased units could be spent between the charge and its settlement.
 --
--- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4); once units were
---          leased, 11 more bytes: the time until which they may be spent (7), the reserve in tokens (4). With a birth,
---          of 39 bytes and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`
+-- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4). With a birth, of 39 bytes
+--          and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`. Once units were leased, 11
+--          more bytes at the end: the time until which they may be spent (7), the reserve in tokens (4)
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
@@ -38,8 +39,7 @@ local function bucket(
   if not state then
     version, lives, at, level, old_token, old_drain = VERSION, 0, 0, 0, token, drain
   else
-    if #state == 43 then leased, kept = unpack('>I7I4', state, 33)
-    elseif #state ~= 32 and #state < 47 then return end
+    if #state ~= 32 and #state ~= 43 and #state < 47 then return end
     version, lives, at, level, old_token, old_drain = unpack('>I1I6I7I7I7I4', state)
     if #state < 47 then
       if version ~= VERSION then return end
@@ -48,6 +48,8 @@ local function bucket(
       birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 8)
       lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 40)
     end
+    -- A step takes 14 bytes.
+    if #state == 43 or #state % 14 == 58 % 14 then leased, kept = unpack('>I7I4', state, #state - 10) end
   end
   local now = clock < at and at or clock
   -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
@@ -135,12 +137,12 @@ local function bucket(
     end
     full = nil
     changed = pack('>I7I7I7I4', now, level, token, drain)
-    if lower then
-      lower(level)
-      changed = pack('>I7', birth) .. changed .. packed()
-    end
     if reserve and op == 'decide' then
       leased, kept = math.max(leased, now + term), math.max(kept, reserve)
+    end
+    if lower then
+      lower(leased > now and 0 or level)
+      changed = pack('>I7', birth) .. changed .. packed()
     end
     if leased > now then
       floor = math.min(kept * token, level)

@@ -1,12 +1,12 @@
-//! Some processes lease units of a bucket, and others do not: the spent units are within the limit, and each decision
-//! equals the decision of the reference model.
+//! Some processes lease units of a bucket, and others do not, or settle their charges: the spent units are within the
+//! limit, and each decision equals the decision of the reference model.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::{leased, return_units};
-use ratelimit_runtime::{Limit, RateLimiter};
+use ratelimit_runtime::{Limit, Permit, RateLimiter};
 use support::model::Model;
 use support::server::Server;
 
@@ -36,6 +36,15 @@ enum Step {
     },
     Refund {
         cost: u32,
+    },
+    /// Charges units that can be settled.
+    Acquire {
+        cost: u32,
+    },
+    /// Settles one of the open permits for the units that its call has used.
+    Settle {
+        which: usize,
+        used: u32,
     },
     /// Advances the clock by a part of a term and microseconds.
     Wait {
@@ -70,6 +79,15 @@ fn any_step() -> impl Strategy<Value = Step> {
         12 => step(),
         1 => (1_u32..20).prop_map(|cost| Step::Refund { cost }),
         1 => (0_usize..2).prop_map(Step::Change),
+    ]
+}
+
+/// Steps of limits that lease and of others of the same name whose charges are settled.
+fn step_of_both() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => step(),
+        3 => (1_u32..40).prop_map(|cost| Step::Acquire { cost }),
+        3 => (any::<usize>(), 0_u32..20).prop_map(|(which, used)| Step::Settle { which, used }),
     ]
 }
 
@@ -118,6 +136,8 @@ async fn play(
     let mut ledger = Ledger { leased: Vec::new(), spent: Vec::new() };
     let mut model = Model::new(&limits[0], None);
     let (mut limit, mut retry) = (limits[0].clone(), None);
+    // With the places of their units in the ledger. The model knows no permits.
+    let (mut permits, mut is_modelled): (Vec<(Permit, usize)>, _) = (Vec::new(), true);
     for (index, step) in steps.iter().enumerate() {
         let now = test.clock.now().as_micros() as u64;
         let (lease, term) = leased(&limit);
@@ -135,6 +155,24 @@ async fn play(
             }
             Step::Spend { cost } => {
                 ledger.spend(now, term, cost);
+                continue;
+            }
+            Step::Acquire { cost } => {
+                (retry, is_modelled) = (None, false);
+                if let Ok(permit) = limiter.acquire(&limit, name, cost).await {
+                    ledger.spent.push((now, cost));
+                    permits.push((permit, ledger.spent.len() - 1));
+                }
+                continue;
+            }
+            Step::Settle { .. } if permits.is_empty() => continue,
+            Step::Settle { which, used } => {
+                retry = None;
+                let (permit, place) = permits.swap_remove(which % permits.len());
+                let used = used.min(ledger.spent[place].1);
+                ledger.spent[place].1 = used;
+                permit.settle(used);
+                limiter.flush().await.expect("Redis");
                 continue;
             }
             Step::Check { cost } if cost > limit.capacity() => continue,
@@ -181,7 +219,9 @@ async fn play(
                 (model.refund(&limit, now, cost), redis)
             }
         };
-        prop_assert_eq!(model, redis.into(), "step {}: {:?} at {}", index, step, now);
+        if is_modelled {
+            prop_assert_eq!(model, redis.into(), "step {}: {:?} at {}", index, step, now);
+        }
     }
     Ok(ledger)
 }
@@ -222,6 +262,11 @@ fn spent_units_are_within_the_limit() {
 }
 
 #[test]
+fn spent_units_are_within_the_limit_beside_charges_that_are_settled() {
+    run_traces(600, step_of_both(), true);
+}
+
+#[test]
 fn decisions_are_those_of_the_model() {
     run_traces(400, any_step(), false);
 }
@@ -244,4 +289,35 @@ async fn leased_and_other_units_of_one_moment_are_within_the_burst() {
     }
     assert!(units + others <= 10_000, "{units} + {others} at one moment");
     assert!(units + others > 9_800, "{units} + {others}: too many units are kept");
+}
+
+/// The level of a bucket is higher while units are leased. A settlement gives back none of that.
+#[tokio::test]
+async fn nothing_is_given_back_to_charges_while_units_are_leased() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let limit = Limit::token_bucket("shared", 6_000, MINUTE).burst(100);
+    let (lease, term) = leased(&limit);
+    let acquire = async |cost| {
+        test.limiter.acquire(&limit, "key", cost).await.expect("admitted")
+    };
+    let early = acquire(50).await;
+    test.limiter.check(&lease, "key", 40).await.expect("admitted");
+    test.advance(term);
+    for permit in [early, acquire(1).await] {
+        permit.settle(0);
+    }
+    test.limiter.flush().await.expect("Redis");
+    let mut others = 0;
+    while test.limiter.check(&limit, "key", 1).await.is_ok() {
+        others += 1;
+    }
+    assert!(40 + others <= 100, "40 leased units + {others} at one moment");
+
+    // A lease that has ended changes nothing more.
+    test.advance(60_000_000);
+    acquire(50).await.settle(20);
+    test.limiter.flush().await.expect("Redis");
+    let left = test.limiter.peek(&limit, "key", 1).await.expect("a reply").remaining;
+    assert_eq!(left, 80);
 }
