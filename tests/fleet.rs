@@ -1,13 +1,13 @@
 //! A fleet: for each algorithm, four processes with 64 tasks each call one key on one Redis. Together they admit
-//! exactly the threshold. With leases, also automatic ones, the admitted and the returned units add up to it. With permits, exactly what the
-//! calls have used is charged, or up to the estimates of processes that are killed.
+//! exactly the threshold. With leases, also automatic ones, the admitted and the returned units add up to it. With
+//! permits, exactly what the calls have used is charged, or up to the estimates of processes that are killed.
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the fleet.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection};
+use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection, Source};
 use support::ALGORITHMS;
 use support::server::Server;
 
@@ -51,15 +51,21 @@ fn test() {
                     .expect("a process")
             })
             .collect();
-        let admitted: Vec<u32> = processes
+        // By process, and how many of them spent leased units.
+        let admitted: Vec<[u32; 2]> = processes
             .into_iter()
             .map(|process| {
                 let output = process.wait_with_output().expect("its output");
                 assert!(output.status.success(), "a process failed");
-                String::from_utf8_lossy(&output.stdout).trim().parse().expect("a count")
+                let text = String::from_utf8_lossy(&output.stdout);
+                let mut counts =
+                    text.split_whitespace().map(|count| count.parse().expect("a count"));
+                std::array::from_fn(|_| counts.next().expect("two counts"))
             })
             .collect();
-        let mut sum = admitted.iter().sum::<u32>();
+        let mut sum = admitted.iter().map(|[all, _]| all).sum::<u32>();
+        let leased = admitted.iter().map(|[_, leased]| leased).sum::<u32>();
+        assert_eq!(leased > 0, leases != "unleased", "{algorithm}, {leases}: {admitted:?}");
         let units = match leases {
             "leased" => LEASE,
             "auto" => THRESHOLD / 100,
@@ -73,7 +79,7 @@ fn test() {
             let held = PROCESSES as u32 * units;
             assert!((least - held..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
             // The processes have returned their unspent units.
-            sum += call(&server.url, &limit(algorithm.as_str(), leases));
+            sum += call(&server.url, &limit(algorithm.as_str(), leases))[0];
         }
         assert!((least..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
         server.assert_all_keys_expire();
@@ -161,9 +167,10 @@ fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
     })
 }
 
-/// Calls from many tasks and prints how many calls were admitted.
+/// Calls from many tasks and prints how many calls were admitted, and how many of them spent leased units.
 fn member(url: &str, limit: &Limit) {
-    println!("{}", call(url, limit));
+    let [admitted, leased] = call(url, limit);
+    println!("{admitted} {leased}");
 }
 
 fn limit(algorithm: &str, leases: &str) -> Limit {
@@ -183,8 +190,9 @@ fn limit(algorithm: &str, leases: &str) -> Limit {
     }
 }
 
-/// Calls from many tasks, returns the leases, and returns how many calls were admitted.
-fn call(url: &str, limit: &Limit) -> u32 {
+/// Calls from many tasks, and returns the leases. Returns how many calls were admitted, and how many of them spent
+/// leased units.
+fn call(url: &str, limit: &Limit) -> [u32; 2] {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -197,23 +205,27 @@ fn call(url: &str, limit: &Limit) -> u32 {
             .map(|_| {
                 let (limiter, limit) = (limiter.clone(), limit.clone());
                 tokio::spawn(async move {
-                    let mut admitted = 0;
+                    let [mut admitted, mut leased] = [0, 0];
                     for _ in 0..CALLS {
                         match limiter.check(&limit, "one key", 1).await {
-                            Ok(_) => admitted += 1,
+                            Ok(decision) => {
+                                admitted += 1;
+                                leased += u32::from(decision.source == Source::Lease);
+                            }
                             Err(Rejection::Limited { .. }) => {}
                             Err(other) => panic!("{other:?}"),
                         }
                     }
-                    admitted
+                    [admitted, leased]
                 })
             })
             .collect();
-        let mut sum = 0;
+        let mut sums = [0, 0];
         for task in tasks {
-            sum += task.await.expect("no panic");
+            let [admitted, leased] = task.await.expect("no panic");
+            sums = [sums[0] + admitted, sums[1] + leased];
         }
         limiter.shutdown().await.expect("the leases are returned");
-        sum
+        sums
     })
 }

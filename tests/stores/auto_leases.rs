@@ -77,13 +77,13 @@ async fn a_busy_key_is_leased_and_little_stands_idle() {
     }
 }
 
-/// What is requested in advance becomes less with what is left, so the last units are free for all processes.
+/// The fewer units are left, the fewer a process requests in advance: the last ones are free for all processes.
 #[tokio::test]
 async fn no_units_stand_idle_while_calls_are_rejected() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiters: Vec<_> = (0..10).map(|_| limiter(&server, &clock)).collect();
     let mut admitted = 0;
-    while admitted < 9_990 {
+    for _ in 0..25 {
         for limiter in &limiters {
             admitted += spend(limiter, &WINDOW, 50).await;
         }
@@ -121,11 +121,80 @@ async fn a_key_that_is_rejected_is_not_leased_for_a_term() {
     while there.check(&BUCKET, "key", 10).await.is_ok() {}
     while limiter.check(&BUCKET, "key", 1).await.is_ok() {}
     // Not under the terms of leases: the next tokens are not kept back for them.
-    clock.advance(TERM);
-    for _ in 1..BUSY {
-        let decision = limiter.check(&BUCKET, "key", 1).await.expect("100 tokens refilled");
+    clock.advance(TERM / 2);
+    for _ in 0..2 * BUSY {
+        let decision = limiter.check(&BUCKET, "key", 1).await.expect("50 tokens refilled");
         assert_eq!((decision.source, decision.limit), (Source::Redis, 5_000));
     }
+    clock.advance(TERM);
+    let calls = warm(&limiter, &BUCKET).await;
+    assert!((BUSY..=BUSY + 2).contains(&calls), "{calls} calls");
+}
+
+/// Units come back, and calls after that are not counted as leases.
+#[tokio::test]
+async fn nothing_is_leased_after_a_shutdown() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    for limit in [WINDOW, BUCKET] {
+        let limiter = limiter(&server, &clock);
+        let calls = warm(&limiter, &limit).await;
+        limiter.shutdown().await.expect("the units are returned");
+        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let (left, most) = (remaining(&server, &clock, &limit).await, limit.capacity() - calls);
+        assert!((most - kept..=most).contains(&left), "{left} of {most}");
+        limiter.reset(&limit, "key").await.expect("reset");
+        for call in 1..=limit.capacity() / 50 {
+            let decision = limiter.check(&limit, "key", 50).await.expect("admitted");
+            assert_eq!(
+                (decision.source, decision.remaining),
+                (Source::Redis, limit.capacity() - call * 50)
+            );
+        }
+    }
+}
+
+/// While a key is closed, no units are spent, also by a process that holds some.
+#[tokio::test]
+async fn a_closed_key_spends_no_units() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    for limit in [WINDOW, BUCKET] {
+        let calls = warm(&limiter, &limit).await;
+        limiter.close(&limit, "key", TERM / 2).await.expect("closed");
+        for _ in 0..2 * BUSY {
+            let closed = limiter.check(&limit, "key", 1).await.expect_err("closed");
+            assert!(matches!(closed, Rejection::Closed { .. }), "{closed}");
+        }
+        clock.advance(TERM / 2);
+        let first = limiter.check(&limit, "key", 1).await.expect("open");
+        assert_eq!(first.source, Source::Redis, "the units went back");
+        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let left = limit.capacity() - calls - 1;
+        assert!((left - kept..=left).contains(&first.remaining), "{first:?}");
+    }
+}
+
+/// The calls of a runtime do not wait for a request of another, and both find the same keys.
+#[test]
+fn runtimes_share_what_is_leased() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (one, two) = (runtime(), runtime());
+    let limit = Limit::sliding("auto", 10_000, 100 * MINUTE).auto_lease();
+    let mut leased = 0;
+    for call in 0..200 {
+        let runtime = if call % 2 == 0 { &one } else { &two };
+        let decision = runtime.block_on(limiter.check(&limit, "key", 1)).expect("admitted");
+        leased += u32::from(decision.source == Source::Lease);
+    }
+    assert!(leased > 150, "{leased} of 200");
+    two.block_on(limiter.shutdown()).expect("the units are returned");
+    let left = one.block_on(limiter.peek(&limit, "key", 1)).expect("a reply").remaining;
+    assert_eq!(left, 10_000 - 200);
 }
 
 #[tokio::test]

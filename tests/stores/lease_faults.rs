@@ -84,6 +84,56 @@ async fn a_shutdown_waits_for_units_on_their_way_back() {
     assert_eq!(remaining(&server, &clock, &LEASED).await, 1_000 - 115);
 }
 
+/// Units that come too late to be spent go back, and do not make the next lease larger.
+#[tokio::test]
+async fn a_reply_that_comes_after_the_term_leases_nothing() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    // Leases of 1, 2, 4 and 8 units.
+    assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
+    let before = server.script_calls();
+    let mut connection = server.connection();
+    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
+    pause.expect("CLIENT PAUSE");
+    let late = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.check(&LEASED, "key", 1).await }
+    });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(TERM);
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
+    let late = late.await.expect("no panic").expect("admitted");
+    assert_eq!((late.source, server.script_calls()), (Source::Redis, before + 1));
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 16).await;
+    // The last lease has spent one unit.
+    for _ in 0..2 {
+        let next = limiter.check(&LEASED, "key", 1).await.expect("admitted");
+        assert_eq!(next.source, Source::Redis);
+    }
+}
+
+/// Calls that are dropped leave no more than a lease with the process.
+#[tokio::test]
+async fn the_units_of_dropped_calls_are_at_most_a_lease() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let limiter = limiter(&server, &clock);
+    limiter.check(&LEASED, "warm", 1).await.expect("admitted");
+    let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for call in &mut calls {
+        assert!(call.as_mut().poll(&mut context).is_pending());
+    }
+    // The units of all calls come together, and only the first call is polled.
+    calls.remove(0).await.expect("admitted");
+    drop(calls);
+    wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 51).await;
+    let before = server.script_calls();
+    assert_eq!(spend(&limiter, &LEASED, 50).await, 50);
+    assert_eq!(server.script_calls(), before, "the process holds a lease");
+}
+
 /// A runtime that is no longer polled while its request is in flight.
 #[test]
 fn an_idle_runtime_does_not_delay_the_calls_of_another() {

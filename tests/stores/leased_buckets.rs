@@ -298,9 +298,7 @@ async fn nothing_is_given_back_to_charges_while_units_are_leased() {
     let test = TestLimiter::redis(&server);
     let limit = Limit::token_bucket("shared", 6_000, MINUTE).burst(100);
     let (lease, term) = leased(&limit);
-    let acquire = async |cost| {
-        test.limiter.acquire(&limit, "key", cost).await.expect("admitted")
-    };
+    let acquire = async |cost| test.limiter.acquire(&limit, "key", cost).await.expect("admitted");
     let early = acquire(50).await;
     test.limiter.check(&lease, "key", 40).await.expect("admitted");
     test.advance(term);

@@ -68,8 +68,8 @@ struct Process {
     leases: HashMap<u32, Lease>,
     /// The interval and the calls of each key, to find those that are busy.
     heat: HashMap<u32, (u64, u32)>,
-    /// Until when a key is rejected without a request, as a limit that leases and as one that does not.
-    rejected_until: HashMap<(u32, bool), u64>,
+    /// The last rejection of each key: whether it was of a lease, and until when it holds without a request.
+    rejected: HashMap<u32, (bool, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,6 +228,12 @@ impl Fleet {
             lease.units -= 1;
             return Verdict::Lease;
         }
+        // Calls that no lease decides are counted as leases, unless these are automatic.
+        let counted = matches!(self.leasing, Leasing::UpTo(_));
+        let rejected = me.rejected.get(&key);
+        if rejected.is_some_and(|(leases, until)| *leases == counted && now < *until) {
+            return Verdict::Rejected;
+        }
         let paused = me.leases.get(&key).map(|lease| now < lease.paused);
         let is_leased = match self.leasing {
             Leasing::None => false,
@@ -242,9 +248,6 @@ impl Fleet {
                 |paused| !paused,
             ),
         };
-        if me.rejected_until.get(&(key, is_leased)).is_some_and(|until| now < *until) {
-            return Verdict::Rejected;
-        }
         if is_leased
             && paused != Some(true)
             && let Some(verdict) = self.lease(process, key, now)
@@ -305,7 +308,7 @@ impl Fleet {
         let charged = self.buckets.entry(key).or_default().charge(&self.quota, now, units, leases);
         if let (Err(wait), 1) = (charged, units) {
             let until = now + wait.min(1_000_000);
-            self.processes[process].rejected_until.insert((key, leases), until);
+            self.processes[process].rejected.insert(key, (leases, until));
         }
         charged.ok()
     }

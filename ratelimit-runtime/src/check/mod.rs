@@ -97,10 +97,8 @@ impl Checker {
         if let Some(decision) = lease_id.and_then(|key_id| self.leases.spend(key_id, cost)) {
             return Check::spent(report, || limit.label(), &decision);
         }
-        let lease_id = lease_id.filter(|key_id| self.leases.serves(limit, *key_id, cost));
-        let terms = if lease_id.is_some() { limit.terms().leased() } else { self.counted(limit) };
-        let charge = self.backend.charge(terms, key, cost);
-        let (label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
+        let mut charge = self.backend.charge(self.counted(limit), key, cost);
+        let (mut label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
         let charged = (&charge.terms, cost);
         let report =
             report.with_key(self.backend.reports(), shadow, charged, key, || charge.key_id);
@@ -113,6 +111,12 @@ impl Checker {
             && let Some(reply) = self.backend.cached_rejection(&charge)
         {
             return Check::decided(report, &label, &reply.first(), reply.source);
+        }
+        // A call that the process rejects by itself does not make its key busy.
+        let lease_id = lease_id.filter(|key_id| self.leases.serves(limit, *key_id, cost));
+        if lease_id.is_some() && limit.leases_busy_keys() {
+            charge = self.backend.charge(limit.terms().leased(), key, cost);
+            label = limit.label_for(&charge.terms);
         }
         let charge = self.backend.address(policy, charge, key);
         let labels = OneOrMany::One(label);

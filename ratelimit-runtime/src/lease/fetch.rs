@@ -109,8 +109,8 @@ impl DeliveredUnits {
 impl Drop for DeliveredUnits {
     fn drop(&mut self) {
         let Some(unspent) = self.units.take() else { return };
-        if !self.leases.ledger.put_back(self.key_id, &unspent) {
-            self.leases.return_in_background(unspent);
+        if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {
+            self.leases.return_in_background(rest);
         }
     }
 }

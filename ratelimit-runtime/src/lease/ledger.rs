@@ -90,9 +90,16 @@ impl LeaseLedger {
     /// Returns whether a count is leased; `None` if its lease has ended, or if it has none.
     pub(super) fn is_leased(&self, key_id: KeyId, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);
+        if self.cannot_lease(&shard, key_id) {
+            return Some(false);
+        }
         let entry = shard.get(&key_id)?;
         let is_in_use = entry.fetching.is_some() || entry.next_end(now).is_some();
         is_in_use.then_some(now >= entry.paused)
+    }
+
+    fn cannot_lease(&self, shard: &HashMap<KeyId, LeaseEntry>, key_id: KeyId) -> bool {
+        self.is_closed.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
     /// Spends units that the process holds, or adds the call to the waiters.
@@ -104,8 +111,7 @@ impl LeaseLedger {
         now: u64,
     ) -> EnterResult {
         let mut shard = self.shard(key_id);
-        if self.is_closed.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
-        {
+        if self.cannot_lease(&shard, key_id) {
             return EnterResult::NotLeased;
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
@@ -221,6 +227,7 @@ impl LeaseLedger {
         let kept = if now < entry.held.until { target.max_units } else { 0 };
         let mut excess = entry.held.units.saturating_sub(kept);
         entry.held.units -= excess;
+        entry.held.charged -= excess;
         let end = entry.held.until;
         if std::mem::take(&mut entry.reset) {
             // The reset has removed the count to which these units could return.
@@ -296,14 +303,19 @@ impl LeaseLedger {
         drop(waiting);
     }
 
-    /// Takes back units that a waiter did not spend. Returns `false` if they are of another charge than the units
-    /// that the process holds now. The caller then returns them to the store.
-    pub(super) fn put_back(&self, key_id: KeyId, unspent: &UnspentUnits) -> bool {
-        let UnspentUnits { units, at, .. } = *unspent;
+    /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
+    /// now, and as many as it may hold. Returns the others, which the caller returns to the store.
+    pub(super) fn put_back(&self, key_id: KeyId, unspent: UnspentUnits) -> Option<UnspentUnits> {
+        let UnspentUnits { target, units, at } = unspent;
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|entry| entry.held.at == at && at > 0);
-        let entry = entry.filter(|_| !self.is_closed.load(SeqCst));
-        entry.map(|entry| entry.held.units += units).is_some()
+        let kept = entry.filter(|_| !self.is_closed.load(SeqCst)).map_or(0, |entry| {
+            let kept = units.min(entry.target.max_units.saturating_sub(entry.held.units));
+            entry.held.units += kept;
+            entry.held.charged = entry.held.charged.saturating_sub(units - kept);
+            kept
+        });
+        UnspentUnits::new(target, units - kept, at)
     }
 
     /// Discards the units of a count that was reset.

@@ -133,6 +133,7 @@ impl Leases {
 
     /// Gives back the units that this process holds of a count.
     pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
+        let _returning = self.begin_return();
         if let Some(unspent) = self.ledger.take(key_id) {
             self.return_in_background(unspent);
         }
@@ -148,10 +149,11 @@ impl Leases {
         self.ledger.close();
         let mut result = Ok(());
         loop {
-            let is_pending = self.ledger.is_fetching() || self.returning.load(SeqCst) > 0;
+            let is_fetching = self.ledger.is_fetching();
             let returned = return_all(&self.backend, self.ledger.take_all()).await;
             result = result.and(returned);
-            if !is_pending {
+            // Whoever takes units out of the ledger counts as returning before.
+            if !is_fetching && self.returning.load(SeqCst) == 0 {
                 return result;
             }
             // The reply to a request in flight can lease units, also after the ledger was closed. Units that were
@@ -160,9 +162,9 @@ impl Leases {
         }
     }
 
-    /// Returns whether all leases that have ended are removed, for tests.
+    /// Returns whether all leases that have ended are removed and given back, for tests.
     pub(crate) fn is_settled(&self) -> bool {
-        self.ledger.is_settled(self.backend.clock().steady())
+        self.ledger.is_settled(self.backend.clock().steady()) && self.returning.load(SeqCst) == 0
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {
