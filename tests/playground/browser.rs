@@ -77,7 +77,7 @@ impl Page {
     pub(crate) async fn open_at(playground: Command, path: &str) -> Self {
         let playground = Program::start(playground, "playing on ", "");
         let mut chromedriver = Command::new("chromedriver");
-        // By itself, it takes a port of IPv6 that can be taken in IPv4.
+        // Without a port, it chooses one that is free in IPv6, also if it is in use in IPv4.
         chromedriver.arg(format!("--port={}", support::port::free()));
         let chromedriver = Program::start(chromedriver, "successfully on port ", ".");
         let mut wanted = DesiredCapabilities::chrome();

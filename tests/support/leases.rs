@@ -89,7 +89,7 @@ struct Lease {
 /// So many calls within a term make a key busy.
 const BUSY: u32 = 8;
 
-/// A lease of which so many units were spent is remembered.
+/// A lease is remembered if at least so many of its units were spent.
 const LEAST_SPENT: u32 = 4;
 
 impl Quota {

@@ -13,7 +13,7 @@ use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
 
-/// A process remembers a lease of which so many units were spent.
+/// A process remembers a lease if at least so many of its units were spent.
 const LEAST_SPENT: u32 = 4;
 
 /// The count of a lease, and the settings of its limit.

@@ -1,8 +1,9 @@
 //! Finds the busy keys: those with many calls in a short time, without a count for each key.
 //!
 //! Keys share cells. A cell counts the calls of the key with the most calls: a call of another key lowers the count,
-//! and takes the cell once the count is 0. Counts are estimates, also because threads can overwrite each other: they
-//! affect how a call is decided, and never the decision.
+//! and takes the cell once the count is 0. If the other key has another term, it takes the cell at once, because its
+//! intervals have other numbers. Counts are estimates, also because threads can overwrite each other: they affect how
+//! a call is decided, and never the decision.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,10 +1,10 @@
 //! How many units of a count a process requests in advance, so that processes do not take the last units from each
 //! other.
 //!
-//! A process requests at most half of its share of what is left. Its share is its part of all units that were charged
-//! between the last two replies of the store. The fewer units are left, and the more other processes charge, the fewer
-//! this process requests, so that little stands idle when calls are rejected. The share is an estimate: it affects the
-//! number of requests, and never a decision.
+//! The share of a process is the part that it charged of all units that were charged between the last two replies of
+//! the store. It requests at most that part of half of what is left. So it requests fewer units if few are left or if
+//! other processes charge most of them, and little stands idle when calls are rejected. The share is an estimate: it
+//! affects the number of requests, and never a decision.
 
 use crate::algorithm::Outcome;
 use crate::limit::{Algorithm, Terms};
@@ -84,7 +84,7 @@ mod tests {
     fn units_that_return_were_charged_by_others() {
         let minute = Duration::from_secs(60);
         let bucket = Limit::token_bucket("share", 600, minute).burst(1_000);
-        // 10 tokens a second refill, of which other processes take 5.
+        // 10 tokens refill each second, and other processes take 5 of them.
         assert_eq!(most(&bucket, &[(0, 5, 500), (1, 5, 500)]), 125);
         // No more refill than fit.
         assert_eq!(most(&bucket, &[(0, 5, 990), (60, 5, 995)]), 497);

@@ -33,8 +33,8 @@ impl Limit {
     /// The limit still holds exactly, for any number of processes. The price:
     ///
     /// - A process can hold up to `units` unspent units while another process rejects calls. The size of a lease follows
-    ///   demand, and is at most half of the process's share of what is left: for a key that is rarely used or almost used
-    ///   up, a process leases nothing. It holds units for one term: a hundredth of the period, at most a second. Then
+    ///   demand. It is smaller if few units are left, or if other processes use most of them. For a key that is rarely
+    ///   used, or almost used up, a process leases nothing. It holds units for one term: a hundredth of the period, at most a second. Then
     ///   the process gives them back. It gives them back earlier if it calls
     ///   [`shutdown`](crate::RateLimiter::shutdown) or drops the limiter. If the process is killed, the units count as
     ///   used.
@@ -79,7 +79,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a threshold or a burst below 100, of which one percent is less than a unit; on a burst that is not larger than
+    /// On a threshold or a burst below 100, because one percent of it is less than a unit; on a burst that is not larger than
     /// the tokens that refill in one term; on a period below 100 milliseconds.
     pub const fn try_auto_lease(mut self) -> Result<Self, InvalidLimit> {
         if let Err(invalid) = self.terms.check_can_lease() {
