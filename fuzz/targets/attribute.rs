@@ -5,6 +5,8 @@
 
 #![no_main]
 
+#[path = "../../ratelimit-macros/src/after_call.rs"]
+mod after_call;
 #[path = "../../ratelimit-macros/src/args.rs"]
 mod args;
 #[path = "../../ratelimit-macros/src/argument.rs"]
@@ -15,8 +17,6 @@ mod boxed;
 mod diagnostics;
 #[path = "../../ratelimit-macros/src/duration.rs"]
 mod duration;
-#[path = "../../ratelimit-macros/src/after_call.rs"]
-mod after_call;
 #[path = "../../ratelimit-macros/src/expand/mod.rs"]
 mod expand;
 #[path = "../../ratelimit-macros/src/format.rs"]

@@ -22,7 +22,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::key::{Format, Key, KeyWriter, OwnedKey, Piece, Secret};
+use self::key::{Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
@@ -53,7 +53,10 @@ enum KeyValue {
 #[derive(Arbitrary, Debug)]
 enum FormatPart {
     Text(Symbols),
+    /// An argument that is written by its type.
     Arg(String),
+    /// An argument that is written by its `Display`.
+    Shown(String),
 }
 
 /// A text of characters with and without a special meaning. There are only a few such texts, because
@@ -79,7 +82,7 @@ impl Symbols {
 impl Key for KeyValue {
     fn write(&self, out: &mut KeyWriter<'_>) {
         match self {
-            Self::Nothing => ().write(out),
+            Self::Nothing => Key::write(&(), out),
             Self::Text(value) => value.write(out),
             Self::Bytes(value) => value.write(out),
             Self::Signed(value) => value.write(out),
@@ -108,9 +111,19 @@ impl Key for KeyInput {
                 // Like the attribute, but with any number of parts: each is a format string.
                 for part in parts {
                     match part {
-                        FormatPart::Text(text) => Format(&[Piece::Text(text.text())]).write(out),
+                        FormatPart::Text(text) => {
+                            for (index, text) in text.text().split(':').enumerate() {
+                                if index > 0 {
+                                    Format(Colon).write(out);
+                                }
+                                Format(Text(text)).write(out);
+                            }
+                        }
                         FormatPart::Arg(arg) => {
-                            Format(&[Piece::Arg(format_args!("{arg}"))]).write(out)
+                            Format(Hole::new(arg).piece(format_args!("{arg}"))).write(out);
+                        }
+                        FormatPart::Shown(arg) => {
+                            Format(Shown(format_args!("{arg}"))).write(out);
                         }
                     }
                 }
@@ -170,7 +183,7 @@ impl KeyInput {
         let (mut row, mut colons) = (Vec::new(), false);
         for part in parts {
             match part {
-                FormatPart::Arg(arg) => {
+                FormatPart::Arg(arg) | FormatPart::Shown(arg) => {
                     row.push(KeyShape::Group(vec![KeyShape::Value(arg.as_bytes().to_vec())]));
                 }
                 FormatPart::Text(text) => {

@@ -8,18 +8,20 @@
 mod algorithm;
 #[path = "../../ratelimit-runtime/src/store/redis/failure.rs"]
 mod failure;
+#[path = "../../ratelimit-runtime/src/store/redis/form.rs"]
+mod form;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
-#[path = "../../ratelimit-runtime/src/text/mod.rs"]
-mod text;
-#[path = "../../ratelimit-runtime/src/reply/mod.rs"]
-mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/program.rs"]
 mod program;
+#[path = "../../ratelimit-runtime/src/reply/mod.rs"]
+mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
 mod script;
+#[path = "../../ratelimit-runtime/src/text/mod.rs"]
+mod text;
 
 use std::time::Duration;
 
@@ -79,7 +81,9 @@ impl OpInput {
             Self::Decide => (Op::Decide.into(), "decide", 0),
             Self::Peek => (Op::Peek.into(), "peek", 0),
             Self::Refund => (Op::Refund.into(), "refund", 0),
-            Self::Reserve(wait) => (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait)),
+            Self::Reserve(wait) => {
+                (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait))
+            }
             Self::Cancel(moment) => {
                 (BucketOp::Cancel { end: time(moment) }.into(), "cancel", time(moment))
             }

@@ -1,18 +1,18 @@
-//! The ledger of leases: the lease of each count, and the time at which it ends. The number of counts is bounded.
+//! The ledger of leases: the lease of each count. The number of counts is bounded.
 //!
 //! The ledger sends no requests. Under a lock, it decides which reply each waiter receives. The caller sends these
 //! replies after the lock is released.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::LeaseReply;
+use super::ends::LeaseEnds;
 use super::entry::{
     Delivery, DeliveryContent, HeldUnits, LeaseEntry, LeaseRequest, LeaseTarget, LeaseWaiter,
     UnspentUnits,
@@ -32,18 +32,10 @@ const MAX_ENTRIES: usize = 1024;
 
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<HashMap<KeyId, LeaseEntry>>]>,
-    ends: Mutex<LeaseEnds>,
+    /// When to look at each lease again.
+    pub(super) ends: LeaseEnds,
     /// Whether no more units are leased.
     is_closed: AtomicBool,
-    /// Notified when another lease is scheduled, or when the watch must end.
-    pub(super) changed: Arc<Notify>,
-}
-
-/// The times at which the watch checks each lease again.
-#[derive(Default)]
-struct LeaseEnds {
-    queue: BinaryHeap<Reverse<(u64, KeyId)>>,
-    is_watched: bool,
 }
 
 /// The result of [`LeaseLedger::enter`].
@@ -65,9 +57,8 @@ impl Default for LeaseLedger {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            ends: Mutex::default(),
+            ends: LeaseEnds::default(),
             is_closed: AtomicBool::new(false),
-            changed: Arc::default(),
         }
     }
 }
@@ -236,14 +227,9 @@ impl LeaseLedger {
         let is_sooner = entry.schedule(end);
         drop(shard);
         if is_sooner {
-            self.schedule(key_id, end);
+            self.ends.schedule(key_id, end);
         }
         (deliveries, UnspentUnits::new(target, excess, outcome.clock))
-    }
-
-    fn schedule(&self, key_id: KeyId, at: u64) {
-        self.ends().queue.push(Reverse((at, key_id)));
-        self.changed.notify_one();
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to a waiter of
@@ -265,7 +251,7 @@ impl LeaseLedger {
         let is_sooner = entry.schedule(end);
         drop(shard);
         if is_sooner {
-            self.schedule(key_id, end);
+            self.ends.schedule(key_id, end);
         }
         let delivery = |(index, waiter): (usize, LeaseWaiter)| {
             let is_reply = index < included && waiter.cost == units;
@@ -354,7 +340,7 @@ impl LeaseLedger {
     /// Takes the units whose lease has ended, and forgets the leases that no call has used since.
     pub(super) fn take_expired(&self, now: u64) -> Vec<UnspentUnits> {
         let mut expired = Vec::new();
-        while let Some((due, key_id)) = self.next_due(now) {
+        while let Some((due, key_id)) = self.ends.take_due(now) {
             let mut shard = self.shard(key_id);
             let entry = shard.get_mut(&key_id);
             // Otherwise, a sooner look was scheduled after this one.
@@ -370,7 +356,7 @@ impl LeaseLedger {
             entry.scheduled = again;
             if let Some(again) = again {
                 drop(shard);
-                self.ends().queue.push(Reverse((again, key_id)));
+                self.ends.schedule(key_id, again);
             } else {
                 shard.remove(&key_id);
             }
@@ -385,37 +371,6 @@ impl LeaseLedger {
             entry.fetching.is_some() || entry.next_end(now).is_some() && !has_ended
         };
         self.shards.iter().all(|shard| lock(shard).values().all(is_settled))
-    }
-
-    fn next_due(&self, now: u64) -> Option<(u64, KeyId)> {
-        let mut ends = self.ends();
-        let Reverse((end, _)) = ends.queue.peek()?;
-        if *end > now {
-            return None;
-        }
-        ends.queue.pop().map(|Reverse(due)| due)
-    }
-
-    /// Returns whether the caller must start the watch, and marks the watch as started.
-    pub(super) fn starts_watch(&self) -> bool {
-        let mut ends = self.ends();
-        !ends.queue.is_empty() && !std::mem::replace(&mut ends.is_watched, true)
-    }
-
-    /// Returns the next end; `None` if no lease is scheduled, which ends the watch.
-    pub(super) fn next_end(&self) -> Option<u64> {
-        let mut ends = self.ends();
-        let end = ends.queue.peek().map(|Reverse((end, _))| *end);
-        ends.is_watched = end.is_some();
-        end
-    }
-
-    pub(super) fn end_watch(&self) {
-        self.ends().is_watched = false;
-    }
-
-    fn ends(&self) -> MutexGuard<'_, LeaseEnds> {
-        lock(&self.ends)
     }
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, HashMap<KeyId, LeaseEntry>> {

@@ -13,6 +13,7 @@
 //! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
 //! request. Of some limits, only the counts of busy keys are leased; see [`heat`].
 
+mod ends;
 mod entry;
 mod fetch;
 mod heat;
@@ -183,14 +184,14 @@ impl Leases {
 
     /// Starts the job that gives back the units of each lease that ends.
     fn watch(self: &Arc<Self>) {
-        if !self.ledger.starts_watch() {
+        if !self.ledger.ends.starts_watch() {
             return;
         }
         let watch = LeaseWatch(Arc::downgrade(self));
         let clock = self.backend.clock().clone();
         self.backend.background().spawn(async move {
             while let Some((leases, end)) = watch.next_end() {
-                let changed = Arc::clone(&leases.ledger.changed);
+                let changed = Arc::clone(&leases.ledger.ends.changed);
                 drop(leases);
                 before(clock.sleep_until_steady(end), changed.notified()).await;
                 let Some(leases) = watch.0.upgrade() else { return };
@@ -208,7 +209,7 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         let unspent = self.ledger.take_all();
-        self.ledger.changed.notify_one();
+        self.ledger.ends.changed.notify_one();
         if !unspent.is_empty() {
             let backend = Arc::clone(&self.backend);
             self.backend.background().spawn(async move {
@@ -257,7 +258,7 @@ struct LeaseWatch(Weak<Leases>);
 impl LeaseWatch {
     fn next_end(&self) -> Option<(Arc<Leases>, u64)> {
         let leases = self.0.upgrade()?;
-        let end = leases.ledger.next_end()?;
+        let end = leases.ledger.ends.next_end()?;
         Some((leases, end))
     }
 }
@@ -265,7 +266,7 @@ impl LeaseWatch {
 impl Drop for LeaseWatch {
     fn drop(&mut self) {
         if let Some(leases) = self.0.upgrade() {
-            leases.ledger.end_watch();
+            leases.ledger.ends.end_watch();
         }
     }
 }

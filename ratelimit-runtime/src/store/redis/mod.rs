@@ -9,6 +9,7 @@ mod cluster;
 mod connect;
 mod connection;
 mod failure;
+mod form;
 mod line;
 mod node;
 mod prefix;

@@ -1,35 +1,6 @@
-//! The texts of the scripts: files of `lua/`, one after the other, with a few generated lines between them. The
-//! generated lines and the arguments that the store sends come from the same tables, which are in this file.
+//! The texts of the scripts: files of `lua/`, one after the other, with a few generated lines between them.
 
-use crate::limit::{Algorithm, Terms};
-
-/// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Sliding,
-    Fixed,
-    SlidingCounter,
-    Bucket,
-    /// A bucket of a limit that leases.
-    LeasedBucket,
-}
-
-/// A number of a limit that a function of `lua/` takes.
-pub(crate) struct Argument {
-    /// The name of the number in the function.
-    name: &'static str,
-    width: Width,
-    value: fn(&Terms) -> u64,
-}
-
-/// How a number is packed.
-#[derive(Clone, Copy)]
-enum Width {
-    Four,
-    Seven,
-    /// Two's complement.
-    SignedSeven,
-}
+use super::form::Form;
 
 /// The format of the operation, the cost and the moment, which precede the arguments of a form.
 const CALL: &str = "sI4I7";
@@ -64,65 +35,7 @@ const SLIDING_COUNTER: &str = include_str!("../../../lua/sliding_counter.lua");
 const LEAST_LEVELS: &str = include_str!("../../../lua/least_levels.lua");
 const BUCKET: &str = include_str!("../../../lua/bucket.lua");
 
-const THRESHOLD: Argument = Argument::four("threshold", |terms| terms.threshold().into());
-const PERIOD: Argument = Argument::seven("period", Terms::period_us);
-const BURST: Argument =
-    Argument::four("burst", |terms| (terms.capacity() + terms.lease_reserve()).into());
-const TOKEN: Argument = Argument::seven("token", |terms| terms.rate().token);
-/// At most the threshold, which is a `u32`.
-const DRAIN: Argument = Argument::four("drain", |terms| terms.rate().drain);
-
-impl Argument {
-    const fn four(name: &'static str, value: fn(&Terms) -> u64) -> Self {
-        Self { name, width: Width::Four, value }
-    }
-
-    const fn seven(name: &'static str, value: fn(&Terms) -> u64) -> Self {
-        Self { name, width: Width::Seven, value }
-    }
-}
-
-impl Width {
-    /// Returns the format for `struct.unpack`.
-    fn format(self) -> &'static str {
-        match self {
-            Self::Four => "I4",
-            Self::Seven => "I7",
-            Self::SignedSeven => "i7",
-        }
-    }
-
-    fn bytes(self) -> usize {
-        match self {
-            Self::Four => 4,
-            Self::Seven | Self::SignedSeven => 7,
-        }
-    }
-}
-
 impl Form {
-    /// All forms, in the order of the lists that `lua/several.lua` reads.
-    pub(crate) const EACH: [Self; 5] =
-        [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::Bucket, Self::LeasedBucket];
-
-    /// Returns the form of a limit.
-    pub(crate) fn of(terms: &Terms) -> Self {
-        match terms.algorithm() {
-            Algorithm::Sliding => Self::Sliding,
-            Algorithm::Fixed => Self::Fixed,
-            Algorithm::SlidingCounter => Self::SlidingCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
-                Self::LeasedBucket
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
-        }
-    }
-
-    /// Returns the index in [`EACH`](Self::EACH).
-    pub(crate) fn index(self) -> usize {
-        self as usize
-    }
-
     /// Returns the name of the function, and the files that define it.
     fn function(self) -> (&'static str, &'static [&'static str]) {
         match self {
@@ -131,53 +44,6 @@ impl Form {
             Self::SlidingCounter => ("sliding_counter", &[SLIDING_COUNTER]),
             Self::Bucket | Self::LeasedBucket => ("bucket", &[LEAST_LEVELS, BUCKET]),
         }
-    }
-
-    /// Whether the count of a closed key does not change as time passes.
-    fn stands_still(self) -> bool {
-        match self {
-            Self::Sliding | Self::Fixed | Self::SlidingCounter => false,
-            Self::Bucket | Self::LeasedBucket => true,
-        }
-    }
-
-    /// Returns the last arguments of the function.
-    fn arguments(self) -> &'static [Argument] {
-        match self {
-            Self::Sliding => &[THRESHOLD, PERIOD],
-            Self::Fixed => {
-                const SHIFT: Argument = Argument {
-                    name: "shift",
-                    width: Width::SignedSeven,
-                    value: |terms| terms.shift_us().unwrap_or(u64::MAX),
-                };
-                &[THRESHOLD, PERIOD, SHIFT]
-            }
-            Self::SlidingCounter => {
-                const GRAIN: Argument = Argument::seven("grain", |terms| terms.scale().grain);
-                const SPAN: Argument = Argument::seven("span", |terms| terms.scale().span);
-                &[THRESHOLD, PERIOD, GRAIN, SPAN]
-            }
-            Self::Bucket => &[BURST, TOKEN, DRAIN],
-            Self::LeasedBucket => {
-                const LEASE_TERM: Argument = Argument::seven("term", Terms::lease_us);
-                const RESERVE: Argument =
-                    Argument::four("reserve", |terms| terms.lease_reserve().into());
-                &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
-            }
-        }
-    }
-
-    /// Appends the packed arguments of a limit.
-    pub(crate) fn put_terms(self, out: &mut Vec<u8>, terms: &Terms) {
-        for argument in self.arguments() {
-            out.extend(&(argument.value)(terms).to_be_bytes()[8 - argument.width.bytes()..]);
-        }
-    }
-
-    /// Returns the format of the packed arguments for `struct.unpack`.
-    fn layout(self) -> String {
-        self.arguments().iter().map(|argument| argument.width.format()).collect()
     }
 
     /// Returns the script that decides one call. Only calls of closed keys pay for what is between the functions of the
@@ -296,12 +162,9 @@ pub fn text(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::script::ScriptOp;
     use super::*;
     use crate::algorithm::{BucketOp, Op};
-    use crate::limit::Limit;
 
     /// Returns two lists of words: the operations of all algorithms, and the operations of buckets.
     fn words() -> (Vec<&'static str>, Vec<&'static str>) {
@@ -324,13 +187,6 @@ mod tests {
         let compared =
             ["op == '", "op ~= '"].into_iter().flat_map(|start| text.split(start).skip(1));
         compared.map(|rest| rest.split('\'').next().expect("a first part")).collect()
-    }
-
-    #[test]
-    fn each_form_is_at_its_index() {
-        for (index, form) in Form::EACH.into_iter().enumerate() {
-            assert_eq!(form.index(), index);
-        }
     }
 
     #[test]
@@ -375,18 +231,6 @@ mod tests {
                 assert!(all.contains(&word) || of_buckets.contains(&word), "{form:?}: {word}");
             }
         }
-    }
-
-    #[test]
-    fn terms_are_packed_as_the_layout_says() {
-        let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
-        let limit = limit.terms();
-        let mut out = Vec::new();
-        Form::of(limit).put_terms(&mut out, limit);
-        assert_eq!(Form::of(limit).layout(), "I4I7i7");
-        assert_eq!(out[..4], [0, 0, 0, 7]);
-        assert_eq!(out[4..11], 1_000_000_u64.to_be_bytes()[1..]);
-        assert_eq!(out[11..], [255; 7]);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use once_cell::sync::Lazy;
 use redis::Cmd;
 
-use super::program::{self, Form};
+use super::form::Form;
+use super::program;
 use crate::algorithm::{BucketOp, Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
