@@ -91,7 +91,6 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
     let limiter = limiter(&server, &clock);
     // Leases of 1, 2, 4 and 8 units.
     assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
-    let before = server.script_calls();
     let mut connection = server.connection();
     let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("WRITE").exec(&mut connection);
     pause.expect("CLIENT PAUSE");
@@ -105,7 +104,7 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
     clock.advance(TERM);
     redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
     let late = late.await.expect("no panic").expect("admitted");
-    assert_eq!((late.source, server.script_calls()), (Source::Redis, before + 1));
+    assert_eq!(late.source, Source::Redis);
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 16).await;
     // The last lease has spent one unit.
     for _ in 0..2 {
