@@ -80,6 +80,15 @@ impl State for Bucket {
     }
 
     #[inline(always)]
+    fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
+        let at_rate = self.charged_at_rate(terms, clock, cost);
+        at_rate.map_or_else(
+            || self.apply(Op::Peek, terms, clock, cost).is_allowed(),
+            |(_, _, level)| level <= capacity_of(terms),
+        )
+    }
+
+    #[inline(always)]
     fn outcome(decided: DecidedBucket, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         decided.outcome(terms, clock, cost)
     }
@@ -148,6 +157,19 @@ impl Bucket {
     /// call. Saves unpacking the state (`benches/all -- instructions`).
     #[inline(always)]
     fn decide_at_rate(&mut self, terms: &Terms, clock: u64, cost: u32) -> Option<DecidedBucket> {
+        let (now, before, level) = self.charged_at_rate(terms, clock, cost)?;
+        let lag = now - clock;
+        if level > capacity_of(terms) {
+            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
+        }
+        let Rate { token, drain } = terms.rate();
+        self.words = UnpackedBucket { at: now, level, token, drain }.into();
+        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
+    }
+
+    /// Returns the time of such a call, and the levels before and after its charge.
+    #[inline(always)]
+    fn charged_at_rate(&self, terms: &Terms, clock: u64, cost: u32) -> Option<(u64, u64, u64)> {
         let Rate { token, drain } = terms.rate();
         let empty: [u64; 3] = UnpackedBucket { at: 0, level: 0, token, drain }.into();
         // A ledger makes the third word differ.
@@ -156,14 +178,8 @@ impl Bucket {
             return None;
         }
         let (now, charge) = (clock.max(at), u64::from(cost) * token);
-        let lag = now - clock;
         let before = level.saturating_sub((now - at).saturating_mul(drain));
-        let level = before + charge;
-        if level > capacity_of(terms) {
-            return Some(DecidedBucket { allowed: false, level: before, lag, full: u64::MAX });
-        }
-        self.words = UnpackedBucket { at: now, level, token, drain }.into();
-        Some(DecidedBucket { allowed: true, level, lag, full: u64::MAX })
+        Some((now, before, before + charge))
     }
 
     /// Applies any operation to any state.

@@ -160,6 +160,11 @@ pub(crate) trait State: Expires {
     /// Applies [`Op::Decide`].
     fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Self::Decided;
 
+    /// Returns whether [`decide`](Self::decide) would admit a call.
+    fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
+        self.apply(Op::Peek, terms, clock, cost).is_allowed()
+    }
+
     /// Returns the outcome of a call that was decided. It divides here, once the state is unlocked.
     fn outcome(decided: Self::Decided, terms: &Terms, clock: u64, cost: u32) -> Outcome;
 

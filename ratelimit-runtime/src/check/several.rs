@@ -32,30 +32,46 @@ pub(super) struct SeveralCharges {
 impl Checker {
     /// Checks a call against several limits, under the rules in force.
     pub(crate) fn check_all<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Check {
+        if let Some(check) = self.check_few(parts) {
+            return check;
+        }
         if self.has_rules_or_waits(parts) {
             return self.check_under_rules(parts);
         }
-        self.check_few(parts).unwrap_or_else(|| self.check_all_as_written(parts))
+        self.check_all_as_written(parts)
     }
 
-    /// Checks a call that this process decides at once, and that nothing observes; `None` for any other call, which is
-    /// not charged. Without an allocation, as for one limit.
+    /// Checks a call that this process decides at once, without rules, and that nothing observes; `None` for any other
+    /// call, which is not charged. Without an allocation, as for one limit.
     fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let (first, count) = (parts.first()?, parts.len());
         let policy = first.limit.policy();
-        if count > FEW || self.backend.is_shared(policy) || report::is_observed() {
+        if self.backend.is_shared(policy) {
             return None;
         }
-        if let [Part { limit, key, cost, .. }] = parts {
+        if let [Part { limit, key, cost, amounts: WrittenAmounts::OfLimit }] = parts {
             return Some(self.check(limit, key, *cost));
+        }
+        let is_fast = count <= FEW
+            && first.limit.max_wait().is_none()
+            && !report::is_observed()
+            && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
+        if !is_fast {
+            return None;
         }
         let terms = first.limit.terms();
         let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
-        for (at, Part { limit, key, cost, .. }) in parts.iter().enumerate() {
+        let mut fingerprint = self.backend.local().fingerprint(first.key);
+        for (at, Part { limit, key, cost, amounts }) in parts.iter().enumerate() {
             let (terms, cost) = (limit.terms(), *cost);
-            let key_id = self.backend.key_id(terms, *key);
+            // Most limits of a call have one key.
+            if at > 0 && !std::ptr::eq(*key, parts[at - 1].key) {
+                fingerprint = self.backend.local().fingerprint(*key);
+            }
+            let key_id = KeyId::new(terms.identity(), fingerprint);
+            let is_plain = *amounts == WrittenAmounts::OfLimit && cost <= limit.capacity();
             let is_known = charges[..at].iter().any(|other| other.key_id == key_id);
-            if is_known || cost > limit.capacity() || !limit.policy().agrees_with(policy) {
+            if is_known || !is_plain || !limit.policy().agrees_with(policy) {
                 return None;
             }
             charges[at] = LocalCharge { key_id, terms, cost };
@@ -241,6 +257,13 @@ mod tests {
         let costly = [parts[0], Part::new(&NARROW, &"key", 3)];
         let error = check(&limiter, &costly).expect_err("too costly");
         assert!(matches!(error, Rejection::CostExceedsCapacity { .. }), "{error:?}");
+        // Each limit has a key of its own.
+        let of_keys = |one, other| {
+            check(&limiter, &[Part::new(&WIDE, one, 1), Part::new(&NARROW, other, 1)]).is_ok()
+        };
+        assert!(of_keys(&"one", &"one") && of_keys(&"other", &"other"));
+        assert!(of_keys(&"one", &"other") && !of_keys(&"one", &"other"));
+        assert!(check(&limiter, &[Part::new(&NARROW, &"one", 1)]).is_ok());
         for allowed in [true, false, false] {
             let shadow = check(&limiter, &[Part::new(&SHADOW, &"key", 1)]);
             assert_eq!(shadow.expect("a shadow admits").allowed, allowed);

@@ -36,27 +36,30 @@ impl Embedded {
                 shards[at] = Some(self.shard(*index));
             }
         }
-        let mut apply_all = |op| {
-            let mut fit = true;
-            for (charge, outcome) in charges.iter().zip(&mut *outcomes) {
-                let LocalCharge { key_id, terms, cost } = *charge;
-                let at = indices.partition_point(|index| *index < shard_of(key_id));
-                let Some(shard) = &mut shards[at] else { return None };
-                *outcome = with_state!(terms.algorithm(), S => {
-                    let state = shard.state::<S>(key_id)?;
-                    match op {
-                        Op::Decide => S::outcome(state.decide(terms, clock, cost), terms, clock, cost),
-                        op => state.apply(op, terms, clock, cost),
-                    }
-                });
-                fit &= outcome.is_allowed();
-            }
-            Some(fit)
-        };
-        match apply_all(Op::Peek) {
-            Some(true) => apply_all(Op::Decide).is_some(),
-            peeked => peeked.is_some(),
+        let (mut places, mut fit) = ([(0, 0); FEW], true);
+        for (place, charge) in places.iter_mut().zip(charges) {
+            let LocalCharge { key_id, terms, cost } = *charge;
+            let at = indices.partition_point(|index| *index < shard_of(key_id));
+            let Some(shard) = &mut shards[at] else { return false };
+            with_state!(terms.algorithm(), S => {
+                let Some(cell) = shard.place_of::<S>(key_id) else { return false };
+                *place = (at, cell);
+                fit &= shard.state_at::<S>(cell).admits(terms, clock, cost);
+            });
         }
+        for ((charge, outcome), (at, cell)) in charges.iter().zip(outcomes).zip(places) {
+            let LocalCharge { terms, cost, .. } = *charge;
+            let Some(shard) = &mut shards[at] else { return false };
+            *outcome = with_state!(terms.algorithm(), S => {
+                let state = shard.state_at::<S>(cell);
+                if fit {
+                    S::outcome(state.decide(terms, clock, cost), terms, clock, cost)
+                } else {
+                    state.apply(Op::Peek, terms, clock, cost)
+                }
+            });
+        }
+        true
     }
 
     /// Decides a call whose charges can be settled. Without receipts if it is rejected. Twin of `lua/all.lua`.

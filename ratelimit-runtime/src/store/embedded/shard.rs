@@ -92,6 +92,19 @@ impl Shard {
         S::tables(self).open.get_mut(key_id)
     }
 
+    /// Returns the place of the state of a count whose key is open, if it has one. It changes when a count is added or
+    /// removed.
+    #[inline(always)]
+    pub(super) fn place_of<S: StoredState>(&mut self, key_id: KeyId) -> Option<usize> {
+        S::tables(self).open.place_of(key_id)
+    }
+
+    /// Returns the state at a place.
+    #[inline(always)]
+    pub(super) fn state_at<S: StoredState>(&mut self, place: usize) -> &mut S {
+        S::tables(self).open.at_mut(place)
+    }
+
     /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
     /// to [`add`](Self::add).
     pub(super) fn apply<S: StoredState>(

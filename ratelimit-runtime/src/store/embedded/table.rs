@@ -51,9 +51,20 @@ impl<S: Expires> Table<S> {
     /// Returns the state of `key_id`.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, key_id: KeyId) -> Option<&mut S> {
+        self.place_of(key_id).map(|place| self.at_mut(place))
+    }
+
+    /// Returns the place of the state of `key_id`. It changes with the next [`insert`](Self::insert), `remove` or `sweep`.
+    #[inline(always)]
+    pub(super) fn place_of(&self, key_id: KeyId) -> Option<usize> {
         let at = self.position_of(key_id);
-        let cell = self.cells.get_mut(at)?;
-        (cell.key_id() == key_id).then_some(&mut cell.state)
+        self.cells.get(at).is_some_and(|cell| cell.key_id() == key_id).then_some(at)
+    }
+
+    /// Returns the state at a place.
+    #[inline(always)]
+    pub(super) fn at_mut(&mut self, place: usize) -> &mut S {
+        &mut self.cells[place].state
     }
 
     /// Adds the state of `key_id`, which has none and is not [`KeyId::NONE`].
