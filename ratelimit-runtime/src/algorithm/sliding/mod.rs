@@ -35,6 +35,9 @@ struct Page {
     base: u64,
 }
 
+/// The number of oldest entries that a call looks at one by one: since the call before, few have left the window.
+const FEW_LEFT: usize = 4;
+
 /// The number of newest entries in which a charge is searched one by one.
 const NEWEST: usize = 8;
 
@@ -81,8 +84,15 @@ impl State for Log {
 
     #[inline(always)]
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let Self::Short(short) = self else {
-            return self.apply_to_long(op, terms, clock, cost);
+        let short = match self {
+            Self::Short(short) => short,
+            Self::Long(long) => {
+                let outcome = long.apply(op, terms, clock, cost);
+                if long.is_short() {
+                    self.shorten();
+                }
+                return outcome;
+            }
         };
         let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
         let units = u64::from(cost);
@@ -91,10 +101,7 @@ impl State for Log {
         let now = clock.max(last.at);
 
         // Entries at `now - period` and before have left the window.
-        let first = match page.entries.front() {
-            Some(oldest) if oldest.at + period <= now => page.expired(now, period),
-            _ => 0,
-        };
+        let first = page.expired(now, period);
         let base = page.base_of(first);
         let mut used = last.total - base;
         let mut newest = last.at;
@@ -193,8 +200,7 @@ impl Expires for Log {
 }
 
 impl Log {
-    /// Applies an operation to a long log, or to a short log that the operation makes long. A long log that has
-    /// shrunk to one page becomes a short log.
+    /// Applies an operation to a short log that the operation makes long.
     #[cold]
     #[inline(never)]
     fn apply_to_long(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
@@ -202,6 +208,14 @@ impl Log {
         let outcome = long.apply(op, terms, clock, cost);
         self.put_back(long);
         outcome
+    }
+
+    /// Frees pages of a long log. If it has shrunk to one page, it becomes a short log.
+    #[cold]
+    #[inline(never)]
+    fn shorten(&mut self) {
+        let long = self.take_long();
+        self.put_back(long);
     }
 
     #[allow(clippy::unnecessary_box_returns, reason = "saves a copy of a log that is boxed")]
@@ -226,10 +240,7 @@ impl ShortLog {
         let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
         let page = &mut self.page;
         let now = clock.max(page.entries.back().map_or(0, |last| last.at));
-        let first = match page.entries.front() {
-            Some(oldest) if oldest.at + period <= now => page.expired(now, period),
-            _ => 0,
-        };
+        let first = page.expired(now, period);
         page.forget(first, page.base_of(first));
         if page.base >> BIRTH == settlement.receipt.birth && settlement.less() > 0 {
             page.lower(settlement.receipt.place, settlement.less().into());
@@ -281,8 +292,11 @@ impl Page {
     }
 
     /// Returns the number of entries that have left the window.
+    #[inline(always)]
     fn expired(&self, now: u64, period: u64) -> usize {
-        self.entries.partition_point(|entry| entry.at + period <= now)
+        let has_left = |entry: &LogEntry| entry.at + period <= now;
+        let few = self.entries.iter().take(FEW_LEFT).take_while(|entry| has_left(entry)).count();
+        if few < FEW_LEFT { few } else { self.entries.partition_point(has_left) }
     }
 
     /// Returns the running total before the entry `index`.

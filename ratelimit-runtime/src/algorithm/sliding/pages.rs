@@ -139,6 +139,11 @@ impl LongLog {
         self.expires
     }
 
+    /// Returns whether [`shorten`](Self::shorten) has something to do.
+    pub(super) fn is_short(&self) -> bool {
+        self.pages.len() <= 1 || !self.dead.is_empty()
+    }
+
     /// Frees up to [`MAX_FREED`] dead pages. Returns this log as a short one if at most one page is left.
     pub(super) fn shorten(&mut self) -> Option<ShortLog> {
         self.dead.truncate(self.dead.len().saturating_sub(MAX_FREED));
@@ -159,6 +164,12 @@ impl LongLog {
 
     /// Returns the position of the first entry that is still in the window.
     fn expired(&self, now: u64, period: u64) -> Position {
+        if let Some((first, _)) = self.pages.front() {
+            let entry = first.expired(now, period);
+            if entry < first.entries.len() {
+                return Position { page: 0, entry, before: first.base_of(entry) - first.base };
+            }
+        }
         let left = |page: &Page| page.entries.back().is_some_and(|last| last.at + period <= now);
         let page = self.pages.partition_point(|(page, _)| left(page));
         let before = self.pages.iter().take(page).map(|(_, units)| units).sum();
