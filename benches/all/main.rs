@@ -17,6 +17,7 @@ mod figure;
 mod fill;
 mod fleet;
 mod footprint;
+mod goals;
 mod instructions;
 mod keys;
 mod layer;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::chart;
 use crate::figure::figure;
+use crate::goals;
 use crate::table::{Block, Body, Kind, Table};
 
 const CHARTS: &str = "benches/charts";
@@ -19,6 +20,7 @@ pub(crate) fn publish(blocks: &[Block], quick: bool) {
     std::fs::create_dir_all(to.join(CHARTS)).expect("a folder");
     let mut text = std::fs::read_to_string(root.join("BENCHMARKS.md")).expect("BENCHMARKS.md");
     put(&mut text, "glance", &at_a_glance(blocks));
+    put(&mut text, "goals", &goals::reached(blocks, quick));
     for block in blocks {
         let mut body = block.text();
         if let Body::Table(table) = &block.body
