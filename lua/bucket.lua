@@ -11,8 +11,9 @@
 -- is given back to a charge if leased units could be spent between the charge and its settlement.
 --
 -- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4). With a birth, of 39 bytes
---          and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`. Once units were leased, 11
---          more bytes at the end: the time until which they may be spent (7), the reserve in tokens (4)
+--          and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`. While units are leased, 11
+--          more bytes: the time until which they may be spent (7), the reserve in tokens (4). Then there are no steps,
+--          and their number is 255. More bytes may follow, from a time with more steps or with a lease
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
@@ -26,6 +27,13 @@
 -- reserve  tokens, if the limit leases; otherwise nil
 --
 -- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the moment.
+
+-- Returns the place of the time until which leased units may be spent; nil if a state has none.
+local function place_of_lease(state)
+  if #state == 43 then return 33 end
+  if #state > 47 and string.byte(state, 40) == 255 then return 48 end
+end
+
 local function bucket(
   call, pack, unpack, key, clock, given, op, cost, moment, burst, token, drain, term, reserve
 )
@@ -48,8 +56,8 @@ local function bucket(
       birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 8)
       lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 40)
     end
-    -- A step takes 14 bytes.
-    if #state == 43 or #state % 14 == 58 % 14 then leased, kept = unpack('>I7I4', state, #state - 10) end
+    local place = place_of_lease(state)
+    if place then leased, kept = unpack('>I7I4', state, place) end
   end
   local now = clock < at and at or clock
   -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
@@ -142,7 +150,7 @@ local function bucket(
     end
     if lower then
       lower(leased > now and 0 or level)
-      changed = pack('>I7', birth) .. changed .. packed()
+      changed = pack('>I7', birth) .. changed .. packed(leased > now)
     end
     if leased > now then
       floor = math.min(kept * token, level)

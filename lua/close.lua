@@ -3,11 +3,14 @@
 
 -- Returns the state of a bucket with its times moved by `by`.
 local function move(state, by)
-  local at = #state < 47 and 8 or 15
-  local function moved(from) return pack('>I7', unpack('>I7', state, from) + by) end
-  state = string.sub(state, 1, at - 1) .. moved(at) .. string.sub(state, at + 7)
+  local function move_time(from)
+    local moved = pack('>I7', unpack('>I7', state, from) + by)
+    state = string.sub(state, 1, from - 1) .. moved .. string.sub(state, from + 7)
+  end
+  move_time(#state < 47 and 8 or 15)
   -- The time until which leased units may be spent.
-  if #state == 43 then state = string.sub(state, 1, 32) .. moved(33) .. string.sub(state, 40) end
+  local place = place_of_lease(state)
+  if place then move_time(place) end
   return state
 end
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
+use ratelimit_runtime::__private::leased;
 use ratelimit_runtime::{
     Algorithm, Clock, Limit, RateLimiter, Rejection, VirtualClock, rate_limit,
 };
@@ -154,6 +155,32 @@ async fn leased_units_go_back_to_a_closed_bucket() {
         peek.retry_after < MINUTE + Duration::from_secs(4)
     })
     .await;
+}
+
+/// What a bucket keeps for leased units stands still while its key is closed, also if a charge can be settled.
+#[tokio::test]
+async fn a_closed_bucket_keeps_its_reserve() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.build().expect("valid settings");
+    let plain = Limit::token_bucket("reserve", 6_000, MINUTE).burst(100);
+    let (lease, term) = leased(&plain);
+    for settles in [false, true] {
+        if settles {
+            limiter.acquire(&plain, settles, 1).await.expect("admitted").keep();
+        } else {
+            limiter.check(&plain, settles, 1).await.expect("admitted");
+        }
+        limiter.check(&lease, settles, 10).await.expect("admitted");
+        limiter.close(&plain, settles, MINUTE).await.expect("closed");
+        clock.advance(MINUTE + Duration::from_micros(term));
+        // The reserve of 60 tokens and the lease of 10, of which 60 have drained: the reserve stays.
+        let left = limiter.peek(&plain, settles, 1).await.expect("a decision").remaining;
+        assert_eq!(left, 40, "settles: {settles}");
+        clock.advance(SECOND);
+        let left = limiter.peek(&plain, settles, 1).await.expect("a decision").remaining;
+        assert_eq!(left, 100, "settles: {settles}");
+    }
 }
 
 #[rate_limit(period = 60, threshold = 10, name = "queued", close = |_| Some(MINUTE))]
