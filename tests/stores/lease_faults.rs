@@ -10,19 +10,19 @@ use support::server::Server;
 
 use crate::leases::{LEASED, MINUTE, TERM, limiter, remaining, spend, wait_until};
 
+fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> RateLimiter {
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let builder = builder.clock(Clock::Virtual(clock.clone())).deadline(deadline);
+    builder.on_error(OnError::Deny).build().expect("valid")
+}
+
 /// While Redis is down, leased units can be spent. After that, `on_error` applies.
 #[tokio::test]
 async fn leased_units_can_be_spent_while_redis_is_down() {
     for network in [Network::Cut, Network::Blackhole, Network::RepliesLost] {
         let (server, clock) = (Server::start(), VirtualClock::new());
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let limiter = RateLimiter::builder()
-            .redis(format!("redis://127.0.0.1:{}", proxy.port))
-            .clock(Clock::Virtual(clock.clone()))
-            .deadline(Duration::from_millis(100))
-            .on_error(OnError::Deny)
-            .build()
-            .expect("valid");
+        let limiter = limiter_through(&proxy, &clock, Duration::from_millis(100));
         assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
         proxy.set(network);
         // The limiter holds 48 units.
@@ -70,13 +70,7 @@ fn a_call_without_a_runtime_is_an_error() {
 async fn a_shutdown_waits_for_units_on_their_way_back() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
-    let limiter = RateLimiter::builder()
-        .redis(format!("redis://127.0.0.1:{}", proxy.port))
-        .clock(Clock::Virtual(clock.clone()))
-        .deadline(Duration::from_secs(30))
-        .on_error(OnError::Deny)
-        .build()
-        .expect("valid");
+    let limiter = limiter_through(&proxy, &clock, Duration::from_secs(30));
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
     // The limiter holds 43 units, which are too few, and makes a connection to give them back.
     limiter.check(&LEASED, "key", 45).await.expect("admitted");

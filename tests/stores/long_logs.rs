@@ -7,26 +7,25 @@ use ratelimit_runtime::{Clock, Decision, Limit, RateLimiter, VirtualClock};
 use redis::{Commands, Connection};
 use support::model::{ExpectedDecision, Model};
 use support::server::Server;
-use tokio::task::JoinSet;
 
 use crate::decision;
 
-const HOUR: Duration = Duration::from_secs(3600);
-const SEGMENT: u32 = 4_096;
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const SEGMENT: u32 = 4_096;
 
-fn limit(threshold: u32) -> Limit {
+pub(crate) fn limit(threshold: u32) -> Limit {
     Limit::sliding("long", threshold, HOUR)
 }
 
 /// Redis and the embedded store, on one clock.
-struct StorePair {
-    redis: RateLimiter,
-    embedded: RateLimiter,
-    clock: VirtualClock,
+pub(crate) struct StorePair {
+    pub(crate) redis: RateLimiter,
+    pub(crate) embedded: RateLimiter,
+    pub(crate) clock: VirtualClock,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Request {
+pub(crate) enum Request {
     Check(u32),
     Peek(u32),
     Refund(u32),
@@ -35,7 +34,7 @@ enum Request {
 }
 
 impl StorePair {
-    fn on(server: &Server) -> Self {
+    pub(crate) fn on(server: &Server) -> Self {
         let clock = VirtualClock::new();
         let redis = server.builder().cache_rejections(false).clock(Clock::Virtual(clock.clone()));
         let embedded = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
@@ -44,7 +43,7 @@ impl StorePair {
     }
 
     /// Sends a request to Redis and to the embedded store, and returns their decisions.
-    async fn send(&self, limit: &Limit, request: Request) -> [Decision; 2] {
+    pub(crate) async fn send(&self, limit: &Limit, request: Request) -> [Decision; 2] {
         let mut results = Vec::new();
         for limiter in [&self.redis, &self.embedded] {
             results.push(match request {
@@ -60,35 +59,35 @@ impl StorePair {
     }
 
     /// Sends a request to both stores, asserts that their decisions are equal, and returns the decision.
-    async fn compare(&self, limit: &Limit, request: Request) -> ExpectedDecision {
+    pub(crate) async fn compare(&self, limit: &Limit, request: Request) -> ExpectedDecision {
         let [redis, embedded] = self.send(limit, request).await.map(ExpectedDecision::from);
         assert_eq!(redis, embedded, "{request:?} under {limit:?}");
         redis
     }
 
     /// Charges single units, with a pause after each.
-    async fn fill(&self, limit: &Limit, calls: u32, apart: Duration) {
+    pub(crate) async fn fill(&self, limit: &Limit, calls: u32, apart: Duration) {
         for _ in 0..calls {
             assert!(self.compare(limit, Request::Check(1)).await.allowed);
             self.clock.advance(apart);
         }
     }
 
-    async fn reset(&self, limit: &Limit) {
+    pub(crate) async fn reset(&self, limit: &Limit) {
         for limiter in [&self.redis, &self.embedded] {
             limiter.reset(limit, "key").await.expect("a reply");
         }
     }
 }
 
-fn keys(connection: &mut Connection) -> Vec<String> {
+pub(crate) fn keys(connection: &mut Connection) -> Vec<String> {
     let mut keys: Vec<String> = connection.keys("*").expect("KEYS");
     keys.sort();
     keys
 }
 
 /// Asserts that each key is small, and that its TTL ends soon after the useful life of the key.
-fn assert_keys_are_bounded(connection: &mut Connection) {
+pub(crate) fn assert_keys_are_bounded(connection: &mut Connection) {
     for key in keys(connection) {
         let (length, ttl): (usize, i64) =
             (connection.strlen(&key).expect("STRLEN"), connection.pttl(&key).expect("PTTL"));
@@ -316,123 +315,5 @@ async fn charges_in_long_logs_are_settled() {
         assert!(keys(&mut connection).len() > 1, "the log has segments");
         stores.reset(&wide).await;
         assert_eq!(keys(&mut connection), [""; 0]);
-    }
-}
-
-/// Fills a log with one entry for each call.
-async fn charge(
-    limiter: &RateLimiter,
-    clock: &VirtualClock,
-    key: Option<&'static str>,
-    calls: u32,
-) {
-    let mut tasks = JoinSet::new();
-    for task in 0..32 {
-        let (limiter, clock, limit) = (limiter.clone(), clock.clone(), limit(u32::MAX));
-        tasks.spawn(async move {
-            for _ in 0..calls / 32 {
-                // Each task has its own cost, because concurrent equal calls share an entry.
-                let check = match key {
-                    Some(key) => limiter.check(&limit, key, task + 1),
-                    None => limiter.check(&limit, (), task + 1),
-                };
-                assert!(decision(check.await).allowed);
-                clock.advance(Duration::from_micros(10));
-            }
-        });
-    }
-    tasks.join_all().await;
-}
-
-/// The work of a call does not depend on the length of the log.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_on_a_long_log_takes_few_commands() {
-    let server = Server::start();
-    let StorePair { redis: limiter, clock, .. } = StorePair::on(&server);
-    let mut connection = server.connection();
-    let (key, most) = ("key", u32::MAX);
-    charge(&limiter, &clock, Some(key), 100_000).await;
-    let used = most - decision(limiter.peek(&limit(most), key, 0).await).remaining;
-    let start = clock.now();
-    for (operation, threshold, cost, later) in [
-        ("a rejection", most, most - used / 2, 0),
-        ("a lowered threshold", 10, 1, 0),
-        ("a raised threshold", used, used / 3, 0),
-        ("an append", most, 1, 0),
-        ("half of the log leaves", most, 1, 3_600_500_000),
-        ("the whole log leaves", most, 1, 7_300_000_000),
-    ] {
-        clock.set(start + Duration::from_micros(later));
-        let limit = limit(threshold);
-        decision(limiter.peek(&limit, key, 0).await);
-        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).expect("RESETSTAT");
-        decision(limiter.check(&limit, key, cost).await);
-        let stats: String =
-            redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("INFO");
-        let calls = stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        let calls: u32 = calls.map(|calls| calls.parse::<u32>().expect("a count")).sum();
-        assert!(calls <= 60, "{operation}: {calls} commands\n{stats}");
-        assert_keys_are_bounded(&mut connection);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reset_deletes_all_segments() {
-    let server = Server::start();
-    let StorePair { redis: limiter, clock, .. } = StorePair::on(&server);
-    let mut connection = server.connection();
-    for (key, segments) in [(Some("key"), 40), (Some(""), 2), (None, 2)] {
-        charge(&limiter, &clock, key, segments * SEGMENT + 100).await;
-        let keys_of_log = keys(&mut connection);
-        assert_eq!(keys_of_log.len() as u32, segments + 1, "{keys_of_log:?}");
-        // An ACL by prefix covers the segments.
-        assert!(
-            keys_of_log.iter().all(|key| key.starts_with("ratelimit:sliding:1h:long")),
-            "{keys_of_log:?}"
-        );
-        assert_keys_are_bounded(&mut connection);
-        let was_there = limiter.reset(&limit(1), key).await.expect("a reply");
-        assert!(was_there);
-        assert_eq!(keys(&mut connection), [""; 0], "after the reset of {key:?}");
-    }
-}
-
-/// The sum of a segment that Redis evicted counts until the next segment begins to leave the window.
-#[tokio::test]
-async fn an_evicted_segment_admits_no_call_early() {
-    let server = Server::start();
-    let stores = StorePair::on(&server);
-    let mut connection = server.connection();
-    let limit = limit(14_000);
-    let second = Duration::from_secs(1);
-    for evicted in 1..=3 {
-        stores.reset(&limit).await;
-        stores.fill(&limit, 3 * SEGMENT + 100, second / 10).await;
-        let segment = keys(&mut connection)[evicted].clone();
-        let _: () = connection.del(&segment).expect("DEL");
-        let mut strict = 0;
-        for step in 0..600 {
-            let [redis, embedded] = stores.send(&limit, Request::Peek(3_000)).await;
-            assert!(redis.remaining <= embedded.remaining, "{step}: {redis:?} {embedded:?}");
-            strict += u32::from(redis.remaining < embedded.remaining);
-            if !redis.allowed {
-                // The wait is tight, given the entries that are left.
-                let now = stores.clock.now();
-                stores.clock.set(now + redis.retry_after);
-                assert!(stores.send(&limit, Request::Peek(3_000)).await[0].allowed);
-                stores.clock.set(now + redis.retry_after - Duration::from_micros(1));
-                assert!(!stores.send(&limit, Request::Peek(3_000)).await[0].allowed);
-                stores.clock.set(now);
-            }
-            // Some calls write the state.
-            if redis.remaining > 0 && step % 7 == 0 {
-                assert!(stores.send(&limit, Request::Check(1)).await[0].allowed);
-            }
-            stores.clock.advance(second * 10);
-        }
-        assert!(strict > 10, "the eviction had no effect");
-        stores.clock.advance(HOUR);
-        stores.compare(&limit, Request::Check(14_000)).await;
-        assert_keys_are_bounded(&mut connection);
     }
 }

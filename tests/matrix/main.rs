@@ -7,29 +7,26 @@
 //! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
 //! process of the fleet.
 
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+mod durable_server;
+mod fleet;
 
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError};
-use redis::Connection;
-use redis_test::server::RedisServer;
+use std::fmt::Write as _;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::Limit;
 use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
 use support::sentinel::Sentinels;
 use support::server::{Server, is_replicated};
 
-const PROCESSES: usize = 3;
-const TASKS: usize = 16;
+use self::durable_server::DurableServer;
+use self::fleet::{Fleet, Report, member};
+
 const THRESHOLD: u32 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
 const KEY: &str = "ratelimit:sliding:1h:matrix{key}";
-
-/// The longest time in which a process may go without a decision.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
 
 /// The time before the fault.
 const BEFORE: Duration = Duration::from_millis(500);
@@ -123,73 +120,6 @@ fn test(arguments: &[String]) {
         println!("test matrix::{name} ... ok");
     }
     println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", faults.len());
-}
-
-/// The result of a fault.
-#[derive(Default)]
-struct Report {
-    admitted: u32,
-    calls: u64,
-    undecided: u64,
-    /// Undecided calls that may have been charged.
-    unanswered: u32,
-    p50: Duration,
-    p99: Duration,
-    longest: Duration,
-    /// The time from the end of the fault until all processes decide again; `None` if all calls were decided.
-    back: Option<Duration>,
-}
-
-/// A server that loses no writes when it is killed.
-struct DurableServer {
-    server: RedisServer,
-    folder: tempfile::TempDir,
-    port: u16,
-}
-
-impl DurableServer {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let port = support::port::free();
-        let server = Self::spawn(port, folder.path());
-        let durable = Self { server, folder, port };
-        durable.connection();
-        durable
-    }
-
-    fn spawn(port: u16, folder: &std::path::Path) -> RedisServer {
-        let address = redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
-        let keep = ["--appendonly", "yes", "--appendfsync", "always", "--dir"];
-        RedisServer::new_with_addr_tls_modules_and_spawner(
-            address,
-            None,
-            None,
-            false,
-            None,
-            &[],
-            |command| command.args(keep).arg(folder).spawn().expect("redis-server"),
-        )
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn connection(&self) -> Connection {
-        let client = redis::Client::open(self.url()).expect("an address");
-        loop {
-            if let Ok(connection) = client.get_connection() {
-                return connection;
-            }
-            sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn signal(&self, signal: &str) {
-        let mut kill = Command::new("kill");
-        kill.arg(signal).arg(self.server.process.id().to_string());
-        assert!(kill.status().expect("kill").success());
-    }
 }
 
 fn killed() -> Report {
@@ -309,146 +239,4 @@ fn resharded() -> Report {
     cluster.move_slot(slot, Duration::from_millis(150));
     cluster.move_slot(slot, Duration::from_millis(150));
     fleet.finish(Duration::from_millis(3_500))
-}
-
-/// The processes that call.
-struct Fleet {
-    processes: Vec<Child>,
-}
-
-impl Fleet {
-    fn start(url: &str) -> Self {
-        let program = std::env::current_exe().expect("this program has a path");
-        let process = |_| {
-            let mut command = Command::new(&program);
-            command.args(["process", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut process = command.spawn().expect("a process");
-            // The process prints this line after its first decision.
-            let mut line = String::new();
-            let stdout = process.stdout.as_mut().expect("piped");
-            BufReader::new(stdout).read_line(&mut line).expect("a line");
-            assert_eq!(line, "ready\n");
-            process
-        };
-        Self { processes: (0..PROCESSES).map(process).collect() }
-    }
-
-    /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
-    fn finish(self, after: Duration) -> Report {
-        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-        sleep(after);
-        let mut report = Report::default();
-        let (mut waits, mut back) = (Vec::new(), Duration::ZERO);
-        for mut process in self.processes {
-            let _ = process.stdin.take().expect("piped").write_all(b"stop\n");
-            let output = process.wait_with_output().expect("its output");
-            assert!(output.status.success(), "a process panicked");
-            let text = String::from_utf8(output.stdout).expect("text");
-            let mut lines = text.lines();
-            let mut numbers = lines.next().expect("counts").split(' ');
-            let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
-            report.admitted += next() as u32;
-            report.calls += next();
-            report.undecided += next();
-            report.unanswered += next() as u32;
-            // The times of the last undecided call, and of the first decided call after it.
-            let (last_error, first_after) = (next(), next());
-            assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
-            back = back.max(Duration::from_micros(first_after).saturating_sub(end));
-            waits.extend(lines.map(|line| line.parse::<u64>().expect("microseconds")));
-        }
-        waits.sort_unstable();
-        let quantile = |thousandths: usize| {
-            Duration::from_micros(waits[(waits.len() - 1) * thousandths / 1_000])
-        };
-        (report.p50, report.p99, report.longest) = (quantile(500), quantile(990), quantile(1_000));
-        report.back = (report.undecided > 0).then_some(back);
-        report
-    }
-}
-
-/// The results of the calls of one process. Times are microseconds.
-#[derive(Default)]
-struct Tally {
-    admitted: u64,
-    undecided: u64,
-    unanswered: u64,
-    last_error: u64,
-    first_after: u64,
-    waits: Vec<u64>,
-}
-
-/// Calls from many tasks until standard input contains a line, and prints the results.
-fn member(url: &str) {
-    let started = Instant::now();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
-    let limiter = limiter.build().expect("valid");
-    let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
-    let tasks = tokio::task::LocalSet::new();
-    let stopping = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stop = std::sync::Arc::clone(&stopping);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_line(&mut String::new());
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    runtime.expect("a runtime").block_on(tasks.run_until(async {
-        while limiter.check(&LIMIT, "key", 0).await.is_err() {}
-        println!("ready");
-        let calls = (0..TASKS).map(|_| {
-            let (limiter, tally, stopping) = (limiter.clone(), tally.clone(), stopping.clone());
-            tokio::task::spawn_local(async move {
-                // On a busy machine, decisions can resume late: a process without one continues.
-                while !stopping.load(std::sync::atomic::Ordering::Relaxed)
-                    || (tally.borrow().is_undecided() && started.elapsed() < LONGEST_OUTAGE)
-                {
-                    let start = Instant::now();
-                    let result = limiter.check(&LIMIT, "key", 1).await;
-                    let wait = start.elapsed().as_micros() as u64;
-                    tally.borrow_mut().record(&result.map(drop), wait);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            call.await.expect("no panic");
-        }
-    }));
-    let Tally { admitted, undecided, unanswered, last_error, first_after, waits } =
-        &*tally.borrow();
-    let calls = waits.len();
-    let mut out =
-        format!("{admitted} {calls} {undecided} {unanswered} {last_error} {first_after}\n");
-    for wait in waits {
-        writeln!(out, "{wait}").expect("a text");
-    }
-    std::io::stdout().write_all(out.as_bytes()).expect("stdout");
-}
-
-impl Tally {
-    /// Returns whether no call has been decided since the last undecided call.
-    fn is_undecided(&self) -> bool {
-        self.last_error > 0 && self.first_after == 0
-    }
-
-    fn record(&mut self, result: &Result<(), Rejection>, wait: u64) {
-        self.waits.push(wait);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-        let now = now.as_micros() as u64;
-        match result {
-            Err(Rejection::Unavailable { error, .. }) => {
-                self.undecided += 1;
-                let is_unanswered =
-                    matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. });
-                self.unanswered += u64::from(is_unanswered);
-                (self.last_error, self.first_after) = (now, 0);
-                return;
-            }
-            Ok(()) => self.admitted += 1,
-            Err(_) => {}
-        }
-        if self.last_error > 0 && self.first_after == 0 {
-            self.first_after = now;
-        }
-    }
 }

@@ -1,0 +1,174 @@
+//! The processes that call while a fault begins and ends, and what became of their calls.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use ratelimit_runtime::{OnError, RateLimiter, Rejection, StoreError};
+
+use crate::{DEADLINE, LIMIT};
+
+const PROCESSES: usize = 3;
+const TASKS: usize = 16;
+
+/// The longest time in which a process may go without a decision.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
+
+/// The result of a fault.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) admitted: u32,
+    pub(crate) calls: u64,
+    pub(crate) undecided: u64,
+    /// Undecided calls that may have been charged.
+    pub(crate) unanswered: u32,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) longest: Duration,
+    /// The time from the end of the fault until all processes decide again; `None` if all calls were decided.
+    pub(crate) back: Option<Duration>,
+}
+
+/// The processes that call.
+pub(crate) struct Fleet {
+    processes: Vec<Child>,
+}
+
+impl Fleet {
+    pub(crate) fn start(url: &str) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let process = |_| {
+            let mut command = Command::new(&program);
+            command.args(["process", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut process = command.spawn().expect("a process");
+            // The process prints this line after its first decision.
+            let mut line = String::new();
+            let stdout = process.stdout.as_mut().expect("piped");
+            BufReader::new(stdout).read_line(&mut line).expect("a line");
+            assert_eq!(line, "ready\n");
+            process
+        };
+        Self { processes: (0..PROCESSES).map(process).collect() }
+    }
+
+    /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
+    pub(crate) fn finish(self, after: Duration) -> Report {
+        let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        sleep(after);
+        let mut report = Report::default();
+        let (mut waits, mut back) = (Vec::new(), Duration::ZERO);
+        for mut process in self.processes {
+            let _ = process.stdin.take().expect("piped").write_all(b"stop\n");
+            let output = process.wait_with_output().expect("its output");
+            assert!(output.status.success(), "a process panicked");
+            let text = String::from_utf8(output.stdout).expect("text");
+            let mut lines = text.lines();
+            let mut numbers = lines.next().expect("counts").split(' ');
+            let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
+            report.admitted += next() as u32;
+            report.calls += next();
+            report.undecided += next();
+            report.unanswered += next() as u32;
+            // The times of the last undecided call, and of the first decided call after it.
+            let (last_error, first_after) = (next(), next());
+            assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
+            back = back.max(Duration::from_micros(first_after).saturating_sub(end));
+            waits.extend(lines.map(|line| line.parse::<u64>().expect("microseconds")));
+        }
+        waits.sort_unstable();
+        let quantile = |thousandths: usize| {
+            Duration::from_micros(waits[(waits.len() - 1) * thousandths / 1_000])
+        };
+        (report.p50, report.p99, report.longest) = (quantile(500), quantile(990), quantile(1_000));
+        report.back = (report.undecided > 0).then_some(back);
+        report
+    }
+}
+
+/// The results of the calls of one process. Times are microseconds.
+#[derive(Default)]
+struct Tally {
+    admitted: u64,
+    undecided: u64,
+    unanswered: u64,
+    last_error: u64,
+    first_after: u64,
+    waits: Vec<u64>,
+}
+
+/// Calls from many tasks until standard input contains a line, and prints the results.
+pub(crate) fn member(url: &str) {
+    let started = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
+    let limiter = limiter.build().expect("valid");
+    let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
+    let tasks = tokio::task::LocalSet::new();
+    let stopping = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = std::sync::Arc::clone(&stopping);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    runtime.expect("a runtime").block_on(tasks.run_until(async {
+        while limiter.check(&LIMIT, "key", 0).await.is_err() {}
+        println!("ready");
+        let calls = (0..TASKS).map(|_| {
+            let (limiter, tally, stopping) = (limiter.clone(), tally.clone(), stopping.clone());
+            tokio::task::spawn_local(async move {
+                // On a busy machine, decisions can resume late: a process without one continues.
+                while !stopping.load(std::sync::atomic::Ordering::Relaxed)
+                    || (tally.borrow().is_undecided() && started.elapsed() < LONGEST_OUTAGE)
+                {
+                    let start = Instant::now();
+                    let result = limiter.check(&LIMIT, "key", 1).await;
+                    let wait = start.elapsed().as_micros() as u64;
+                    tally.borrow_mut().record(&result.map(drop), wait);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.expect("no panic");
+        }
+    }));
+    let Tally { admitted, undecided, unanswered, last_error, first_after, waits } =
+        &*tally.borrow();
+    let calls = waits.len();
+    let mut out =
+        format!("{admitted} {calls} {undecided} {unanswered} {last_error} {first_after}\n");
+    for wait in waits {
+        writeln!(out, "{wait}").expect("a text");
+    }
+    std::io::stdout().write_all(out.as_bytes()).expect("stdout");
+}
+
+impl Tally {
+    /// Returns whether no call has been decided since the last undecided call.
+    fn is_undecided(&self) -> bool {
+        self.last_error > 0 && self.first_after == 0
+    }
+
+    fn record(&mut self, result: &Result<(), Rejection>, wait: u64) {
+        self.waits.push(wait);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let now = now.as_micros() as u64;
+        match result {
+            Err(Rejection::Unavailable { error, .. }) => {
+                self.undecided += 1;
+                let is_unanswered =
+                    matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. });
+                self.unanswered += u64::from(is_unanswered);
+                (self.last_error, self.first_after) = (now, 0);
+                return;
+            }
+            Ok(()) => self.admitted += 1,
+            Err(_) => {}
+        }
+        if self.last_error > 0 && self.first_after == 0 {
+            self.first_after = now;
+        }
+    }
+}

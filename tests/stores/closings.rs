@@ -1,0 +1,242 @@
+//! Closings as other processes observe them, and closings of which Redis does not know.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use ratelimit_runtime::{
+    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock, rate_limit,
+};
+use support::proxy::Proxy;
+use support::server::Server;
+use tokio::time::timeout;
+
+use crate::closed_keys::{HOUR, MINUTE, SECOND, closed, limit as limit_of, limits};
+use crate::settle_lines;
+
+fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
+    server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
+}
+
+/// Two processes hold reservations in one bucket, one between those of the other.
+#[tokio::test]
+async fn reservations_of_several_processes_are_cancelled_in_any_order() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let processes = [limiter(&server, &clock), limiter(&server, &clock)];
+    let limit = Limit::leaky_bucket("reserved", 10, SECOND);
+    let waiting = limit.clone().wait(MINUTE);
+    processes[0].check(&limit, "key", 1).await.expect("a new key");
+    let mut calls = Vec::new();
+    for number in 0..6 {
+        calls.push(tokio::spawn(processes[number % 2].check(&waiting, "key", 1)));
+        settle_lines(&processes[number % 2]).await;
+    }
+    processes[0].close(&limit, "key", 10 * SECOND).await.expect("closed");
+    // The other process looks within a second. A second's worth of calls may start until then.
+    clock.advance(Duration::from_micros(1));
+    settle_lines(&processes[0]).await;
+    let other: Vec<_> = calls.iter().skip(1).step_by(2).collect();
+    let (mut started, opening) = (0, clock.now() + 10 * SECOND - Duration::from_micros(1));
+    while clock.now() + SECOND / 10 < opening {
+        clock.advance(SECOND / 10);
+        for process in &processes {
+            settle_lines(process).await;
+        }
+        assert!(calls.iter().step_by(2).all(|call| !call.is_finished()), "the own calls obey");
+        let finished = other.iter().filter(|call| call.is_finished()).count();
+        assert!(finished == started || clock.now() + 9 * SECOND <= opening + SECOND / 10);
+        started = finished;
+    }
+    assert!(started < 6);
+    clock.advance(opening - clock.now());
+    let mut finished = started;
+    for _ in 0..40 {
+        for process in &processes {
+            settle_lines(process).await;
+        }
+        let now = calls.iter().filter(|call| call.is_finished()).count();
+        assert!(now <= finished + 1, "{now} calls, {finished} before");
+        finished = now;
+        clock.advance(SECOND / 10);
+    }
+    assert_eq!(finished, 6);
+    for call in calls {
+        timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
+    }
+}
+
+#[tokio::test]
+async fn leased_units_are_not_spent_after_a_second() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    for limit in limits() {
+        let threshold = 10_000;
+        let limit = limit_of(limit.algorithm(), threshold).lease(50);
+        for limiter in [&here, &there] {
+            for _ in 0..200 {
+                limiter.check(&limit, "key", 1).await.expect("admitted");
+            }
+            let leased = limiter.check(&limit, "key", 1).await.expect("admitted");
+            assert_eq!(leased.source, Source::Lease, "{limit:?}");
+        }
+        here.close(&limit, "key", MINUTE).await.expect("closed");
+        closed(here.check(&limit, "key", 1).await);
+        clock.advance(SECOND);
+        closed(there.check(&limit, "key", 1).await);
+        clock.advance(MINUTE - SECOND);
+        there.check(&limit, "key", 1).await.expect("open");
+        here.reset(&limit, "key").await.expect("reset");
+        there.reset(&limit, "key").await.expect("reset");
+    }
+}
+
+#[tokio::test]
+async fn other_processes_obey_with_their_next_request() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    for limit in limits() {
+        there.check(&limit, "key", 1).await.expect("admitted");
+        here.close(&limit, "key", 10 * SECOND).await.expect("closed");
+        assert_eq!(closed(there.check(&limit, "key", 1).await), 10 * SECOND);
+        // From the rejection cache, until the process looks again after a second.
+        let cached = there.check(&limit, "key", 1).await.expect_err("closed");
+        let Rejection::Closed { decision, .. } = cached else { panic!("{cached:?}") };
+        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        assert!(here.open(&limit, "key").await.expect("opened"));
+        here.check(&limit, "key", 1).await.expect("open");
+        clock.advance(SECOND);
+        there.check(&limit, "key", 1).await.expect("open");
+        // A cached rejection of the limit hides the closing for a second at most.
+        while there.check(&limit, "key", 1).await.is_ok() {}
+        here.close(&limit, "key", HOUR).await.expect("closed");
+        let cached = there.check(&limit, "key", 1).await.expect_err("limited");
+        let Rejection::Limited { decision, .. } = cached else { panic!("{cached:?}") };
+        assert_eq!(decision.source, Source::Cache, "{limit:?}");
+        clock.advance(SECOND);
+        closed(there.check(&limit, "key", 1).await);
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_value_is_not_closed() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid settings");
+    for limit in limits() {
+        limiter.check(&limit, "key", 1).await.expect("admitted");
+        let mut connection = server.connection();
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("keys");
+        for key in &keys {
+            redis::cmd("SET").arg(key).arg("foreign").exec(&mut connection).expect("set");
+        }
+        limiter.close(&limit, "key", SECOND).await.expect_err("not the state of a limit");
+        limiter.open(&limit, "key").await.expect_err("not the state of a limit");
+        for key in &keys {
+            let value: String = redis::cmd("GET").arg(key).query(&mut connection).expect("a value");
+            assert_eq!(value, "foreign");
+        }
+        redis::cmd("FLUSHALL").exec(&mut connection).expect("flushed");
+    }
+}
+
+/// Redis needs a runtime, the embedded store does not.
+#[test]
+fn a_key_is_closed_without_a_runtime_only_here() {
+    let server = Server::start();
+    let limit = Limit::sliding("closed", 10, MINUTE);
+    let here = RateLimiter::embedded();
+    assert_eq!(here.close(&limit, "key", SECOND).now_or_never(), Some(Ok(())));
+    assert_eq!(here.open(&limit, "key").now_or_never(), Some(Ok(true)));
+    let there = server.builder().build().expect("valid settings");
+    assert_eq!(there.close(&limit, "key", SECOND).now_or_never(), Some(Err(StoreError::NoRuntime)));
+}
+
+/// A dead Redis cannot close a key. The process obeys for the calls that it decides alone.
+#[tokio::test]
+async fn a_fallback_obeys_the_process_that_closed() {
+    let server = Server::start();
+    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
+    let limiter = builder.build().expect("valid settings");
+    let limit = Limit::sliding("closed", 10, MINUTE);
+    limiter.check(&limit, "key", 1).await.expect("admitted");
+    limiter.close(&limit, "key", MINUTE).await.expect("closed");
+    drop(server);
+    let Err(Rejection::Closed { decision, .. }) = limiter.check(&limit, "key", 1).await else {
+        panic!("the process knows that the key is closed");
+    };
+    assert_eq!(decision.source, Source::Fallback);
+    limiter.close(&limit, "another key", MINUTE).await.expect_err("Redis does not reply");
+    closed(limiter.check(&limit, "another key", 1).await);
+}
+
+/// A service that takes no calls for a minute.
+#[rate_limit(period = 60, threshold = 10, name = "upstream", close = |result| match result {
+    Err(UpstreamError::TryAgain) => Some(MINUTE),
+    _ => None,
+})]
+async fn call_upstream() -> Result<(), UpstreamError> {
+    Err(UpstreamError::TryAgain)
+}
+
+#[derive(Debug)]
+enum UpstreamError {
+    TryAgain,
+    Limited(Rejection),
+}
+
+impl From<Rejection> for UpstreamError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Limited(rejection)
+    }
+}
+
+/// Redis closes the key in the background. A call that follows at once is rejected all the same.
+#[tokio::test]
+async fn a_process_obeys_its_own_closing_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(30));
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let builder = RateLimiter::builder().redis(url).deadline(SECOND);
+    let limiter = builder.build().expect("valid settings");
+    let mut closed = 0;
+    let run = async {
+        for _ in 0..5 {
+            match call_upstream().await.expect_err("never succeeds") {
+                UpstreamError::TryAgain => {}
+                UpstreamError::Limited(Rejection::Closed { .. }) => closed += 1,
+                UpstreamError::Limited(other) => panic!("{other:?}"),
+            }
+        }
+    };
+    limiter.scope(run).await;
+    assert_eq!(closed, 4);
+    limiter.flush().await.expect("sent");
+    let there = server.builder().build().expect("valid settings");
+    let rejection = there.scope(call_upstream()).await.expect_err("closed by the other process");
+    assert!(matches!(rejection, UpstreamError::Limited(Rejection::Closed { .. })), "{rejection:?}");
+}
+
+/// The server is gone when the call ends.
+#[rate_limit(period = 60, threshold = 10, name = "upstream", close = |result| match result {
+    Err(UpstreamError::TryAgain) => Some(MINUTE),
+    _ => None,
+})]
+async fn call_and_stop(server: Server) -> Result<(), UpstreamError> {
+    drop(server);
+    Err(UpstreamError::TryAgain)
+}
+
+/// Redis has charged the call, and cannot close its key. The process closes it for the calls that it decides alone.
+#[tokio::test]
+async fn a_closing_that_is_lost_holds_in_its_process() {
+    let server = Server::start();
+    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
+    let limiter = builder.build().expect("valid settings");
+    let run = async {
+        call_and_stop(server).await.expect_err("never succeeds");
+        let rejection = call_upstream().await.expect_err("closed");
+        let UpstreamError::Limited(Rejection::Closed { decision, .. }) = rejection else {
+            panic!("{rejection:?}");
+        };
+        assert_eq!(decision.source, Source::Fallback);
+    };
+    limiter.scope(run).await;
+}
