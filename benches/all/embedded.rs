@@ -55,13 +55,12 @@ fn by_load(scale: &Scale) -> Block {
     let many = scale.most_keys.min(1_000_000);
     let few = many.min(10_000);
     let counted = |keys: u32| figure::grouped(keys.into());
+    let threads = [2, 4, 8, 16].into_iter().filter(|threads| *threads <= machine::cores().max(2));
+    let scaling = threads.map(|threads| {
+        let name = format!("{} keys, {threads} threads", counted(few));
+        (name, FLOWING, threads, keys::uniform(few, scale.decisions))
+    });
     let loads = [
-        (
-            format!("{} keys, 2 threads", counted(few)),
-            FLOWING,
-            2,
-            keys::uniform(few, scale.decisions),
-        ),
         (
             format!("{} keys, 2 threads", counted(many)),
             FLOWING,
@@ -79,7 +78,7 @@ fn by_load(scale: &Scale) -> Block {
         (format!("{} keys, rejected", counted(few)), 1, 1, keys::uniform(few, scale.decisions)),
         (format!("{} keys, rejected", counted(many)), 1, 1, keys::uniform(many, scale.decisions)),
     ];
-    let rows = loads.into_iter().map(|(name, threshold, threads, picked)| {
+    let rows = scaling.chain(loads).map(|(name, threshold, threads, picked)| {
         let all = KEYED.map(|name| peers::keyed(name, threshold));
         Row::of(name, compare(scale, threads, &picked, &all))
     });

@@ -45,7 +45,7 @@ pub(crate) fn describe() -> Vec<Block> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name"));
     let model = model.map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let virtual_one = if cpus.contains(" hypervisor ") { ", virtual" } else { "" };
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     let redis = said("redis-server", &["--version"]);
@@ -95,4 +95,9 @@ fn version(name: &str) -> &'static str {
     let package = format!("name = \"{name}\"\nversion = \"");
     let found = lock.split(&package).nth(1).and_then(|rest| rest.split('"').next());
     found.expect("a locked version")
+}
+
+/// Returns the number of cores of this machine.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
