@@ -14,32 +14,28 @@ local function move(state, by)
   return state
 end
 
--- Closes a key for `time` microseconds. If it is closed, the later opening holds.
-local function close(stands_still, key, time)
-  local value = call('GET', key) or ''
-  local opening, moved, cancelled, state = unwrap(value)
-  if not opening or opening <= clock then
-    opening, moved, cancelled, state = clock, 0, 0, state or value
-  end
-  -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
-  local by, ttl = clock + time - opening, math.max(call('PTTL', key), given and 60000 or 0)
+-- Closes a count in memory for `time` microseconds. If it is closed, the later opening holds.
+local function close(count, stands_still, time)
+  if not count.opening then count.opening, count.moved, count.cancelled = clock, 0, 0 end
+  local by = clock + time - count.opening
   if by <= 0 then return end
-  if stands_still and state ~= '' then state = move(state, by) end
-  value = wrap(opening + by, moved + by, cancelled, state)
-  call('SET', key, value, 'PX', ttl + math.ceil(by / 1000) + 1)
+  if stands_still and count.state ~= '' then count.state = move(count.state, by) end
+  count.opening, count.moved, count.is_changed = count.opening + by, count.moved + by, true
+  -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
+  count.ttl = math.max(count.ttl, given and 60000 or 0) + math.ceil(by / 1000) + 1
 end
 
--- Opens a key, if it is closed. `peek` returns the reply to a peek at the key.
-local function open(stands_still, key, peek)
-  local opening, moved, _, state = unwrap(call('GET', key))
-  if not opening or opening <= clock then return end
-  if state == '' then return call('DEL', key) end
-  local by = opening - clock
-  if stands_still then state = move(state, -math.min(by, moved)) end
+-- Opens a count in memory, if it is closed.
+local function open(count, apply, stands_still)
+  if not count.opening then return end
+  local by = count.opening - clock
+  count.opening, count.is_changed = nil, true
+  if count.state == '' then return end
+  if stands_still then count.state = move(count.state, -math.min(by, count.moved)) end
   -- `answer.lua` sets the TTL with the next change, because the state then contains 0 as the end of its TTL.
-  state = string.sub(state, 1, 1) .. string.rep('\0', 6) .. string.sub(state, 8)
-  call('SET', key, state, 'KEEPTTL')
+  count.state = string.sub(count.state, 1, 1) .. string.rep('\0', 6) .. string.sub(count.state, 8)
   -- The TTL without the closing suffices for what was charged before the closing, the other for what was charged since.
-  local before, since = call('PTTL', key) - math.floor(by / 1000), math.ceil(unpack('>I7', peek(), 20) / 1000)
-  call('PEXPIRE', key, math.max(before, since + 1 + (given and 60000 or 0)))
+  local reset = unpack('>I7', apply(call_of(count, 0), clock, 'peek', 0, 0), 20)
+  local before, since = count.ttl - math.floor(by / 1000), math.ceil(reset / 1000)
+  count.ttl = math.max(before, since + 1 + (given and 60000 or 0))
 end

@@ -5,6 +5,9 @@
 -- The value of a closed key wraps the state of the open key, so the algorithms return nothing for it. The times of a
 -- bucket are moved forward, so that its level at the opening is the level at the closing.
 --
+-- A script reads such a value once, changes it in memory, and writes it once. While a hash slot moves to another node,
+-- each command on a key that is not there fails, so a script that first removed the closing could lose it.
+--
 -- State    string of 28 bytes: 32 (1), six zero bytes, opening (7), moved: by how much the times of a bucket are moved
 --          (7), cancelled: how much earlier the bucket is full because reservations were cancelled (7); then the state
 --          of the open key; nothing if it has none
@@ -12,37 +15,77 @@ local CLOSED_HEADER = 28
 
 -- Returns the parts of the state of a closed key: the opening, `moved`, `cancelled` and the state of the open key.
 local function unwrap(value)
-  if not value or #value < CLOSED_HEADER or string.sub(value, 1, 7) ~= ' \0\0\0\0\0\0' then return end
+  if #value < CLOSED_HEADER or string.sub(value, 1, 7) ~= ' \0\0\0\0\0\0' then return end
   local opening, moved, cancelled = unpack('>I7I7I7', value, 8)
   return opening, moved, cancelled, string.sub(value, CLOSED_HEADER + 1)
 end
 
-local function wrap(opening, moved, cancelled, state)
-  return pack('>I1I6I7I7I7', 32, 0, opening, moved, cancelled) .. state
+-- Reads a key. Returns a table of its name, the state of the open key, the TTL, and the other parts if it is closed.
+local function read_count(key)
+  local value = call('GET', key) or ''
+  local opening, moved, cancelled, state = unwrap(value)
+  return {
+    key = key, state = state or value, ttl = call('PTTL', key), is_changed = false,
+    opening = opening, moved = moved, cancelled = cancelled,
+  }
 end
 
--- Applies `op` to a call of a key whose state is not of its algorithm. Returns the reply, or an error.
+local function write_count(count)
+  if not count.is_changed then return end
+  local value = count.state
+  if count.opening then
+    value = pack('>I1I6I7I7I7', 32, 0, count.opening, count.moved, count.cancelled) .. value
+  end
+  if value == '' then
+    call('DEL', count.key)
+  elseif count.ttl > 0 then
+    call('SET', count.key, value, 'PX', count.ttl)
+  else
+    call('SET', count.key, value, 'KEEPTTL')
+  end
+end
+
+-- Returns `call` for an algorithm that decides at `clock` + `later`: for the key, it reads and changes the state of the
+-- open key in memory.
+local function call_of(count, later)
+  later = math.ceil(later / 1000)
+  local function change(state) count.state, count.is_changed = state, true end
+  local commands = {
+    GET = function() return count.state ~= '' and count.state end,
+    GETRANGE = function(from, upto)
+      upto = tonumber(upto)
+      return string.sub(count.state, from + 1, upto < 0 and upto or upto + 1)
+    end,
+    SETRANGE = function(from, text)
+      local state = count.state .. string.rep('\0', from - #count.state)
+      change(string.sub(state, 1, from) .. text .. string.sub(state, from + #text + 1))
+    end,
+    SET = change,
+    DEL = function() change('') end,
+    PTTL = function() return count.ttl - later end,
+    PEXPIRE = function(ttl) count.ttl = math.max(count.ttl, ttl + later) end,
+  }
+  return function(command, key, ...)
+    if key ~= count.key then return call(command, key, ...) end
+    return commands[command](...)
+  end
+end
+
+-- Applies `op` to a call of a count in memory. Returns the reply, or an error.
 --
 -- apply         takes call, clock, op, cost and moment; returns the reply of `answer.lua`
 -- stands_still  whether the algorithm is a bucket
-local function ask_closed(apply, stands_still, key, op, cost, moment)
-  local opening, moved, cancelled, state = unwrap(call('GET', key))
-  if not opening then return { err = 'BADSTATE not the state of a rate limit' } end
-  if opening <= clock then
-    if state == '' then call('DEL', key) else call('SET', key, state, 'KEEPTTL') end
-    return apply(call, clock, op, cost, moment)
+local function ask_count(count, apply, stands_still, op, cost, moment)
+  if count.opening and count.opening <= clock then
+    -- A key without a state expires.
+    count.opening, count.is_changed = nil, count.state ~= ''
   end
+  if not count.opening then return apply(call_of(count, 0), clock, op, cost, moment) end
 
-  -- Reads the state of the open key.
-  local function read(command, name, from, upto)
-    if name ~= key then return call(command, name, from, upto) end
-    if command == 'GET' then return state ~= '' and state end
-    upto = tonumber(upto)
-    return string.sub(state, from + 1, upto < 0 and upto or upto + 1)
-  end
-  local ahead = opening - clock
+  local ahead = count.opening - clock
+  local function peek(cost) return apply(call_of(count, ahead), count.opening, 'peek', cost, 0) end
   if op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek' then
-    local reply = apply(read, opening, 'peek', cost, 0)
+    local reply = peek(cost)
     if type(reply) == 'table' then return reply end
     local _, _, _, retry, reset = unpack('>I7I1I4I7I7', reply)
     return pack('>I7I1I4I7I7I4', clock, retry > 0 and 3 or 2, 0, ahead + retry, ahead + reset, 0)
@@ -52,25 +95,29 @@ local function ask_closed(apply, stands_still, key, op, cost, moment)
   if op == 'cancel' then
     -- All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after the
     -- reservations, the count was reset or refunded: then no unit is known to be of them. The times are rounded.
-    local reply = apply(read, opening, 'peek', 0, 0)
+    local reply = peek(0)
     if type(reply) == 'table' then return reply end
-    full = opening + unpack('>I7', reply, 20)
-    local is_there = full + cancelled + 1 >= moment + moved
+    full = ahead + unpack('>I7', reply, 20)
+    local is_there = clock + full + count.cancelled + 1 >= moment + count.moved
     op, cost, moment = is_there and 'refund' or 'peek', is_there and cost or 0, 0
   end
-  -- The operation changes the state of the open key, which is then wrapped again.
-  local at, ttl = stands_still and opening or clock, math.max(call('PTTL', key), math.ceil(ahead / 1000))
-  if state == '' then call('DEL', key) else call('SET', key, state, 'PX', ttl) end
   -- A charge that is returned was made before the closing.
-  if stands_still and op == 'return' then moment = moment + moved end
-  local done, reply = pcall(apply, call, at, op, cost, moment)
-  local reset, slack = 0, 0
-  if type(reply) == 'string' and #reply >= 30 then reset, slack = unpack('>I7I4', reply, 20) end
-  if full then cancelled = cancelled + math.max(full - math.max(at + reset, opening), 0) end
-  ttl = math.max(ttl, call('PTTL', key) + math.ceil((at - clock) / 1000))
-  call('SET', key, wrap(opening, moved, cancelled, call('GET', key) or ''), 'PX', ttl)
-  if not done then error(reply) end
+  if stands_still and op == 'return' then moment = moment + count.moved end
+  local later = stands_still and ahead or 0
+  local reply = apply(call_of(count, later), clock + later, op, cost, moment)
   if type(reply) == 'table' then return reply end
-  reset = math.max(at + reset, opening) - clock
+  local reset, slack = unpack('>I7I4', reply, 20)
+  reset = math.max(later + reset, ahead)
+  if full then count.cancelled = count.cancelled + math.max(full - reset, 0) end
+  count.ttl = math.max(count.ttl, math.ceil(ahead / 1000))
   return pack('>I7I1I4I7I7I4', clock, 1, 0, 0, reset, slack) .. string.sub(reply, 31)
+end
+
+-- Applies `op` to a call of a key whose state is not of its algorithm. Returns the reply, or an error.
+local function ask_closed(apply, stands_still, key, op, cost, moment)
+  local count = read_count(key)
+  if not count.opening then return { err = 'BADSTATE not the state of a rate limit' } end
+  local reply = ask_count(count, apply, stands_still, op, cost, moment)
+  if type(reply) == 'string' then write_count(count) end
+  return reply
 end

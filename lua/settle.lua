@@ -14,29 +14,40 @@
 local entries, BORN, OPEN = ARGV[1], 64, 9007199254740991
 
 -- Returns whether a state has this birth.
-local function has_birth(key, birth)
+local function has_birth(state, birth)
+  if #state < 14 then return false end
+  local version, _, own = unpack('>I1I6I7', state)
+  return version % (2 * BORN) >= BORN and own == birth
+end
+
+-- Returns the first bytes of the state of a key.
+local function beginning_of(key)
   local beginning = call('GETRANGE', key, 0, CLOSED_HEADER + 13)
   local _, _, _, state = unwrap(beginning)
-  beginning = state or beginning
-  if #beginning < 14 then return false end
-  local version, _, own = unpack('>I1I6I7', beginning)
-  return version % (2 * BORN) >= BORN and own == birth
+  return state or beginning
 end
 
 return each(function(entry, key)
   local limit, birth, place, less, more, time = unpack('>I1I7I7I4I4I7', entries, entry * 30 - 29)
-  local stands_still, reply = stand_still[limits[limit][1]], nil
-  if less > 0 and has_birth(key, birth) then
+  local stands_still = stand_still[limits[limit][1]]
+  -- A correction and a closing are written together.
+  local count = time > 0 and read_count(key)
+  local op, cost, moment = 'peek', 0, 0
+  if less > 0 and has_birth(count and count.state or beginning_of(key), birth) then
     -- A bucket finds a charge by its number, a window by its time.
-    reply = ask(limit, key, stands_still and 'settle' or 'return', less, place)
+    op, cost, moment = stands_still and 'settle' or 'return', less, place
   elseif more > 0 then
-    reply = ask(limit, key, 'charge', more)
+    op, cost = 'charge', more
   end
-  reply = reply or ask(limit, key, 'peek', 0)
+  if not count then return ask(limit, key, op, cost, moment) end
+  local apply = apply_to(limit, key)
+  local reply = ask_count(count, apply, stands_still, op, cost, moment)
+  if type(reply) == 'table' then error(reply) end
   if time == OPEN then
-    open(stands_still, key, function() return ask(limit, key, 'peek', 0) end)
-  elseif time > 0 then
-    close(stands_still, key, time)
+    open(count, apply, stands_still)
+  else
+    close(count, stands_still, time)
   end
+  write_count(count)
   return reply
 end, string.rep('\0', 30))

@@ -15,6 +15,16 @@ for limit = 1, #ARGV - 2 do
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
 end
 
+-- Returns a function that applies an operation to a call of a key, and returns the reply of `answer.lua`.
+local function apply_to(limit, key)
+  local decide_and_terms = limits[limit]
+  local decide = decide_and_terms[1]
+  return function(call, clock, op, cost, moment)
+    return answer(call, pack, key, clock, given,
+      decide(call, pack, unpack, key, clock, given, op, cost, moment, unpack_list(decide_and_terms, 2)))
+  end
+end
+
 -- Applies `op` to a call of `cost` units of `key`; a `moment` is 0 unless given. Returns the reply. If the call fails,
 -- raises its error.
 local function ask(limit, key, op, cost, moment)
@@ -23,11 +33,7 @@ local function ask(limit, key, op, cost, moment)
   local reply = answer(call, pack, key, clock, given,
     decide(call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then
-    local function apply(call, clock, op, cost, moment)
-      return answer(call, pack, key, clock, given,
-        decide(call, pack, unpack, key, clock, given, op, cost, moment, unpack_list(decide_and_terms, 2)))
-    end
-    reply = ask_closed(apply, stand_still[decide], key, op, cost, moment or 0)
+    reply = ask_closed(apply_to(limit, key), stand_still[decide], key, op, cost, moment or 0)
     if type(reply) == 'table' then error(reply) end
   end
   -- A call that is charged nothing has a receipt of zeros.

@@ -108,6 +108,38 @@ async fn an_early_opening_leaves_a_ttl_that_suffices() {
     }
 }
 
+/// A closed key lives until its opening, and as long after it as the state of the open key.
+#[tokio::test]
+async fn corrections_do_not_lengthen_the_life_of_a_closed_key() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let virtual_clock = server.builder().clock(Clock::Virtual(clock.clone()));
+    for builder in [server.builder(), virtual_clock] {
+        let limiter = builder.build().expect("valid settings");
+        for limit in limits(10 * SECOND).map(|limit| limit.try_amounts(1_000, None).expect("valid"))
+        {
+            let limit = if limit.capacity() == 1 { limit.burst(1_000) } else { limit };
+            let mut permits = Vec::new();
+            for _ in 0..400 {
+                permits.push(limiter.acquire(&limit, "key", 2).await.expect("admitted"));
+            }
+            limiter.close(&limit, "key", MINUTE).await.expect("closed");
+            for permit in permits.drain(..300) {
+                permit.settle(1);
+            }
+            limiter.flush().await.expect("settled");
+            for permit in permits {
+                permit.settle(1);
+                limiter.flush().await.expect("settled");
+            }
+            limiter.refund(&limit, "key", 1).await.expect("refunded");
+            // The closing, two periods, the slack of the TTL, and a minute if the clock is not the server's.
+            let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
+            assert!(ttl <= 2 * MINUTE + 40 * SECOND, "{limit:?}: {ttl:?}");
+            limiter.reset(&limit, "key").await.expect("reset");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_failed_correction_leaves_a_key_closed() {
     let (server, clock) = (Server::start(), VirtualClock::new());

@@ -1,8 +1,6 @@
-//! Redis Cluster: keys spread over the nodes, move and survive the loss of a node, and each count stays exact.
+//! Redis Cluster: keys spread over the nodes and survive the loss of a node, and each count stays exact.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OwnedKey, Part, Rejection, Rule, Rules};
@@ -201,7 +199,6 @@ async fn calls_are_decided_by_their_own_amounts() {
     }
 }
 
-/// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 /// Rules, announcements and the keys of a limit, which are on all nodes.
 #[tokio::test]
 async fn rules_are_shared_in_a_cluster() {
@@ -235,6 +232,7 @@ async fn rules_are_shared_in_a_cluster() {
     assert_eq!(found, expected);
 }
 
+/// Returns how many scripts all nodes have received by their hash (`EVALSHA`). Probes send a text.
 pub(crate) fn script_calls(cluster: &Cluster) -> u32 {
     let of = |node: usize| {
         let mut info = redis::cmd("INFO");
@@ -316,52 +314,6 @@ async fn the_segments_of_a_long_log_share_its_hash_slot() {
     }
 }
 
-/// A hash slot moves from node to node while calls charge its keys.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_are_exact_and_calls_succeed_during_resharding() {
-    let cluster = Cluster::start(0);
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
-    let limit = Limit::sliding("moved", 300, HOUR);
-    let bucket = Limit::token_bucket("moved", 300, HOUR);
-    let slot = cluster.slot("ratelimit:sliding:1h:moved{key}");
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
-    for task in 0..8 {
-        let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
-        let (limit, bucket) = (limit.clone(), bucket.clone());
-        tasks.spawn(async move {
-            let mut admitted = 0_u32;
-            while !stop.load(Ordering::Relaxed) {
-                if task % 2 == 0 {
-                    admitted += u32::from(admits(&limiter, &limit, "key").await);
-                } else {
-                    // The two keys of one call can be on two nodes for a moment.
-                    let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
-                    match limiter.check_all(&parts).await {
-                        Ok(_) => admitted += 1,
-                        Err(Rejection::Limited { .. }) => {}
-                        Err(other) => panic!("{other:?}"),
-                    }
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            admitted
-        });
-    }
-    let moves = tokio::task::spawn_blocking(move || {
-        for _ in 0..6 {
-            cluster.move_slot(slot, Duration::from_millis(40));
-        }
-        cluster
-    });
-    let cluster = moves.await.expect("no panic");
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    stop.store(true, Ordering::Relaxed);
-    let admitted: u32 = tasks.join_all().await.into_iter().sum();
-    assert_eq!(admitted, 300);
-    drop(cluster);
-}
-
 /// When a node is killed, its replica becomes the primary.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_survive_the_loss_of_a_node() {
@@ -387,30 +339,6 @@ async fn counts_survive_the_loss_of_a_node() {
     }
     println!("a killed node was replaced after {slowest:?}");
     assert!(slowest > Duration::from_millis(500), "no key was on the lost node");
-}
-
-/// While a hash slot moves, its keys are on two nodes. Calls of single keys are still decided.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
-    let cluster = Cluster::start(0);
-    let limiter = denying_builder(&cluster.url()).build().expect("valid");
-    // The two limits have the same key, so their keys in Redis share a hash slot.
-    let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
-    for limit in [&here, &there] {
-        assert!(admits(&limiter, limit, "key").await);
-    }
-    let slot = cluster.slot("ratelimit:sliding:1h:here{key}");
-    cluster.begin_move(slot, "ratelimit:sliding:1h:there{key}");
-    let mut tasks = JoinSet::new();
-    for call in 0..300 {
-        let limiter = limiter.clone();
-        let limit = if call % 2 == 0 { here.clone() } else { there.clone() };
-        tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
-    }
-    let results = tasks.join_all().await;
-    let failed = results.iter().find(|it| matches!(it, Err(Rejection::Unavailable { .. })));
-    assert!(failed.is_none(), "{failed:?}");
-    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2 * 149);
 }
 
 /// Units that a rejected call of several keys has charged are available again as soon as they are rolled back.

@@ -1,0 +1,197 @@
+//! A hash slot of a Redis Cluster that moves to another node: its keys are on two nodes. On the node that the slot leaves,
+//! each command on a key that is not there fails, also within a script.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratelimit_runtime::{
+    Algorithm, Clock, Limit, Part, Permit, Rejection, VirtualClock, rate_limit,
+};
+use redis::Commands;
+use support::ALGORITHMS;
+use support::cluster::Cluster;
+use tokio::task::JoinSet;
+
+use crate::{admits, denying_builder};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A limit of each algorithm: 10 a minute.
+fn limits() -> impl Iterator<Item = Limit> {
+    ALGORITHMS.into_iter().map(|algorithm| {
+        let limit = Limit::new("moved", algorithm, 10, MINUTE).expect("valid");
+        if limit.algorithm() == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
+    })
+}
+
+fn assert_closed(result: &Result<impl std::fmt::Debug, Rejection>, limit: &Limit) {
+    assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}: {result:?}");
+}
+
+/// Begins to move the hash slot of a key of a limit, and leaves all keys where they are.
+fn begin_move(cluster: &Cluster, key: &str) {
+    let tag = format!("{{{key}}}");
+    cluster.begin_move(cluster.slot(&tag), &format!("other{tag}"));
+}
+
+/// A hash slot moves from node to node while calls charge its keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_are_exact_and_calls_succeed_during_resharding() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let limit = Limit::sliding("moved", 300, HOUR);
+    let bucket = Limit::token_bucket("moved", 300, HOUR);
+    let slot = cluster.slot("ratelimit:sliding:1h:moved{key}");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
+        let (limit, bucket) = (limit.clone(), bucket.clone());
+        tasks.spawn(async move {
+            let mut admitted = 0_u32;
+            while !stop.load(Ordering::Relaxed) {
+                if task % 2 == 0 {
+                    admitted += u32::from(admits(&limiter, &limit, "key").await);
+                } else {
+                    // The two keys of one call can be on two nodes for a moment.
+                    let parts = [Part::new(&limit, &"key", 1), Part::new(&bucket, &"key", 1)];
+                    match limiter.check_all(&parts).await {
+                        Ok(_) => admitted += 1,
+                        Err(Rejection::Limited { .. }) => {}
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            admitted
+        });
+    }
+    let moves = tokio::task::spawn_blocking(move || {
+        for _ in 0..6 {
+            cluster.move_slot(slot, Duration::from_millis(40));
+        }
+        cluster
+    });
+    let cluster = moves.await.expect("no panic");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    stop.store(true, Ordering::Relaxed);
+    let admitted: u32 = tasks.join_all().await.into_iter().sum();
+    assert_eq!(admitted, 300);
+    drop(cluster);
+}
+
+/// While a hash slot moves, its keys are on two nodes. Calls of single keys are still decided.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    // The two limits have the same key, so their keys in Redis share a hash slot.
+    let (here, there) = (Limit::sliding("here", 150, HOUR), Limit::sliding("there", 150, HOUR));
+    for limit in [&here, &there] {
+        assert!(admits(&limiter, limit, "key").await);
+    }
+    let slot = cluster.slot("ratelimit:sliding:1h:here{key}");
+    cluster.begin_move(slot, "ratelimit:sliding:1h:there{key}");
+    let mut tasks = JoinSet::new();
+    for call in 0..300 {
+        let limiter = limiter.clone();
+        let limit = if call % 2 == 0 { here.clone() } else { there.clone() };
+        tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
+    }
+    let results = tasks.join_all().await;
+    let failed = results.iter().find(|it| matches!(it, Err(Rejection::Unavailable { .. })));
+    assert!(failed.is_none(), "{failed:?}");
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2 * 149);
+}
+
+/// A correction that removes the last unit, and one that does not.
+#[tokio::test]
+async fn a_correction_leaves_a_key_closed() {
+    let cluster = Cluster::start(0);
+    let clock = VirtualClock::new();
+    let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.build().expect("valid");
+    for limit in limits() {
+        let permits: [Permit; 2] = [
+            limiter.acquire(&limit, "key", 1).await.expect("admitted"),
+            limiter.acquire(&limit, "key", 1).await.expect("admitted"),
+        ];
+        limiter.close(&limit, "key", 30 * SECOND).await.expect("closed");
+        begin_move(&cluster, "key");
+        for permit in permits {
+            permit.settle(0);
+            limiter.flush().await.expect("settled");
+            assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
+        }
+        limiter.refund(&limit, "key", 1).await.expect("refunded");
+        assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
+        // The closing is over: the first call begins a new count.
+        clock.advance(30 * SECOND);
+        let left = limiter.check(&limit, "key", 1).await.expect("open").remaining;
+        assert_eq!(left, 9, "{limit:?}");
+        finish_move(&cluster, "key");
+    }
+    assert_keys_expire(&cluster);
+}
+
+/// The correction removes the last unit of the count that is then closed.
+#[tokio::test]
+async fn a_key_is_closed_with_the_correction_of_its_call() {
+    #[rate_limit(
+        period = 60, threshold = 10, name = "closing", key = key,
+        settle = |_| 0, close = |_| Some(MINUTE)
+    )]
+    async fn closing(cluster: &Cluster, key: &str) -> Result<(), Rejection> {
+        begin_move(cluster, key);
+        Ok(())
+    }
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).build().expect("valid");
+    let there = denying_builder(&cluster.url()).build().expect("valid");
+    limiter.scope(closing(&cluster, "key")).await.expect("admitted");
+    limiter.flush().await.expect("settled");
+    let limit = Limit::sliding("closing", 10, MINUTE);
+    assert_closed(&there.check(&limit, "key", 1).await, &limit);
+}
+
+/// One of the keys was closed before, and has no other state.
+#[tokio::test]
+async fn several_limits_are_charged_all_or_none_after_a_closing() {
+    let cluster = Cluster::start(0);
+    let clock = VirtualClock::new();
+    let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.build().expect("valid");
+    let first = Limit::sliding("first", 10, HOUR);
+    limiter.check(&first, "key", 1).await.expect("admitted");
+    for limit in limits() {
+        limiter.close(&limit, "key", SECOND).await.expect("closed");
+    }
+    begin_move(&cluster, "key");
+    clock.advance(SECOND);
+    for (charged, limit) in (2..).zip(limits()) {
+        let parts = [Part::new(&first, &"key", 1), Part::new(&limit, &"key", 1)];
+        limiter.check_all(&parts).await.expect("admitted");
+        let left = limiter.peek(&first, "key", 1).await.expect("a decision").remaining;
+        assert_eq!(left, 10 - charged, "{limit:?}");
+        let left = limiter.peek(&limit, "key", 1).await.expect("a decision").remaining;
+        assert_eq!(left, 9, "{limit:?}");
+    }
+    assert_keys_expire(&cluster);
+}
+
+fn finish_move(cluster: &Cluster, key: &str) {
+    cluster.move_slot(cluster.slot(&format!("{{{key}}}")), Duration::ZERO);
+}
+
+fn assert_keys_expire(cluster: &Cluster) {
+    for node in 0..3 {
+        let mut connection = cluster.connection(node);
+        for key in cluster.keys(node) {
+            let ttl: i64 = connection.pttl(&key).expect("PTTL");
+            assert!(ttl > 0, "{key} has no TTL");
+        }
+    }
+}
