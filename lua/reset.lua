@@ -8,13 +8,15 @@
 
 local LONG, BORN, CLOSED = 130, 64, 32
 local state = redis.pcall('GETRANGE', KEYS[1], '0', '75')
-local removed = string.char(redis.call('UNLINK', KEYS[1]))
+local function remove() return string.char(redis.call('UNLINK', KEYS[1])) end
 -- GETRANGE fails on a key of another type.
-if type(state) ~= 'string' then return removed end
+if type(state) ~= 'string' then return remove() end
 -- A closed key: the state of the open key begins after 28 bytes, see `closing.lua`.
 if string.byte(state) == CLOSED then state = string.sub(state, 29) end
-if #state < 41 then return removed end
-local version = string.byte(state)
-if version == LONG then return removed .. string.sub(state, 32, 41) end
-if version == LONG + BORN then return removed .. string.sub(state, 39, 48) end
-return removed
+local version, from = string.byte(state), 32
+if version == LONG + BORN then version, from = LONG, 39 end
+if version ~= LONG or #state < from + 9 then return remove() end
+-- Each segment has 11 bytes in the state. Another value can contain any number.
+local _, count = struct.unpack('>I6I4', state, from)
+local is_there = redis.call('GETRANGE', KEYS[1], count * 11, count * 11) ~= ''
+return remove() .. (is_there and string.sub(state, from, from + 9) or '')

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{RateLimiter, VirtualClock};
-use redis::Commands;
+use ratelimit_runtime::{Limit, RateLimiter, VirtualClock};
+use redis::{Commands, Connection};
 use support::server::Server;
 use tokio::task::JoinSet;
 
@@ -58,12 +58,38 @@ async fn a_call_on_a_long_log_takes_few_commands() {
         decision(limiter.peek(&limit, key, 0).await);
         redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).expect("RESETSTAT");
         decision(limiter.check(&limit, key, cost).await);
-        let stats: String =
-            redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("INFO");
-        let calls = stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next());
-        let calls: u32 = calls.map(|calls| calls.parse::<u32>().expect("a count")).sum();
-        assert!(calls <= 60, "{operation}: {calls} commands\n{stats}");
+        let calls = command_calls(&mut connection);
+        assert!(calls <= 60, "{operation}: {calls} commands");
         assert_keys_are_bounded(&mut connection);
+    }
+}
+
+/// Returns how many commands the server has run since its statistics were reset, also within scripts.
+fn command_calls(connection: &mut Connection) -> u32 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).expect("INFO");
+    let calls = stats.lines().filter_map(|line| line.split_once("calls=")?.1.split(',').next());
+    calls.map(|calls| calls.parse::<u32>().expect("a count")).sum()
+}
+
+/// A value that claims four billion segments, which it does not have.
+#[tokio::test]
+async fn a_reset_does_not_believe_a_foreign_value() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid settings");
+    let limit = Limit::sliding("foreign", 10, HOUR);
+    limiter.check(&limit, "key", 1).await.expect("admitted");
+    let mut connection = server.connection();
+    let key = keys(&mut connection).remove(0);
+    for length in [41, 10_000] {
+        let mut value = vec![0_u8; length];
+        value[0] = 130;
+        value[31..41].fill(255);
+        let _: () = connection.set(&key, value).expect("SET");
+        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).expect("RESETSTAT");
+        assert!(limiter.reset(&limit, "key").await.expect("a reply"));
+        let calls = command_calls(&mut connection);
+        assert!(calls < 100, "{length} bytes: {calls} commands");
+        assert_eq!(keys(&mut connection), [""; 0]);
     }
 }
 

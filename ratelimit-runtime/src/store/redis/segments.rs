@@ -25,11 +25,13 @@ impl Servers {
         let Some((removed, reply)) = reply.split_first() else { return Ok(false) };
         let was_there = *removed > 0;
         let Some((first, count)) = numbers(reply) else { return Ok(was_there) };
-        let numbers: Vec<u64> = (first..first + count).collect();
-        for chunk in numbers.chunks(SEGMENTS_PER_COMMAND) {
+        let end = first + count;
+        for from in (first..end).step_by(SEGMENTS_PER_COMMAND) {
             let mut unlink = Cmd::new();
             unlink.arg("UNLINK");
-            unlink.arg(chunk.iter().map(|number| segment(key, *number)).collect::<Vec<_>>());
+            for number in from..end.min(from + SEGMENTS_PER_COMMAND as u64) {
+                unlink.arg(segment(key, number));
+            }
             if self.send(&unlink, key, true, by).await.is_err() {
                 break;
             }
