@@ -1,48 +1,26 @@
 
 -- The slow paths of `sliding.lua`, which explains the state: calls that move over many records, fill the ring,
--- or give units back. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
+-- or remove records at the ends of the log. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
 --
--- A page is a sequence of records: the ring, the directory, or a segment. Each block of 64 slots has a sum, so a
--- walk over a page reads two blocks and the sums. The sum of a block is valid once the block is full. A walk
--- always adds the records of the first block one by one: some of them may be gone, and the first record may
--- have lost a part of its units.
+-- A walk over a page, see `pages.lua`, reads two blocks and the sums. The sum of a block is valid once the block is
+-- full. A walk always adds the records of the first block one by one: some of them may be gone, and the first
+-- record may have lost a part of its units.
 --
--- Redis may evict a segment, and a hash slot of a cluster may migrate to another node. A segment that cannot be
--- read counts as a whole, by its units in the directory, until the next segment begins to leave the window. So no
--- call is admitted too early. `offset` is then 4,096.
+-- Redis may evict a segment, and a hash slot of a cluster may move to another node. A segment that cannot be read
+-- counts as a whole, by its units in the directory, until the next segment begins to leave the window. So no call is
+-- admitted too early. `offset` is then 4,096.
+--
+-- Reads of segments do not fail, and a call creates segments before it changes another key. So what a call writes is
+-- never left half done.
 --
 -- SHORT, LONG  the versions of a state without segments, and of one with a directory
 -- BORN         the difference of the version of a state with a birth
--- log          table: the variables of `sliding.lua` with these names: key, clock, given, threshold, period,
---              now, base, left, version, lives, birth, start, head, length, slots, used, last, oldest, number,
---              count, offset, front, filed and first
+-- log          see `pages.lua`
 --
--- Returns functions on the log: expire, blocker, grow, cut and lower.
+-- Returns functions on the log: expire, blocker, grow, cut and trim.
 local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
-  local BLOCK, PAGE, HUGE = 64, 4096, math.huge
-
-  local function ring()
-    return { key = log.key, at = log.start, head = log.head, slots = log.slots, length = log.length }
-  end
-
-  -- Returns the directory from the segment with this index on. The first segment has index 0.
-  local function directory(index)
-    local at = log.start + log.slots * 11 + (log.slots - log.slots % BLOCK) / 16
-    local head, slots = log.first + index, log.first + log.count
-    return { key = log.key, at = at, head = head, slots = slots, length = log.count - index }
-  end
-
-  local function segment(index)
-    local gone = index == 0 and log.offset or 0
-    local name = log.base .. log.number + index
-    return { key = name, at = 0, head = gone, slots = PAGE, length = PAGE - gone }
-  end
-
-  -- Returns the bytes of `size` records from an index on. Their slots must be contiguous.
-  local function read(page, index, size)
-    local from = page.at + (page.head + index) % page.slots * 11
-    return call('GETRANGE', page.key, from, from + size * 11 - 1)
-  end
+  local BLOCK, PAGE, MOST_SLOTS, HUGE = 64, 4096, 65535, math.huge
+  local _, ring, directory, segment, bytes, read = log_pages(call, pack, unpack, log)
 
   local function time(page, index)
     local record = read(page, index, 1)
@@ -72,7 +50,7 @@ local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
       local sum = HUGE
       if index > 0 and size == BLOCK and index + BLOCK <= stop then
         local from = page.at + page.slots * 11
-        sums = sums or call('GETRANGE', page.key, from, from + (page.slots - page.slots % BLOCK) / 16 - 1)
+        sums = sums or bytes(page, from, from + (page.slots - page.slots % BLOCK) / 16 - 1)
         if #sums <= slot / 16 then return before, index end
         sum = unpack('>I4', sums, slot / 16 + 1)
       end
@@ -242,7 +220,26 @@ local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
     log.head, log.slots, log.first = 0, size, entries ~= '' and log.first % BLOCK or 0
   end
 
-  -- Makes room for a record: doubles the ring, or moves the records of the ring to a segment.
+  -- Moves 4,096 records, with their sums, to a new segment. Returns their units; nil if this node cannot create the
+  -- segment, because the hash slot moves to another node.
+  local function file(records, summed)
+    -- The TTL lasts until the last record of the segment has left the window, and an eighth longer. If the clock
+    -- is not this server's, the TTL is another minute longer.
+    local life = (log.last + log.period - log.clock) / 1000
+    life = math.floor(life + life / 8) + (log.given and 60001 or 1)
+    -- A ring that cannot be larger raises the error.
+    local set = log.slots + PAGE > MOST_SLOTS and call or redis.pcall
+    local done = set('SET', log.base .. log.number + log.count, records .. summed, 'PX', life)
+    if done.err then return end
+    local units = 0
+    for from = 1, #summed, 4 do units = units + unpack('>I4', summed, from) end
+    if log.count == 0 then log.offset, log.front, log.first = 0, units, 0 end
+    log.version, log.count, log.filed = LONG, log.count + 1, log.filed + units
+    return units
+  end
+
+  -- Makes room for a record in a full ring: doubles the ring, or moves its records to segments. While this node cannot
+  -- create segments, the ring grows by 4,096 slots at a time, up to 61,440.
   local function grow()
     local from, behind = log.start + log.head * 11, log.start + log.slots * 11
     local records, summed = call('GETRANGE', log.key, from, behind - 1), nil
@@ -265,16 +262,15 @@ local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
       if log.version == SHORT then log.number = (log.now - log.now % 1000) / 1000 end
       local tag = string.find(log.key, '{', 1, true) and '' or '{' .. log.key .. '}'
       log.base = log.key .. tag .. ':'
-      log.offset, log.front, log.first = 0, log.used, 0
     end
-    -- The TTL lasts until the last record of the segment has left the window, and an eighth longer. If the clock
-    -- is not this server's, the TTL is another minute longer.
-    local life = (log.last + log.period - log.clock) / 1000
-    life = math.floor(life + life / 8) + (log.given and 60001 or 1)
-    call('SET', log.base .. log.number + log.count, records .. summed, 'PX', life)
-    all, all_summed = with(all, all_summed, (unpack('>I7', records)), log.used - log.filed)
-    log.version, log.count, log.filed, log.length = LONG, log.count + 1, log.used, 0
-    rewrite(256, '', '', all, all_summed)
+    while #records > 0 do
+      local units = file(string.sub(records, 1, PAGE * 11), string.sub(summed, 1, PAGE / 16))
+      if not units then break end
+      all, all_summed = with(all, all_summed, (unpack('>I7', records)), units)
+      records, summed = string.sub(records, PAGE * 11 + 1), string.sub(summed, PAGE / 16 + 1)
+    end
+    log.length = #records / 11
+    rewrite(log.length == 0 and 256 or log.length + PAGE, records, summed, all, all_summed)
   end
 
   -- Removes the newest `gone` units. The log has at least as many.
@@ -311,56 +307,11 @@ local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
     end
   end
 
-  -- Changes the cost of a record, and the sum of its block. The sum of a block that is not full is written again later.
-  local function change(page, index, cost)
-    local slot = (page.head + index) % page.slots
-    call('SETRANGE', page.key, page.at + slot * 11 + 7, pack('>I4', cost))
-    local block = slot - slot % BLOCK
-    if block + BLOCK <= page.slots then
-      local begin = page.at + block * 11
-      local records = call('GETRANGE', page.key, begin, begin + BLOCK * 11 - 1)
-      call('SETRANGE', page.key, page.at + page.slots * 11 + block / 16, sums(records))
-    end
+  -- Removes the records without units at both ends of the log.
+  local function trim()
+    if log.used > 0 then skip() end
+    cut(0)
   end
 
-  -- Removes up to `units` of the records of a page at the time `at`, from the newest of them on. Returns how many.
-  local function lower_page(page, at, units)
-    local from, upto, gone = seek(page, at - 1), seek(page, at), 0
-    if not from or not upto then return 0 end
-    for index = upto - 1, from, -1 do
-      local _, cost = unpack('>I7I4', read(page, index, 1))
-      local part = math.min(cost, units - gone)
-      if part > 0 then change(page, index, cost - part) end
-      gone = gone + part
-      if gone == units then break end
-    end
-    return gone
-  end
-
-  -- Removes up to `units` of the records at the time `at`. Records of one time can be in several pages.
-  local function lower(at, units)
-    local rest = units
-    if log.length > 0 then rest = rest - lower_page(ring(), at, rest) end
-    local index = log.count > 0 and seek(directory(0), at) - 1 or -1
-    while index >= 0 and rest > 0 do
-      local gone, page = lower_page(segment(index), at, rest), directory(index)
-      if gone > 0 then
-        if index == 0 then log.front = log.front - gone end
-        -- Those of the first segment that still count are in `front`.
-        local _, counted = unpack('>I7I4', read(page, 0, 1))
-        change(page, 0, counted - gone)
-        log.filed, rest = log.filed - gone, rest - gone
-      end
-      if time(page, 0) < at then break end
-      index = index - 1
-    end
-    log.used = log.used - (units - rest)
-    if log.used == 0 then return leave(0, log.count - 1) end
-    if rest < units then
-      skip()
-      cut(0)
-    end
-  end
-
-  return expire, blocker, grow, cut, lower
+  return expire, blocker, grow, cut, trim
 end

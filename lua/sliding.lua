@@ -5,8 +5,8 @@
 -- A call adds one record to the log, for any cost. The newest records are in a ring inside the state. The ring
 -- grows with the log. A full ring of 4,096 records becomes a segment: a key of its own. The state then keeps the
 -- first time and the units of each segment in a directory. So a call on a log of any length reads and writes
--- only parts of the state and of one or two segments. Nearly all calls need only this file; `segments.lua` has
--- the slow paths.
+-- only parts of the state and of one or two segments. Nearly all calls need only this file; `lower.lua` and
+-- `pages.lua` return units to their charge, and `segments.lua` has the slow paths.
 --
 -- State      string that begins with a header of 31 bytes: its beginning (7), head: the first slot in use (2),
 --            length: the slots in use (2), slots: all slots of the ring (2), used: the units in the log (4), time
@@ -71,7 +71,9 @@ local function sliding(
       local from, behind = start + head * 11, slots - head
       if count > 0 then from, behind = offset * 11, 4096 - offset end
       if behind > 1 then
-        local two = call('GETRANGE', count > 0 and base .. number or key, from, from + 21)
+        -- A segment that cannot be read takes the slow path.
+        local read = count > 0 and redis.pcall or call
+        local two = read('GETRANGE', count > 0 and base .. number or key, from, from + 21)
         if #two == 22 then
           local _, units, at, behind_units = unpack('>I7I4I7I4', two)
           -- The first record always has units: `oldest` is then the time at which one unit leaves the window.
@@ -88,12 +90,27 @@ local function sliding(
     end
   end
 
+  local adds = op == 'decide' or op == 'acquire' or op == 'charge'
+  local returns = op == 'return' and cost > 0
+  -- By how many units the call is too large, if it can be.
+  local is_limited = op ~= 'charge' and op ~= 'refund' and op ~= 'return'
+  local excess, blocker = is_limited and used + cost - threshold or 0, nil
+
+  -- Most charges that are returned are in the ring. Sometimes a record without units is then at an end of the log.
+  local rest, is_ragged = cost, length == 0
+  if returns and length > 0 and not expired then
+    local gone, newest, empties
+    gone, length, newest, empties = lower(call, call, pack, unpack, key, start, head, slots, length,
+      count == 0 and oldest, count == 0 and last, moment, cost)
+    used, last, rest = used - gone, newest or last, cost - gone
+    is_ragged = length == 0 or count == 0 and empties
+  end
+
   -- Calls that need more of the log use the functions of `segments.lua`. Only such calls create these functions,
   -- because that takes as long as a whole call.
-  local excess, gives_back, blocker = used + cost - threshold, op == 'refund' or op == 'return', nil
-  local adds = op == 'decide' or op == 'acquire' or op == 'charge'
-  if op == 'charge' then excess = 0 end
-  if expired or gives_back or excess > 1 or length == slots and slots >= 64 and excess <= 0 then
+  local grows = adds and excess <= 0 and length == slots and slots >= 64
+  local lowers = returns and (count > 0 and rest > 0 or is_ragged and (count > 0 or used > 0))
+  if expired or lowers or op == 'refund' or excess > 1 or grows then
     left = left or {}
     local log = {
       key = key, clock = clock, given = given, threshold = threshold, period = period, now = now, base = base,
@@ -101,23 +118,28 @@ local function sliding(
       slots = slots, used = used, last = last, oldest = oldest, number = number, count = count,
       offset = offset, front = front, filed = filed, first = first,
     }
-    local expire, grow, cut, lower
-    expire, blocker, grow, cut, lower = long_log(call, pack, unpack, SHORT, LONG, BORN, log)
+    local expire, grow, cut, trim
+    local function prepare() expire, blocker, grow, cut, trim = long_log(call, pack, unpack, SHORT, LONG, BORN, log) end
+    if expired or not returns then prepare() end
     if expired then
       expire(now - period)
-      if op ~= 'charge' then excess = log.used + cost - threshold end
+      if is_limited then excess = log.used + cost - threshold end
     end
     if op == 'charge' then cost = math.min(cost, MOST - log.used) end
-    if cost > 0 then
-      if op == 'refund' then
-        -- Removes the newest units. The last record that stays may lose a part of its units.
-        cut(math.min(cost, log.used))
-      elseif op == 'return' then
-        -- Removes units that were charged at that time.
-        if log.used > 0 then lower(moment, cost) end
-      elseif adds and excess <= 0 and log.length == slots and slots >= 64 then
-        grow()
+    if op == 'refund' and cost > 0 then
+      -- Removes the newest units. The last record that stays may lose a part of its units.
+      cut(math.min(cost, log.used))
+    elseif returns then
+      if rest > 0 and log.used > 0 then
+        local give_back = log_pages(call, pack, unpack, log)
+        is_ragged = give_back(moment, rest, expired) or is_ragged
       end
+      if is_ragged then
+        if not trim then prepare() end
+        trim()
+      end
+    elseif adds and cost > 0 and excess <= 0 and log.length == slots and slots >= 64 then
+      grow()
     end
     version, start, head, length, slots = log.version, log.start, log.head, log.length, log.slots
     used, last, oldest, number, count = log.used, log.last, log.oldest, log.number, log.count
@@ -125,7 +147,7 @@ local function sliding(
   end
 
   local retry, changed, receipt = 0, nil, nil
-  local allowed = excess <= 0 or cost == 0 or gives_back
+  local allowed = excess <= 0 or cost == 0
   if op == 'charge' then cost = math.min(cost, MOST - used) end
   if not allowed then
     -- The call fits once all excess units have left the window.

@@ -159,10 +159,17 @@ async fn a_failed_correction_leaves_a_key_closed() {
             redis::cmd("PEXPIRE").arg(&key).arg(1_000_000).exec(&mut connection).expect("PEXPIRE");
         }
     }
-    limiter.refund(&limit, "key", 9_000).await.expect_err("a segment of another type");
-    server.assert_all_keys_expire();
-    let rejection = limiter.check(&limit, "key", 1).await.expect_err("still closed");
-    assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+    // First the server has no memory. Then all of a segment counts that cannot be read.
+    for (memory, cost) in [("1", 100), ("0", 9_000)] {
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", memory]).exec(&mut connection).expect("set");
+        let refunded = limiter.refund(&limit, "key", cost).await;
+        assert_eq!(refunded.is_ok(), memory == "0", "{refunded:?}");
+        server.assert_all_keys_expire();
+        let rejection = limiter.check(&limit, "key", 1).await.expect_err("still closed");
+        assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+    }
+    limiter.open(&limit, "key").await.expect("opened");
+    assert_eq!(limiter.peek(&limit, "key", 1).await.expect("open").remaining, 19_000);
 }
 
 /// Units that were leased before the closing go back to their charge.

@@ -71,6 +71,36 @@ fn command_calls(connection: &mut Connection) -> u32 {
     calls.map(|calls| calls.parse::<u32>().expect("a count")).sum()
 }
 
+/// The charge is at any place of the log, and all of its units are given back.
+#[tokio::test]
+async fn a_settlement_takes_few_commands() {
+    let server = Server::start();
+    let StorePair { redis: limiter, clock, .. } = StorePair::on(&server);
+    let mut connection = server.connection();
+    let limit = limit(u32::MAX);
+    // Charges come in bursts, with long pauses between them.
+    let mut permits = Vec::new();
+    for call in 0..3 * SEGMENT + 1_500 {
+        permits.push(Some(limiter.acquire(&limit, "key", 1).await.expect("admitted")));
+        clock.advance(Duration::from_micros(if call % 1_000 == 0 { 100_000_000 } else { 500 }));
+    }
+    let newest = permits.len() - 1;
+    let mut settled = 0;
+    for place in [newest, newest - 1, newest - 70, newest - 1_400, newest - 1_501]
+        .into_iter()
+        .chain((1..newest - 1_600).step_by(397))
+    {
+        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).expect("RESETSTAT");
+        permits[place].take().expect("each place once").settle(0);
+        limiter.flush().await.expect("settled");
+        settled += 1;
+        let calls = command_calls(&mut connection);
+        assert!(calls <= 30, "{place}: {calls} commands");
+        let left = limiter.peek(&limit, "key", 1).await.expect("a decision").remaining;
+        assert_eq!(left, u32::MAX - (newest as u32 + 1 - settled), "{place}");
+    }
+}
+
 /// A value that claims four billion segments, which it does not have.
 #[tokio::test]
 async fn a_reset_does_not_believe_a_foreign_value() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Algorithm, Clock, Limit, Part, Permit, Rejection, VirtualClock, rate_limit,
+    Algorithm, Clock, Limit, Part, Permit, RateLimiter, Rejection, VirtualClock, rate_limit,
 };
 use redis::Commands;
 use support::ALGORITHMS;
@@ -18,6 +18,7 @@ use crate::{admits, denying_builder};
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
+const SEGMENT: u32 = 4_096;
 
 /// A limit of each algorithm: 10 a minute.
 fn limits() -> impl Iterator<Item = Limit> {
@@ -182,6 +183,64 @@ async fn several_limits_are_charged_all_or_none_after_a_closing() {
     assert_keys_expire(&cluster);
 }
 
+/// Redis and the embedded store, on one clock.
+struct LogPair {
+    redis: RateLimiter,
+    embedded: RateLimiter,
+    clock: VirtualClock,
+    limit: Limit,
+}
+
+impl LogPair {
+    fn on(cluster: &Cluster) -> Self {
+        let clock = VirtualClock::new();
+        let shared = || Clock::Virtual(clock.clone());
+        Self {
+            redis: denying_builder(&cluster.url()).clock(shared()).build().expect("valid"),
+            embedded: RateLimiter::builder().clock(shared()).build().expect("valid"),
+            limit: Limit::sliding("log", 40_000, HOUR),
+            clock,
+        }
+    }
+
+    /// Charges single units, with a tenth of a second after each. Returns their permits.
+    async fn acquire(&self, calls: u32) -> Vec<[Permit; 2]> {
+        let mut permits = Vec::new();
+        for _ in 0..calls {
+            permits.push([
+                self.redis.acquire(&self.limit, "key", 1).await.expect("admitted"),
+                self.embedded.acquire(&self.limit, "key", 1).await.expect("admitted"),
+            ]);
+            self.clock.advance(SECOND / 10);
+        }
+        permits
+    }
+
+    async fn settle(&self, permits: impl IntoIterator<Item = [Permit; 2]>) {
+        for permit in permits.into_iter().flatten() {
+            permit.settle(0);
+        }
+        self.redis.flush().await.expect("settled");
+    }
+
+    /// Returns the units that are left in Redis and in the embedded store.
+    async fn left(&self) -> [u32; 2] {
+        let redis = self.redis.peek(&self.limit, "key", 1).await.expect("a decision");
+        let embedded = self.embedded.peek(&self.limit, "key", 1).await.expect("a decision");
+        [redis.remaining, embedded.remaining]
+    }
+
+    /// Asserts that both stores make the same decisions until all entries have left the window.
+    async fn assert_equal_until_empty(&self) {
+        for _ in 0..80 {
+            let [redis, embedded] = self.left().await;
+            assert_eq!(redis, embedded);
+            self.acquire(1).await;
+            self.clock.advance(MINUTE);
+        }
+    }
+}
+
 fn finish_move(cluster: &Cluster, key: &str) {
     cluster.move_slot(cluster.slot(&format!("{{{key}}}")), Duration::ZERO);
 }
@@ -194,4 +253,58 @@ fn assert_keys_expire(cluster: &Cluster) {
             assert!(ttl > 0, "{key} has no TTL");
         }
     }
+}
+
+/// A full ring cannot become a segment, because the segment is a new key.
+#[tokio::test]
+async fn a_log_grows_while_its_slot_moves() {
+    let cluster = Cluster::start(0);
+    let logs = LogPair::on(&cluster);
+    logs.acquire(SEGMENT - 100).await;
+    begin_move(&cluster, "key");
+    let permits = logs.acquire(2 * SEGMENT + 200).await;
+    assert_eq!((0..3).map(|node| cluster.keys(node).len()).sum::<usize>(), 1);
+    logs.settle(permits.into_iter().skip(100).step_by(3)).await;
+    let [redis, embedded] = logs.left().await;
+    assert_eq!(redis, embedded);
+    finish_move(&cluster, "key");
+    // The ring becomes several segments.
+    let permits = logs.acquire(2 * SEGMENT).await;
+    assert!((0..3).map(|node| cluster.keys(node).len()).sum::<usize>() > 3);
+    logs.settle(permits.into_iter().step_by(3)).await;
+    logs.assert_equal_until_empty().await;
+    assert_keys_expire(&cluster);
+}
+
+/// The first segment is on the other node, so all of it counts until it is back. Charges of other segments are settled.
+#[tokio::test]
+async fn a_segment_on_the_other_node_counts_as_a_whole() {
+    let cluster = Cluster::start(0);
+    let logs = LogPair::on(&cluster);
+    let mut permits = logs.acquire(3 * SEGMENT + 100).await;
+    let owner = cluster.owner(cluster.slot("{key}"));
+    let mut keys = cluster.keys(owner);
+    keys.sort();
+    assert_eq!(keys.len(), 4, "{keys:?}");
+    cluster.begin_move(cluster.slot("{key}"), &keys[1]);
+    logs.settle(permits.drain(SEGMENT as usize..).rev().step_by(9).take(900)).await;
+    let [redis, embedded] = logs.left().await;
+    assert_eq!(redis, embedded);
+    // Charges of that segment are not given back, and its records leave together.
+    logs.settle(permits.drain(..100)).await;
+    logs.clock.advance(SECOND * (3_600 - 1_238));
+    let mut strict = 0;
+    for _ in 0..100 {
+        let [redis, embedded] = logs.left().await;
+        assert!(redis <= embedded, "{redis} {embedded}");
+        strict += u32::from(redis < embedded);
+        logs.redis.refund(&logs.limit, "key", 1).await.expect("refunded");
+        logs.embedded.refund(&logs.limit, "key", 1).await.expect("refunded");
+        logs.acquire(1).await;
+        logs.clock.advance(SECOND * 5);
+    }
+    assert!(strict > 10, "the segment was read");
+    logs.assert_equal_until_empty().await;
+    finish_move(&cluster, "key");
+    assert_keys_expire(&cluster);
 }

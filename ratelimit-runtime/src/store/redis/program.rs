@@ -28,6 +28,8 @@ const SETTLE: &str = include_str!("../../../lua/settle.lua");
 const RESET: &str = include_str!("../../../lua/reset.lua");
 const BY_HAND: &str = include_str!("../../../lua/by_hand.lua");
 
+const LOWER: &str = include_str!("../../../lua/lower.lua");
+const PAGES: &str = include_str!("../../../lua/pages.lua");
 const SEGMENTS: &str = include_str!("../../../lua/segments.lua");
 const SLIDING: &str = include_str!("../../../lua/sliding.lua");
 const FIXED: &str = include_str!("../../../lua/fixed.lua");
@@ -39,7 +41,7 @@ impl Form {
     /// Returns the name of the function, and the files that define it.
     fn function(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::Sliding => ("sliding", &[SEGMENTS, SLIDING]),
+            Self::Sliding => ("sliding", &[LOWER, PAGES, SEGMENTS, SLIDING]),
             Self::Fixed => ("fixed", &[FIXED]),
             Self::SlidingCounter => ("sliding_counter", &[SLIDING_COUNTER]),
             Self::Bucket | Self::LeasedBucket => ("bucket", &[LEAST_LEVELS, BUCKET]),
