@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     Algorithm, Clock, Limit, Part, Permit, RateLimiter, Rejection, VirtualClock, rate_limit,
@@ -305,6 +305,26 @@ async fn a_segment_on_the_other_node_counts_as_a_whole() {
     }
     assert!(strict > 10, "the segment was read");
     logs.assert_equal_until_empty().await;
+    finish_move(&cluster, "key");
+    assert_keys_expire(&cluster);
+}
+
+/// Redis cannot remove segments on two nodes with one command. They expire.
+#[tokio::test]
+async fn a_reset_does_not_wait_for_the_end_of_a_move() {
+    let cluster = Cluster::start(0);
+    let limiter = denying_builder(&cluster.url()).deadline(MINUTE).build().expect("valid");
+    let limit = Limit::sliding("log", 40_000, HOUR);
+    for _ in 0..=2 * SEGMENT {
+        limiter.check(&limit, "key", 1).await.expect("admitted");
+    }
+    let mut keys = cluster.keys(cluster.owner(cluster.slot("{key}")));
+    keys.sort();
+    cluster.begin_move(cluster.slot("{key}"), &keys[1]);
+    let start = Instant::now();
+    assert!(limiter.reset(&limit, "key").await.expect("a reply"));
+    assert!(start.elapsed() < MINUTE / 2, "{:?}", start.elapsed());
+    assert_eq!(limiter.peek(&limit, "key", 1).await.expect("a decision").remaining, 40_000);
     finish_move(&cluster, "key");
     assert_keys_expire(&cluster);
 }

@@ -13,7 +13,7 @@ const SEGMENTS_PER_COMMAND: usize = 16;
 
 impl Servers {
     /// Removes a log, and returns whether it was there. The count starts anew once its state is removed. Segments that
-    /// are left at the deadline expire by their TTL.
+    /// are left at the deadline, or are on two nodes because their hash slot moves, expire by their TTL.
     pub(super) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<bool, StoreError> {
         let call = ScriptCall {
             script: Script::reset(),
@@ -32,7 +32,7 @@ impl Servers {
             for number in from..end.min(from + SEGMENTS_PER_COMMAND as u64) {
                 unlink.arg(segment(key, number));
             }
-            if self.send(&unlink, key, true, by).await.is_err() {
+            if self.send(&unlink, key, false, by).await.is_err() {
                 break;
             }
         }
