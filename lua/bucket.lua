@@ -63,6 +63,7 @@ local function bucket(
   -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
   if (op == 'settle' or op == 'charge') and at + math.ceil(level / old_drain) > now then
     token, drain = old_token, old_drain
+    burst = math.min(burst, (MOST - MOST % token) / token)
     capacity, charge = burst * token, cost * token
   end
   local lag, last, full = now - clock, level, nil

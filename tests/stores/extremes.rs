@@ -156,6 +156,26 @@ crate::on_both_stores! {
     }
 
     /// Counts that are too large for a resolution of one microsecond.
+    /// A settlement keeps the rate of the last call, at which the bucket cannot count the capacity of the limit.
+    async fn a_charge_of_a_fast_rate_is_settled_at_a_slow_rate(test: TestLimiter) {
+        let fast = limit(Algorithm::TokenBucket, u32::MAX, DAY);
+        let slow = limit(Algorithm::TokenBucket, 1, DAY);
+        for (used, debt) in [(30, 20), (0, 0)] {
+            let permit = test.limiter.acquire(&fast, "key", 10).await.expect("admitted");
+            test.advance(SECOND);
+            assert!(test.allows(&slow, 1).await);
+            permit.settle(used);
+            test.limiter.flush().await.expect("settled");
+            // The bucket counts the call of the slow rate, and the debt at that rate.
+            let left = decision(test.limiter.peek(&slow, "key", 1).await);
+            let wait = Duration::from_micros((1 + debt) * DAY);
+            assert_eq!((left.allowed, left.retry_after), (false, wait), "used: {used}");
+            let left = decision(test.limiter.peek(&fast, "key", 1).await).remaining;
+            assert_eq!(left, u32::MAX - 1 - debt as u32, "used: {used}");
+            test.limiter.reset(&slow, "key").await.expect("a reply");
+        }
+    }
+
     async fn waits_of_very_large_counters_are_tight(test: TestLimiter) {
         let limit = limit(Algorithm::SlidingCounter, 4_000_000_007, 30 * DAY);
         test.clock.set(Duration::from_secs(30 * 86_400 * 700));

@@ -36,6 +36,12 @@ impl Rate {
         Some(Self { token, drain }.next_slower(max_token))
     }
 
+    /// Returns the most tokens of this rate that a bucket can count: their units are exact in an `f64`.
+    pub(super) const fn most_tokens(self) -> u32 {
+        let most = ((1 << 53) - 1) / self.token;
+        if most < u32::MAX as u64 { most as u32 } else { u32::MAX }
+    }
+
     /// Returns the fastest rate that is not above this one and has at most `max_token` units in a token. This
     /// rate must have more. The result is the last smaller fraction on the path to this one down the Stern-Brocot
     /// tree.

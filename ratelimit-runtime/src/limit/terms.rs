@@ -79,9 +79,11 @@ impl Terms {
         }
     }
 
-    /// Returns these terms at another rate.
+    /// Returns these terms at another rate, with at most the capacity that a bucket can count at that rate.
     pub(crate) fn with_rate(&self, rate: Rate) -> Self {
-        Self { identity: self.identity.clone(), amounts: Amounts { rate, ..self.amounts } }
+        let capacity = self.amounts.capacity.min(rate.most_tokens());
+        let amounts = Amounts { capacity, rate, ..self.amounts };
+        Self { identity: self.identity.clone(), amounts }
     }
 
     /// Returns these terms with the share of one of `instances` processes.
