@@ -34,6 +34,7 @@ mod runtimes;
 mod segments;
 mod semantics;
 mod server_errors;
+mod settlement_queue;
 mod settlements;
 mod several_limits;
 mod streams;

@@ -42,6 +42,15 @@ impl OpeningChange {
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
         Self::CloseFor(micros.min(LONGEST_CLOSING))
     }
+
+    /// Returns this change for a store that learns of it `delay` microseconds later: the opening does not move.
+    pub(crate) fn after(self, delay: u64) -> Self {
+        match self {
+            Self::CloseFor(time) if time <= delay => Self::None,
+            Self::CloseFor(time) => Self::CloseFor(time - delay),
+            Self::None | Self::Open => self,
+        }
+    }
 }
 
 impl<S: State> ClosedCount<S> {

@@ -20,8 +20,8 @@ pub(super) struct PendingClosings {
     count: AtomicUsize,
 }
 
-/// Dropped once a closing is not pending any more.
-type ClosingSender = Arc<watch::Sender<()>>;
+/// Sends why the shared store does not execute a closing now. Dropped once the closing is not pending any more.
+type ClosingSender = Arc<watch::Sender<Option<StoreError>>>;
 
 /// A closing that is pending until this is dropped.
 pub(crate) struct PendingClosing {
@@ -32,14 +32,15 @@ pub(crate) struct PendingClosing {
 
 impl PendingClosings {
     pub(super) fn add(self: &Arc<Self>, key_id: KeyId) -> PendingClosing {
-        let sender = Arc::new(watch::Sender::new(()));
+        let sender = Arc::new(watch::Sender::new(None));
         let mut keys = self.lock();
         keys.entry(key_id).or_default().push(Arc::clone(&sender));
         self.count.store(keys.len(), Ordering::SeqCst);
         PendingClosing { pending: Arc::clone(self), key_id, sender }
     }
 
-    /// Waits until the closings of these keys that are pending now are made. Fails after `deadline`.
+    /// Waits until the closings of these keys that are pending now are made. Fails after `deadline`, and at once while
+    /// the shared store does not execute one of them.
     pub(super) async fn wait_until_closed(
         &self,
         key_ids: impl Iterator<Item = KeyId>,
@@ -55,14 +56,33 @@ impl PendingClosings {
         };
         let all = async {
             for mut closing in pending {
-                while closing.changed().await.is_ok() {}
+                while closing.has_changed().is_ok() {
+                    if let Some(error) = &*closing.borrow_and_update() {
+                        return Err(error.clone());
+                    }
+                    let _ = closing.changed().await;
+                }
             }
+            Ok(())
         };
-        timeout(deadline, all).await.map_err(|_| StoreError::Timeout { deadline })
+        timeout(deadline, all).await.unwrap_or(Err(StoreError::Timeout { deadline }))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Vec<ClosingSender>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingClosing {
+    /// Makes the calls that wait fail, because the shared store does not execute the closing now.
+    pub(crate) fn delay(&self, error: &StoreError) {
+        self.sender.send_if_modified(|cause| {
+            let is_first = cause.is_none();
+            if is_first {
+                *cause = Some(error.clone());
+            }
+            is_first
+        });
     }
 }
 

@@ -265,6 +265,8 @@ impl Backend {
         let backend = Arc::clone(self);
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
+            // A closing that is still queued would close the key again.
+            backend.queued_closings(&charge).await?;
             let result = shared.reset(&charge).await;
             backend.give_backs.observe(given_back);
             result.map(|was_there| was_there || was_here)

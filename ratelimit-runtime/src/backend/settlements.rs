@@ -8,7 +8,7 @@ use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::store::embedded::LocalCharge;
-use crate::store::{Charge, SettledCharge, Store};
+use crate::store::{Charge, SettleError, SettledCharge, Store};
 
 impl Backend {
     /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
@@ -56,14 +56,23 @@ impl Backend {
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            // What this process has queued comes first. If it takes too long, the request shows why.
-            let key_ids = std::iter::once(charge.key_id);
-            let _ = backend.closings.wait_until_closed(key_ids, backend.deadline() / 2).await;
+            let queued = backend.queued_closings(&charge).await;
+            // A closing that is still queued would close the key again.
+            if opening == OpeningChange::Open {
+                queued?;
+            }
             let settled = SettledCharge { charge, settlement: Settlement::default(), opening };
-            let mut results = backend.settle_shared(vec![settled]).await;
-            let before = results.pop().unwrap_or(Err(StoreError::NoRuntime))?;
+            let mut results = backend.settle_shared(std::slice::from_ref(&settled)).await;
+            let result = results.pop().ok_or(StoreError::NoRuntime)?;
+            let before = result.map_err(|error| error.error().clone())?;
             Ok(matches!(before.verdict, Verdict::Closed { .. }))
         })
+    }
+
+    /// Waits until the closings of a key that this process has queued are made.
+    pub(super) async fn queued_closings(&self, charge: &Charge) -> Result<(), StoreError> {
+        let key_ids = std::iter::once(charge.key_id);
+        self.closings.wait_until_closed(key_ids, self.deadline() / 2).await
     }
 
     /// Makes the calls of a key wait until it is closed in the shared store.
@@ -100,21 +109,37 @@ impl Backend {
         true
     }
 
-    /// Corrects charges of the shared store.
+    /// Returns the group of a charge of the shared store. One request corrects charges of one group.
+    pub(crate) fn settle_group(&self, charge: &Charge) -> u16 {
+        self.shared.as_ref().map_or(0, |shared| shared.settle_group(charge))
+    }
+
+    /// Corrects charges of the shared store, which are of one [group](Self::settle_group).
     pub(crate) async fn settle_shared(
         &self,
-        charges: Vec<SettledCharge>,
-    ) -> Vec<Result<Outcome, StoreError>> {
+        charges: &[SettledCharge],
+    ) -> Vec<Result<Outcome, SettleError>> {
         let Some(shared) = &self.shared else { return Vec::new() };
-        let results = shared.settle(charges.clone()).await;
-        let observe = |(SettledCharge { charge, settlement, opening }, result): (&_, _)| {
-            let result: Result<Outcome, StoreError> = result;
-            let outcome = result.as_ref().ok();
-            self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
-            self.observe_opening_change(charge.key_id, *opening);
-            result
-        };
-        charges.iter().zip(results).map(observe).collect()
+        let results = shared.settle(charges).await;
+        for (SettledCharge { charge, settlement, opening }, result) in charges.iter().zip(&results)
+        {
+            if !matches!(result, Err(SettleError::NotExecuted(_))) {
+                let outcome = result.as_ref().ok();
+                self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
+                self.observe_opening_change(charge.key_id, *opening);
+            }
+        }
+        results
+    }
+
+    /// Fails if the shared store does not reply to a request that corrects nothing of the count of `charge`.
+    pub(crate) async fn try_settle(&self, charge: Arc<Charge>) -> Result<(), StoreError> {
+        let (settlement, opening) = (Settlement::default(), OpeningChange::None);
+        let settled = SettledCharge { charge, settlement, opening };
+        match self.settle_shared(std::slice::from_ref(&settled)).await.pop() {
+            Some(Err(SettleError::NotExecuted(error) | SettleError::NoReply(error))) => Err(error),
+            Some(Err(SettleError::Replied(_)) | Ok(_)) | None => Ok(()),
+        }
     }
 
     /// Observes a charge that was corrected. After a failure, it may have been.

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The time for which jobs may continue after the [`Background`] was dropped.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// The background thread of a limiter.
 #[derive(Default)]

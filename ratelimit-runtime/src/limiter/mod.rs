@@ -265,17 +265,22 @@ impl RateLimiter {
         self.checker.acquire_all(parts)
     }
 
-    /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call, or could not.
-    /// Without `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits
-    /// are settled at once.
+    /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
+    /// `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits are
+    /// settled at once.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Timeout`](crate::StoreError::Timeout) after ten [deadlines](crate::Builder::deadline).
-    /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
+    /// - [`StoreError::SettlementsLost`](crate::StoreError::SettlementsLost) when settlements were lost since the last
+    ///   `flush`: they were sent and Redis has not replied, or has replied with an error; or too many were pending. The
+    ///   others are settled.
+    /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has settled nothing for ten
+    ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
+    ///   replying, `flush` ends after twenty deadlines at most.
+    /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
     pub fn flush(&self) -> Answer<()> {
         let Checker { backend, settlements, .. } = self.checker.clone();
-        if settlements.is_idle() {
+        if settlements.is_flushed() {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
@@ -344,8 +349,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back then count
-    /// as used.
+    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back, and charges
+    /// that were not settled, then count as used.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {

@@ -1,28 +1,36 @@
 //! The shutdown of a limiter: gives back what the process holds, and sends what is pending.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::lease::Leases;
 use crate::reply::StoreError;
-use crate::settle::Settlements;
+use crate::settle::{ReportedLosses, Settlements};
 use crate::waiting::Waiting;
 
-/// Waits up to `deadline` until all settlements are sent.
+/// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
 pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
-    let flushed = settlements.flushed();
+    let mut flushed = pin!(settlements.flushed(ReportedLosses::SinceLastFlush));
     if Handle::try_current().is_err() {
         return Err(StoreError::NoRuntime);
     }
-    timeout_at(Instant::now() + deadline, flushed)
-        .await
-        .map_err(|_| StoreError::Timeout { deadline })
+    loop {
+        let before = settlements.replies();
+        match timeout(deadline, flushed.as_mut()).await {
+            Ok(result) => return result,
+            Err(_) if settlements.replies() == before => {
+                return Err(StoreError::Timeout { deadline });
+            }
+            Err(_) => {}
+        }
+    }
 }
 
-/// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are sent.
+/// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.
 /// Takes two deadlines at most.
 pub(super) async fn give_back_all(
     deadline: Duration,
@@ -33,7 +41,7 @@ pub(super) async fn give_back_all(
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };
     let by = Instant::now() + 2 * deadline;
     let late = |_| StoreError::Timeout { deadline };
-    let flushed = settlements.flushed();
+    let flushed = settlements.flushed(ReportedLosses::SinceNow);
     let mut leases = runtime.spawn(async move { leases.close().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
     let returned = timeout_at(by, &mut leases).await.map_err(late);
@@ -41,5 +49,5 @@ pub(super) async fn give_back_all(
     let flushed = timeout_at(by, flushed).await.map_err(late);
     returned?.unwrap_or(Err(StoreError::NoRuntime))?;
     rested??;
-    flushed
+    flushed?
 }

@@ -59,6 +59,15 @@ pub enum StoreError {
     NotShared,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
+    /// Charges were not corrected, or keys not closed, in Redis: see [`RateLimiter::flush`](crate::RateLimiter::flush).
+    #[non_exhaustive]
+    SettlementsLost {
+        /// The number of settlements that were lost.
+        lost: u64,
+        /// The error of the last of them; `None` if it was never sent, because too many were pending, or the limiter
+        /// was dropped.
+        cause: Option<Arc<StoreError>>,
+    },
     /// `check_all` was called without limits.
     NoLimits,
     /// Two different limits of one call share a count: they have the same name, algorithm, period and align.
@@ -116,6 +125,13 @@ impl fmt::Display for StoreError {
             ),
             Self::ShuttingDown => {
                 f.write_str("the rate limiter was shut down while the call waited")
+            }
+            Self::SettlementsLost { lost, cause } => {
+                write!(f, "{lost} settlements were lost, so the charges stay as they are; cause: ")?;
+                match cause {
+                    Some(cause) => cause.fmt(f),
+                    None => f.write_str("they were not sent, because too many were pending"),
+                }
             }
             Self::NoLimits => {
                 f.write_str("`check_all` was called without limits: pass at least one")

@@ -14,8 +14,8 @@ pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED, Reply,
-    Request, Reservations, SettledCharge,
+    BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED,
+    MAX_SETTLED, Reply, Request, Reservations, SettleError, SettledCharge,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
@@ -34,12 +34,15 @@ pub(crate) trait Store: Send + Sync {
     /// hash slot, and rolls back if one rejects.
     fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Corrects charges that are independent of each other, each once at most. Returns a result for each, in their
-    /// order.
+    /// Corrects charges that are independent of each other, each once at most: up to [`MAX_SETTLED`] of one
+    /// [group](Self::settle_group). Returns a result for each, in their order.
     fn settle(
         &self,
-        charges: Vec<SettledCharge>,
-    ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send;
+        charges: &[SettledCharge],
+    ) -> impl Future<Output = Vec<Result<Outcome, SettleError>>> + Send;
+
+    /// Returns the group of a charge. One request corrects charges of one group.
+    fn settle_group(&self, charge: &Charge) -> u16;
 
     /// Removes the count of `charge`, and returns whether it was there.
     fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send;

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "rules")]
 use super::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
-use super::{Charge, Reply, Request, SettledCharge, Store};
+use super::{Charge, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
@@ -15,7 +15,11 @@ impl Store for Unshared {
         match *self {}
     }
 
-    async fn settle(&self, _: Vec<SettledCharge>) -> Vec<Result<Outcome, StoreError>> {
+    async fn settle(&self, _: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
+        match *self {}
+    }
+
+    fn settle_group(&self, _: &Charge) -> u16 {
         match *self {}
     }
 

@@ -32,7 +32,7 @@ use loom::thread;
 pub(crate) use self::several::FEW;
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
-use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
+use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{
     Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm, with_state,
 };
@@ -281,14 +281,18 @@ impl Store for Embedded {
 
     fn settle(
         &self,
-        charges: Vec<SettledCharge>,
-    ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
+        charges: &[SettledCharge],
+    ) -> impl Future<Output = Vec<Result<Outcome, SettleError>>> + Send {
         let settle = |SettledCharge { charge, settlement, opening }: &SettledCharge| {
             let outcome = self.settle_one((&**charge).into(), *settlement);
             self.change_opening(&charge.terms, charge.key_id, *opening);
             Ok(outcome)
         };
         ready(charges.iter().map(settle).collect())
+    }
+
+    fn settle_group(&self, _: &Charge) -> u16 {
+        0
     }
 
     fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send {

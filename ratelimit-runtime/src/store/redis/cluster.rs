@@ -190,7 +190,7 @@ impl Cluster {
             let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
             if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
                 let error = (ErrorKind::Io, "no node of the cluster serves the slot of the key");
-                return Err(Failure::Redis(error.into()));
+                return Err(Failure::NotConnected(error.into()));
             }
         }
     }

@@ -5,30 +5,59 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use crate::reply::StoreError;
+use crate::store::SettleError;
 
 pub(super) enum Failure {
-    /// No reply before the deadline.
-    Timeout,
+    /// No reply before the deadline. `is_sent` is false if the deadline passed before there was a connection.
+    Timeout { is_sent: bool },
     /// The breaker is open, so nothing was sent.
     BreakerOpen(StoreError),
-    /// There was no connection, it broke, or the server replied with an error.
+    /// There was no connection, so nothing was sent.
+    NotConnected(RedisError),
+    /// The connection broke, or the server replied with an error.
     Redis(RedisError),
 }
+
+/// The codes of errors with which a server executes nothing, and that end without a change of the request.
+const NOT_EXECUTED: [&str; 8] =
+    ["ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN"];
 
 impl Failure {
     pub(super) fn kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::Redis(error) => Some(error.kind()),
-            _ => None,
+            Self::Redis(error) | Self::NotConnected(error) => Some(error.kind()),
+            Self::Timeout { .. } | Self::BreakerOpen(_) => None,
         }
     }
 
     pub(super) fn into_store_error(self, deadline: Duration, keys: &[&[u8]]) -> StoreError {
         match self {
-            Self::Timeout => StoreError::Timeout { deadline },
+            Self::Timeout { .. } => StoreError::Timeout { deadline },
             Self::BreakerOpen(error) => error,
-            Self::Redis(error) => store_error(&error, keys),
+            Self::Redis(error) | Self::NotConnected(error) => store_error(&error, keys),
         }
+    }
+
+    pub(super) fn into_settle_error(self, deadline: Duration, keys: &[&[u8]]) -> SettleError {
+        let wrap = match &self {
+            Self::Timeout { is_sent: false } | Self::BreakerOpen(_) | Self::NotConnected(_) => {
+                SettleError::NotExecuted
+            }
+            Self::Timeout { is_sent: true } => SettleError::NoReply,
+            Self::Redis(_) => settle_error,
+        };
+        wrap(self.into_store_error(deadline, keys))
+    }
+}
+
+/// Returns the error of a charge that was not corrected, for an error of the connection or the server.
+pub(super) fn settle_error(error: StoreError) -> SettleError {
+    match &error {
+        StoreError::Connection { .. } => SettleError::NoReply(error),
+        StoreError::Server { code, .. } if NOT_EXECUTED.contains(&&**code) => {
+            SettleError::NotExecuted(error)
+        }
+        _ => SettleError::Replied(error),
     }
 }
 

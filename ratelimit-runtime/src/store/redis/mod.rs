@@ -49,7 +49,7 @@ use self::rollback::SlotGroup;
 use self::script::{RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply};
 use self::script_call::{ScriptCall, unexpected};
 use self::sentinel::Sentinels;
-use super::{Charge, OneOrMany, Reply, Request, SettledCharge, Store};
+use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::Background;
 use crate::clock::Clock;
@@ -159,11 +159,15 @@ impl Store for Redis {
         Ok(Reply::one(outcome, Source::Redis))
     }
 
-    async fn settle(&self, charges: Vec<SettledCharge>) -> Vec<Result<Outcome, StoreError>> {
+    async fn settle(&self, charges: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
         match self.servers.admit(false) {
-            Ok(_) => self.servers.settle(charges).await,
-            Err(error) => vec![Err(error); charges.len()],
+            Ok((by, _)) => self.servers.settle(charges, by).await,
+            Err(error) => vec![Err(SettleError::NotExecuted(error)); charges.len()],
         }
+    }
+
+    fn settle_group(&self, charge: &Charge) -> u16 {
+        self.servers.slot(&charge.count_name)
     }
 
     async fn reset(&self, charge: &Charge) -> Result<bool, StoreError> {

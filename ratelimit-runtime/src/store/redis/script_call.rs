@@ -59,11 +59,20 @@ impl Servers {
         call: &ScriptCall<'_>,
         by: Instant,
     ) -> Result<Value, StoreError> {
+        let reply = self.exchange(call, by).await;
+        reply.map_err(|failure| failure.into_store_error(self.deadline, &call.keys))
+    }
+
+    /// Runs a script as [`run_for`](Self::run_for) does. The failure tells whether the script was executed.
+    pub(super) async fn exchange(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Value, Failure> {
         let ScriptCall { script, keys, arguments, is_atomic } = call;
         let key = keys.first().copied().unwrap_or_default();
         let send = |command: Cmd| async move { self.send(&command, key, *is_atomic, by).await };
-        let reply = by_hash_or_text(script, keys, arguments, send).await;
-        reply.map_err(|failure| failure.into_store_error(self.deadline, keys))
+        by_hash_or_text(script, keys, arguments, send).await
     }
 
     pub(super) async fn send(

@@ -121,9 +121,11 @@ impl Node {
         if before.as_ref().is_some_and(|connection| connection.is_unresponsive(silence)) {
             self.open_breaker(&runtime, &timed_out());
             let error = runtime.breaker.open_error();
-            return Err(error.map_or(Failure::Timeout, Failure::BreakerOpen));
+            return Err(error.map_or(Failure::Timeout { is_sent: false }, Failure::BreakerOpen));
         }
-        let Ok(reply) = timeout_at(by, self.exchange(&runtime, command, asking)).await else {
+        let mut is_sent = false;
+        let exchange = self.exchange(&runtime, command, asking, &mut is_sent);
+        let Ok(reply) = timeout_at(by, exchange).await else {
             // A timeout on a connection that was replaced does not concern the current connection.
             let is_current = match (&before, &runtime.connection()) {
                 (Some(before), Some(now)) => before.is_same(now),
@@ -132,7 +134,7 @@ impl Node {
             if is_current && runtime.breaker.record_timeout() {
                 self.open_breaker(&runtime, &timed_out());
             }
-            return Err(Failure::Timeout);
+            return Err(Failure::Timeout { is_sent });
         };
         match reply {
             Ok(value) => {
@@ -152,7 +154,7 @@ impl Node {
                 if runtime.connection().is_none() {
                     self.open_breaker(&runtime, &store_error(&error, &[]));
                 }
-                Err(Failure::Redis(error))
+                Err(Failure::NotConnected(error))
             }
         }
     }
@@ -173,8 +175,10 @@ impl Node {
         runtime: &Arc<RuntimeState>,
         command: &Cmd,
         asking: bool,
+        is_sent: &mut bool,
     ) -> Result<Value, ExchangeError> {
         let connection = self.connection(runtime).await.map_err(ExchangeError::NotConnected)?;
+        *is_sent = true;
         let reply = connection.send(command, asking).await;
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
             runtime.discard(&connection);

@@ -1,0 +1,151 @@
+//! Sends the settlements of a lane: a job of the background thread.
+
+use std::mem;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::SemaphorePermit;
+use tokio::time::sleep;
+
+use super::Settlements;
+use super::queue::{Done, LaneId, QueuedSettlement, SharedQueue};
+use crate::backend::Backend;
+use crate::background::SHUTDOWN_GRACE;
+use crate::reply::StoreError;
+use crate::report;
+use crate::store::{SettleError, SettledCharge};
+
+/// The first and the longest pause between two requests to a store that executes nothing. They are those of the probes
+/// that close the breaker.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
+
+pub(super) struct LaneSender {
+    backend: Arc<Backend>,
+    queue: Arc<SharedQueue>,
+    /// The limiter and its permits.
+    owner: Weak<Settlements>,
+    lane: LaneId,
+    /// The settlements in the request.
+    taken: Vec<QueuedSettlement>,
+    has_ended: bool,
+}
+
+impl LaneSender {
+    pub(super) fn new(
+        backend: Arc<Backend>,
+        queue: Arc<SharedQueue>,
+        owner: Weak<Settlements>,
+        lane: LaneId,
+    ) -> Self {
+        Self { backend, queue, owner, lane, taken: Vec::new(), has_ended: false }
+    }
+
+    /// Sends the settlements of the lane until there are none.
+    pub(super) async fn run(mut self) {
+        let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+        loop {
+            let turn = self.turn(&queue).await;
+            let now = backend.clock().steady();
+            self.taken = queue.lock().take(self.lane, now);
+            if self.taken.is_empty() {
+                break;
+            }
+            let due = self.taken.iter().map(|queued| queued.due(now)).collect::<Vec<_>>();
+            let results = backend.settle_shared(&due).await;
+            drop(turn);
+            let failure = self.finish(&due, results);
+            if let Some(error) = failure
+                && !self.is_executed_again(&queue, error).await
+            {
+                return;
+            }
+        }
+        self.has_ended = true;
+    }
+
+    /// Waits until the lane may send a request. Closings need not wait.
+    async fn turn<'a>(&self, queue: &'a SharedQueue) -> Option<SemaphorePermit<'a>> {
+        if self.lane.closes() { None } else { queue.turns.acquire().await.ok() }
+    }
+
+    /// Records the results of a request. Returns why the store executes nothing now.
+    fn finish<T>(
+        &mut self,
+        due: &[SettledCharge],
+        results: Vec<Result<T, SettleError>>,
+    ) -> Option<StoreError> {
+        for (SettledCharge { charge, settlement, .. }, result) in due.iter().zip(&results) {
+            match result {
+                Ok(_) => report::settled(charge.terms.name(), settlement.more()),
+                Err(SettleError::NotExecuted(_)) => {}
+                Err(SettleError::NoReply(_) | SettleError::Replied(_)) => {
+                    report::settlement_lost(charge.terms.name());
+                }
+            }
+        }
+        let (mut failure, mut not_executed) = (None, Vec::new());
+        let mut queue = self.queue.lock();
+        for (queued, result) in mem::take(&mut self.taken).into_iter().zip(results) {
+            match result {
+                Ok(_) => queue.complete(&queued, Done::Replied),
+                Err(SettleError::NotExecuted(error)) => {
+                    not_executed.push(queued);
+                    failure = Some(error);
+                }
+                Err(SettleError::NoReply(error)) => {
+                    queue.complete(&queued, Done::Lost(Some(error.clone())));
+                    failure = Some(error);
+                }
+                Err(SettleError::Replied(error)) => {
+                    queue.complete(&queued, Done::Lost(Some(error)));
+                }
+            }
+        }
+        queue.put_back(self.lane, not_executed);
+        failure
+    }
+
+    /// Waits until the store replies to a request that corrects nothing: no other settlement is lost meanwhile. Gives
+    /// up if the limiter is dropped.
+    async fn is_executed_again(&self, queue: &SharedQueue, mut error: StoreError) -> bool {
+        let ([mut pause, longest], mut dropped) = (PAUSES, None);
+        loop {
+            let now = self.backend.clock().steady();
+            let Some(charge) = queue.lock().delay(self.lane, &error, now) else { return true };
+            sleep(pause).await;
+            pause = longest.min(2 * pause);
+            let turn = self.turn(queue).await;
+            match self.backend.try_settle(charge).await {
+                Ok(()) => return true,
+                Err(cause) => error = cause,
+            }
+            drop(turn);
+            if self.owner.strong_count() == 0
+                && dropped.get_or_insert_with(Instant::now).elapsed() > SHUTDOWN_GRACE
+            {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for LaneSender {
+    /// The recorder of metrics has panicked, the thread has ended, or the limiter was dropped. The settlements of the
+    /// lane are lost. The next settlement starts another job.
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        let mut names = Vec::new();
+        for queued in mem::take(&mut self.taken).into_iter().chain(queue.remove(self.lane)) {
+            names.push(queued.name().clone());
+            queue.complete(&queued, Done::Lost(None));
+        }
+        drop(queue);
+        if !thread::panicking() {
+            names.iter().for_each(report::settlement_lost);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The queue of settlements: what waits for Redis, what is lost, and what `flush` says about it.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use ratelimit_runtime::{
+    Algorithm, Clock, Limit, Permit, RateLimiter, Rejection, Source, StoreError, VirtualClock,
+    rate_limit,
+};
+use support::ALGORITHMS;
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+use tokio::time::{sleep, timeout};
+
+use crate::decision;
+use crate::lines::{MINUTE, SECOND};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The most settlements in one request.
+const BATCH: u32 = 64;
+
+/// Long enough for a busy test machine.
+const DEADLINE: Duration = Duration::from_millis(300);
+
+const SLIDING: Limit = Limit::sliding("queued", 1_000_000, DAY);
+
+/// A limiter behind a proxy, on a virtual clock.
+struct Outage {
+    server: Server,
+    proxy: Proxy,
+    limiter: RateLimiter,
+    clock: VirtualClock,
+}
+
+impl Outage {
+    fn new() -> Self {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let (limiter, clock) = limiter(&format!("redis://127.0.0.1:{}", proxy.port));
+        Self { server, proxy, limiter, clock }
+    }
+
+    /// Another process on the same clock.
+    fn other(&self) -> RateLimiter {
+        let builder = self.server.builder().clock(Clock::Virtual(self.clock.clone()));
+        builder.build().expect("valid settings")
+    }
+
+    /// Cuts the network, and waits until the background thread has observed it: what it sends first can be lost.
+    async fn cut(&self) {
+        let permit = acquire(&self.limiter, &SLIDING, 1).await;
+        self.proxy.set(Network::Cut);
+        permit.settle(0);
+        sleep(SECOND / 10).await;
+    }
+}
+
+/// A limiter on a virtual clock. If Redis fails, it decides by itself.
+fn limiter(url: &str) -> (RateLimiter, VirtualClock) {
+    let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+    let builder = RateLimiter::builder().redis(url).deadline(DEADLINE);
+    let limiter = builder.clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
+    (limiter, clock)
+}
+
+async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Permit {
+    limiter.acquire(limit, "key", cost).await.expect("admitted")
+}
+
+/// Acquires units, each call a microsecond after the last one.
+async fn acquire_many(
+    (limiter, clock): (&RateLimiter, &VirtualClock),
+    limit: &Limit,
+    count: u32,
+) -> Vec<Permit> {
+    let mut permits = Vec::new();
+    while permits.len() < count as usize {
+        let calls = (0..25.min(count)).map(|_| async {
+            clock.advance(Duration::from_micros(1));
+            acquire(limiter, limit, 10).await
+        });
+        permits.extend(join_all(calls).await);
+        assert!(permits.iter().all(|permit| permit.decision().source == Source::Redis));
+    }
+    permits
+}
+
+fn settle_all(permits: Vec<Permit>, used: u32) {
+    for permit in permits {
+        permit.settle(used);
+    }
+}
+
+async fn remaining(limiter: &RateLimiter, limit: &Limit) -> u32 {
+    decision(limiter.peek(limit, "key", 1).await).remaining
+}
+
+/// Flushes until nothing is pending, and returns the number of settlements that were lost.
+async fn flush(limiter: &RateLimiter) -> u32 {
+    let flushed = async {
+        loop {
+            match limiter.flush().await {
+                Ok(()) => return 0,
+                Err(StoreError::SettlementsLost { lost, .. }) => return lost as u32,
+                Err(StoreError::Timeout { .. }) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    };
+    timeout(30 * SECOND, flushed).await.expect("Redis replies")
+}
+
+fn client(server: &Server, command: &[&str]) {
+    redis::cmd("CLIENT").arg(command).exec(&mut server.connection()).expect("a reply");
+}
+
+/// Redis settles for longer than the deadline.
+#[tokio::test]
+async fn a_burst_of_settlements_is_not_lost() {
+    const CALLS: u32 = 10_000;
+    let server = Server::start();
+    for algorithm in ALGORITHMS {
+        let limit = Limit::new("burst", algorithm, 1_000_000, DAY).expect("valid");
+        let limit =
+            if algorithm == Algorithm::LeakyBucket { limit.burst(1_000_000) } else { limit };
+        let (limiter, clock) = limiter(&server.url);
+        let permits = acquire_many((&limiter, &clock), &limit, CALLS).await;
+        settle_all(permits, 1);
+        assert_eq!(flush(&limiter).await, 0, "{algorithm}");
+        let used = 1_000_000 - remaining(&limiter, &limit).await;
+        // A bucket with many charges that are not settled keeps a part of some.
+        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let most = if is_bucket { 3 * CALLS } else { CALLS };
+        assert!((CALLS..=most).contains(&used), "{algorithm}: {used}");
+    }
+}
+
+/// A second request would wait behind the first in Redis, and might fail.
+#[tokio::test]
+async fn one_request_of_settlements_is_in_flight() {
+    let server = Server::start();
+    let distant = Proxy::with_latency(server.port(), SECOND / 5);
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", distant.port));
+    let limiter = builder.deadline(MINUTE).build().expect("valid settings");
+    let permits = join_all((0..3_000).map(|_| acquire(&limiter, &SLIDING, 10))).await;
+    let before = server.script_calls();
+    settle_all(permits, 1);
+    // The first one opens a connection, and sends the text of the script.
+    sleep(SECOND).await;
+    let requests = server.script_calls() - before;
+    assert!(requests <= 6, "{requests} requests in five round trips");
+}
+
+/// Redis stands still for longer than the deadline, so the breaker opens. Redis may execute later what it has received.
+#[tokio::test]
+async fn a_standstill_loses_one_request_at_most() {
+    let server = Server::start();
+    let (limiter, clock) = limiter(&server.url);
+    let permits = acquire_many((&limiter, &clock), &SLIDING, 3_000).await;
+    client(&server, &["PAUSE", "600000", "WRITE"]);
+    settle_all(permits, 1);
+    let start = Instant::now();
+    let error = limiter.flush().await.expect_err("Redis stands still");
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    let flushed = start.elapsed();
+    assert!((10 * DEADLINE..=20 * DEADLINE).contains(&flushed), "{flushed:?}");
+    client(&server, &["UNPAUSE"]);
+    let lost = flush(&limiter).await;
+    assert!((1..=BATCH).contains(&lost), "{lost}");
+    assert_eq!(limiter.flush().await, Ok(()), "the loss was reported");
+    let used = 1_000_000 - remaining(&limiter, &SLIDING).await;
+    assert!((3_000..=3_000 + 9 * lost).contains(&used), "{used}, {lost} lost");
+}
+
+/// Requests are lost on their way, and connections break.
+#[tokio::test]
+async fn settlements_wait_for_the_end_of_an_outage() {
+    for fault in [Network::Cut, Network::Blackhole, Network::RepliesLost] {
+        let outage = Outage::new();
+        let permits = acquire_many((&outage.limiter, &outage.clock), &SLIDING, 1_000).await;
+        outage.proxy.set(fault);
+        settle_all(permits, 1);
+        sleep(2 * DEADLINE).await;
+        outage.proxy.set(Network::Up);
+        let lost = flush(&outage.limiter).await;
+        assert!(lost <= BATCH, "{fault:?}: {lost}");
+        let left = remaining(&outage.limiter, &SLIDING).await;
+        // If replies were lost, the lost settlements were executed.
+        let kept = if fault == Network::RepliesLost { 0 } else { 9 * lost };
+        assert_eq!(left, 1_000_000 - 1_000 - kept, "{fault:?}");
+    }
+}
+
+/// Redis becomes a replica, which has the counts and changes none, and then a primary again.
+#[tokio::test]
+async fn settlements_wait_while_redis_executes_nothing() {
+    let Outage { server, limiter, clock, .. } = &Outage::new();
+    let permits = acquire_many((limiter, clock), &SLIDING, 500).await;
+    let replicate = |host: &str, port: &str| {
+        let arguments = [host, port];
+        redis::cmd("REPLICAOF").arg(&arguments).exec(&mut server.connection()).expect("a reply");
+    };
+    // Nothing listens there, so the server keeps its counts.
+    replicate("127.0.0.1", "1");
+    settle_all(permits, 1);
+    sleep(SECOND / 4).await;
+    replicate("NO", "ONE");
+    assert_eq!(flush(limiter).await, 0);
+    assert_eq!(remaining(limiter, &SLIDING).await, 1_000_000 - 500);
+}
+
+/// A charge that has left its window is not corrected any more, and a debt from then is no debt now.
+#[tokio::test]
+async fn settlements_of_windows_that_have_passed_are_dropped() {
+    let outage = Outage::new();
+    let limits = [
+        Limit::sliding("sliding", 100, MINUTE),
+        Limit::fixed("fixed", 100, MINUTE),
+        Limit::sliding_counter("counter", 100, MINUTE),
+        Limit::token_bucket("bucket", 100, MINUTE),
+    ];
+    let mut permits = Vec::new();
+    for limit in &limits {
+        permits.push(acquire(&outage.limiter, limit, 10).await);
+    }
+    outage.cut().await;
+    settle_all(permits, 150);
+    outage.clock.advance(2 * MINUTE);
+    outage.proxy.set(Network::Up);
+    flush(&outage.limiter).await;
+    for limit in &limits {
+        let is_bucket = limit.algorithm() == Algorithm::TokenBucket;
+        let left = if is_bucket { 0 } else { 100 };
+        assert_eq!(remaining(&outage.other(), limit).await, left, "{limit:?}");
+    }
+}
+
+#[rate_limit(
+    period = "1d", threshold = 1000, name = "closing", key = key, close = |_| Some(MINUTE)
+)]
+async fn close(key: u32) -> Result<(), Rejection> {
+    let _ = key;
+    Ok(())
+}
+
+const CLOSED: Limit = Limit::sliding("closing", 1_000, DAY);
+
+/// A closing is sent before the settlements that are queued.
+#[tokio::test]
+async fn a_closing_does_not_wait_for_settlements() {
+    let server = Server::start();
+    let distant = Proxy::with_latency(server.port(), Duration::from_millis(20));
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", distant.port));
+    let limiter = builder.deadline(10 * SECOND).build().expect("valid settings");
+    let permits = join_all((0..5_000).map(|_| acquire(&limiter, &SLIDING, 10))).await;
+    settle_all(permits, 1);
+    limiter.scope(close(1)).await.expect("admitted");
+    let there = server.builder().build().expect("valid settings");
+    let is_closed = async || there.peek(&CLOSED, 1, 1).await.is_ok_and(|peek| !peek.allowed);
+    timeout(SECOND, async {
+        while !is_closed().await {
+            sleep(SECOND / 100).await;
+        }
+    })
+    .await
+    .expect("closed");
+    assert!(remaining(&there, &SLIDING).await < 1_000_000 - 5_000, "settlements are pending");
+    limiter.flush().await.expect("settled");
+    assert_eq!(remaining(&there, &SLIDING).await, 1_000_000 - 5_000);
+}
+
+/// While Redis is down, the process obeys without a pause. Afterwards, all processes do until the opening.
+#[tokio::test]
+async fn closings_wait_for_the_end_of_an_outage() {
+    let outage = Outage::new();
+    let Outage { limiter, clock, .. } = &outage;
+    acquire(limiter, &SLIDING, 10).await.settle(1);
+    limiter.flush().await.expect("settled");
+    outage.cut().await;
+    limiter.scope(close(1)).await.expect("admitted by the fallback");
+    let start = Instant::now();
+    for _ in 0..100 {
+        let rejection = limiter.check(&CLOSED, 1, 1).await.expect_err("closed");
+        assert!(matches!(rejection, Rejection::Closed { .. }), "{rejection:?}");
+    }
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    clock.advance(MINUTE / 2);
+    limiter.scope(close(2)).await.expect("admitted by the fallback");
+    clock.advance(MINUTE / 4);
+    outage.proxy.set(Network::Up);
+    flush(limiter).await;
+    let there = outage.other();
+    for (key, left) in [(1, MINUTE / 4), (2, 3 * MINUTE / 4)] {
+        let peek = there.peek(&CLOSED, key, 1).await.expect("a decision");
+        assert_eq!((peek.allowed, peek.retry_after), (false, left));
+    }
+    assert!(there.peek(&CLOSED, 3, 1).await.expect("a decision").allowed);
+
+    // A closing that has ended is not sent.
+    outage.cut().await;
+    limiter.scope(close(4)).await.expect("admitted by the fallback");
+    clock.advance(MINUTE);
+    outage.proxy.set(Network::Up);
+    flush(limiter).await;
+    assert!(there.peek(&CLOSED, 4, 1).await.expect("a decision").allowed);
+}
+
+/// What is pending then is an error.
+#[tokio::test]
+async fn a_shutdown_in_an_outage_ends_within_two_deadlines() {
+    let outage = Outage::new();
+    let permits = acquire_many((&outage.limiter, &outage.clock), &SLIDING, 200).await;
+    outage.proxy.set(Network::Blackhole);
+    settle_all(permits, 1);
+    let start = Instant::now();
+    let error = outage.limiter.shutdown().await.expect_err("settlements are pending");
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    assert!(start.elapsed() < 3 * DEADLINE, "{:?}", start.elapsed());
+}
