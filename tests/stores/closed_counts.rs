@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use ratelimit_runtime::__private::leased;
 use ratelimit_runtime::{
-    Algorithm, Clock, Limit, RateLimiter, Rejection, VirtualClock, rate_limit,
+    Algorithm, Clock, Limit, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
 use support::ALGORITHMS;
 use support::proxy::Proxy;
@@ -194,6 +194,43 @@ async fn leased_units_go_back_to_a_closed_bucket() {
         peek.retry_after < MINUTE + Duration::from_secs(4)
     })
     .await;
+}
+
+#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", close = |_| Some(MINUTE))]
+async fn close_window() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    period = 60, threshold = 10_000, algo = "token_bucket", name = "left", close = |_| Some(MINUTE)
+)]
+async fn close_bucket() -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// One function leases units of a count, another one closes its key.
+#[tokio::test]
+async fn a_process_that_closes_a_key_spends_no_leased_units() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
+    let limiter = builder.build().expect("valid settings");
+    let window = Limit::fixed("left", 10_000, MINUTE).lease(50);
+    let bucket = Limit::token_bucket("left", 10_000, MINUTE).lease(50);
+    for limit in [window, bucket] {
+        for _ in 0..201 {
+            limiter.check(&limit, (), 1).await.expect("admitted");
+        }
+        let leased = limiter.check(&limit, (), 1).await.expect("admitted");
+        assert_eq!(leased.source, Source::Lease, "{limit:?}");
+        let closed = if limit.algorithm() == Algorithm::Fixed {
+            limiter.scope(close_window()).await
+        } else {
+            limiter.scope(close_bucket()).await
+        };
+        closed.expect("admitted");
+        let rejection = limiter.check(&limit, (), 1).await.expect_err("closed");
+        assert!(matches!(rejection, Rejection::Closed { .. }), "{limit:?}: {rejection:?}");
+    }
 }
 
 /// What a bucket keeps for leased units stands still while its key is closed, also if a charge can be settled.

@@ -1,5 +1,5 @@
 //! Observes units that are given back to a count: removes the cached rejection of the count, and wakes the calls that
-//! wait for it.
+//! wait for it. Observes keys that this process closes: the units that it has leased of such a key go back.
 
 use std::sync::Arc;
 
@@ -23,19 +23,32 @@ pub(crate) struct GivenBack {
 pub(crate) struct GiveBacks {
     pub(super) rejections: RejectionCache,
     listener: OnceCell<Box<dyn Fn(GivenBack) + Send + Sync>>,
+    closing_listener: OnceCell<Box<dyn Fn(KeyId) + Send + Sync>>,
 }
 
 impl GiveBacks {
     /// Creates the observers. `caches_rejections` says whether the rejections of a shared store are cached.
     pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
         let rejections = RejectionCache::new(caches_rejections);
-        Arc::new(Self { rejections, listener: OnceCell::new() })
+        Arc::new(Self { rejections, listener: OnceCell::new(), closing_listener: OnceCell::new() })
     }
 
     /// Sets the function that is called with each count to which units were given back.
     pub(super) fn listen(&self, listener: impl Fn(GivenBack) + Send + Sync + 'static) {
         let is_first = self.listener.set(Box::new(listener)).is_ok();
         debug_assert!(is_first, "a limiter sets its listener once");
+    }
+
+    /// Sets the function that is called with each key that this process closes.
+    pub(super) fn listen_to_closings(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
+        let is_first = self.closing_listener.set(Box::new(listener)).is_ok();
+        debug_assert!(is_first, "a limiter sets its listener once");
+    }
+
+    pub(super) fn observe_closing(&self, key_id: KeyId) {
+        if let Some(listener) = self.closing_listener.get() {
+            listener(key_id);
+        }
     }
 
     pub(crate) fn observe(&self, given_back: GivenBack) {

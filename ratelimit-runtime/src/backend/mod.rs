@@ -65,6 +65,12 @@ impl Backend {
         self.give_backs.listen(listener);
     }
 
+    /// Sets the function that is called with each key that this process closes: once the process obeys, and again once
+    /// the shared store has closed the key.
+    pub(crate) fn on_closing(&self, listener: impl Fn(KeyId) + Send + Sync + 'static) {
+        self.give_backs.listen_to_closings(listener);
+    }
+
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
     pub(crate) fn source(&self) -> Source {
         self.shared.as_ref().map_or(self.local.source(), Store::source)

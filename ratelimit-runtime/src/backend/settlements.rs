@@ -80,11 +80,14 @@ impl Backend {
         self.closings.add(key_id)
     }
 
-    /// Observes that a key was closed or opened: waiting calls ask again.
+    /// Observes that a key was closed or opened: waiting calls ask again, and leased units of a closed key go back.
     fn observe_opening_change(&self, key_id: KeyId, opening: OpeningChange) {
-        if opening != OpeningChange::None {
-            self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
+        match opening {
+            OpeningChange::None => return,
+            OpeningChange::CloseFor(_) => self.give_backs.observe_closing(key_id),
+            OpeningChange::Open => {}
         }
+        self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
     }
 
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.

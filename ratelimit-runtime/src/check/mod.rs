@@ -267,11 +267,14 @@ impl Checker {
         let policy = limit.policy();
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
+        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
+        // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
+        // id than its count, whose period is longer.
+        let is_given_back = key_id == charge.key_id || !self.is_leased(limit);
         let answer = self.backend.close(policy, charge, opening);
-        if !self.is_leased(limit) {
+        if is_given_back {
             return answer;
         }
-        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
         Answer::pending(async move {
             leases.give_back(key_id);
             let result = answer.await;

@@ -86,6 +86,12 @@ impl RateLimiter {
         let leases = Leases::new(Arc::clone(&backend));
         let waiting = Waiting::new(Arc::clone(&backend));
         let settlements = Settlements::new(Arc::clone(&backend));
+        let holder = Arc::downgrade(&leases);
+        backend.on_closing(move |key_id| {
+            if let Some(leases) = holder.upgrade() {
+                leases.give_back(key_id);
+            }
+        });
         let rules = Arc::default();
         Self {
             checker: Checker { backend, leases, waiting, settlements, rules },
