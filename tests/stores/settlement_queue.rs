@@ -21,7 +21,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const BATCH: u32 = 64;
 
 /// Long enough for a busy test machine.
-const DEADLINE: Duration = Duration::from_millis(300);
+const DEADLINE: Duration = SECOND;
 
 const SLIDING: Limit = Limit::sliding("queued", 1_000_000, DAY);
 
