@@ -42,6 +42,8 @@ mod traces;
 mod ttl;
 mod usual_buckets;
 mod waiting;
+mod waiting_drops;
+mod waiting_ends;
 mod waiting_give_backs;
 mod waiting_rejections;
 

@@ -143,6 +143,12 @@ impl LineCounts {
 }
 
 impl LineRequest {
+    /// Returns a request that only cancels the last reservations of a bucket.
+    pub(crate) fn cancel(bucket: BucketCharge, cancelled: CancelledUnits) -> Self {
+        let reservations = Reservations { cancelled: Some(cancelled), ..Reservations::default() };
+        Self { counts: LineCounts::Bucket(bucket, reservations), calls: Vec::new(), settles: false }
+    }
+
     /// Returns whether this request cancels reservations.
     pub(crate) fn cancels(&self) -> bool {
         match &self.counts {
@@ -169,7 +175,12 @@ impl LineRequest {
                 LineCounts::Each(charges.map(|charge| Arc::new(share(charge))))
             }
             LineCounts::Bucket(bucket, reservations) => {
-                LineCounts::Bucket(bucket.map(share), *reservations)
+                let bucket = bucket.map(share);
+                let most = bucket.charge().terms.capacity();
+                let within =
+                    |CancelledUnits { units, end }| CancelledUnits { units: units.min(most), end };
+                let cancelled = reservations.cancelled.map(within);
+                LineCounts::Bucket(bucket, Reservations { cancelled, ..*reservations })
             }
         };
         let within = |calls: &EqualCalls| {

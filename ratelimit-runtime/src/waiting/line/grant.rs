@@ -1,13 +1,14 @@
 //! Grants: units that the store has charged for a waiting call, until the call takes them.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Now;
-use crate::algorithm::{Op, Outcome, Receipt};
+use crate::algorithm::{Op, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
 use crate::reply::Source;
-use crate::store::{Charge, OneOrMany, Reply, Request};
+use crate::store::{BucketCharge, CancelledUnits, Charge, LineRequest, OneOrMany, Reply, Request};
 
 /// Units that are charged for a call which has not taken its turn yet.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ pub(super) struct Grant {
     pub(super) at: u64,
     /// The time of the full bucket after the charge, by the clock of the store.
     pub(super) end: u64,
+    /// The real time of the request that charged the units.
+    pub(super) asked: Instant,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     pub(super) due: Option<Instant>,
     /// Whether another call did not take the grant. The next call has the rest of its time.
@@ -38,6 +41,7 @@ impl Grant {
         source: Source,
         at: u64,
         due: Option<Instant>,
+        asked: Instant,
     ) -> Self {
         let end = outcomes.first().map_or(0, |outcome| outcome.clock + outcome.reset_us);
         Self {
@@ -47,6 +51,7 @@ impl Grant {
             source,
             at,
             end,
+            asked,
             due,
             was_passed: false,
             is_void: false,
@@ -59,13 +64,32 @@ impl Grant {
     /// than 500,000 tokens a second, the answer can be `false` although there is none.
     pub(super) fn follows(&self, earlier: &Self, rate: Rate) -> bool {
         let with_another = u128::from(self.costs.first().copied().unwrap_or(0)) + 1;
-        let apart = u128::from(self.end.saturating_sub(earlier.end));
-        (apart + 1) * u128::from(rate.drain) <= with_another * u128::from(rate.token)
+        let apart = self.end.checked_sub(earlier.end).map(u128::from);
+        apart.is_some_and(|apart| {
+            (apart + 1) * u128::from(rate.drain) <= with_another * u128::from(rate.token)
+        })
+    }
+
+    /// Returns whether the store has reserved a moment, so that the units are in the bucket until after that moment.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.outcomes.iter().any(|outcome| outcome.retry_us > 0)
     }
 
     /// Returns whether the call has not taken its turn in time.
     pub(super) fn is_overdue(&self, now: Now, validity: Duration) -> bool {
         self.due.is_some_and(|due| now.real >= due + validity)
+    }
+
+    /// Returns the reply to a call for which the grant comes too late.
+    pub(super) fn rejection(&self, retry_us: u64) -> Reply {
+        let outcomes = self.outcomes.map(|outcome| Outcome {
+            verdict: Verdict::Rejected,
+            remaining: 0,
+            retry_us,
+            reset_us: outcome.reset_us.max(retry_us),
+            ..*outcome
+        });
+        Reply::new(outcomes, self.source)
     }
 
     /// Returns the reply to the call that takes its turn.
@@ -86,14 +110,28 @@ pub(in crate::waiting) struct Returned {
 }
 
 impl Returned {
-    /// Gives back the units of grants whose moments have come. Returns `None` if there are none.
-    pub(super) fn new(counts: &[Arc<Charge>], grants: Vec<Grant>) -> Option<Self> {
+    /// Gives back the units of grants: returns what was charged at once, and cancels what was reserved. Returns `None`
+    /// if there are none.
+    pub(super) fn new(
+        counts: &[Arc<Charge>],
+        bucket: Option<&BucketCharge>,
+        grants: Vec<Grant>,
+    ) -> Option<Self> {
+        let (mut reserved, charged): (Vec<_>, Vec<_>) =
+            grants.into_iter().partition(Grant::is_reserved);
+        // The last first: a bucket cancels its last reservation only.
+        reserved.sort_by_key(|grant| Reverse(grant.end));
+        let cancels = reserved.into_iter().filter(|grant| grant.reset.is_empty()).filter_map(
+            |Grant { costs, source, end, .. }| {
+                let cancelled = CancelledUnits { units: costs.first().copied()?, end };
+                Some((source, Request::Line(LineRequest::cancel(bucket?.clone(), cancelled))))
+            },
+        );
         // Grants of one request have one time, so their units go back together.
         let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
-        for Grant { costs, outcomes, source, reset, .. } in grants {
+        for Grant { costs, outcomes, source, reset, .. } in charged {
             for (index, (cost, outcome)) in costs.iter().zip(&*outcomes).enumerate() {
-                // Reserved tokens have refilled since, so there is nothing to give back.
-                if *cost == 0 || outcome.retry_us > 0 || reset.contains(&index) {
+                if *cost == 0 || reset.contains(&index) {
                     continue;
                 }
                 let at = outcome.clock;
@@ -105,11 +143,11 @@ impl Returned {
                 }
             }
         }
-        let requests = sums.into_iter().map(|(source, index, at, cost)| {
+        let returns = sums.into_iter().map(|(source, index, at, cost)| {
             let charge = Arc::new(Charge { cost, ..(*counts[index]).clone() });
             (source, Request::give_back(Op::Return { at }, charge))
         });
-        let requests: Vec<_> = requests.collect();
+        let requests: Vec<_> = cancels.chain(returns).collect();
         (!requests.is_empty()).then_some(Self { requests })
     }
 }

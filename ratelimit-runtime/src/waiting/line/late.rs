@@ -2,13 +2,25 @@
 
 use std::time::Duration;
 
+use super::grant::Grant;
 use super::requests::{MAX_CALLS, PAUSE};
 use super::{Line, Now, add_units};
 
 impl Line {
-    pub(super) fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {
+    /// Rejects a call until the moment of a grant that comes too late for it.
+    pub(super) fn reject_until(&mut self, arrival: u64, grant: &Grant, now: Now) {
+        let reply = grant.rejection(self.retry_until(grant.at, now));
+        self.end(arrival, Ok(reply));
+    }
+
+    /// Returns the `retry_after` of a call that can be admitted at `earliest`, in microseconds.
+    fn retry_until(&self, earliest: u64, now: Now) -> u64 {
         let shortest = if self.settings.is_shared { PAUSE } else { Duration::from_millis(1) };
-        let retry = earliest.saturating_sub(now.local).max(shortest.as_micros() as u64);
+        earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
+    }
+
+    pub(super) fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {
+        let retry = self.retry_until(earliest, now);
         if let Some(estimate) = &self.estimate {
             let reply = estimate.rejection(retry, now.local);
             self.end(arrival, Ok(reply));

@@ -5,7 +5,8 @@
 //! embedded store (`waiting/call.rs`).
 //!
 //! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
-//! `turns.rs` passes grants to calls. `late.rs` rejects the calls that cannot be admitted in time.
+//! `reservations.rs` chooses the moments of a bucket that a request cancels. `turns.rs` passes grants to calls.
+//! `late.rs` rejects the calls that cannot be admitted in time.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
@@ -16,6 +17,7 @@ mod estimate;
 mod grant;
 mod late;
 mod requests;
+mod reservations;
 mod time;
 mod turns;
 
@@ -29,6 +31,7 @@ use self::estimate::Estimate;
 use self::grant::{Grant, Returned};
 pub(super) use self::requests::Asked;
 use self::requests::PAUSE;
+use self::time::ReplyTimes;
 pub(super) use self::time::{Now, WakeTimes};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use super::estimate::Estimate;
 use super::grant::Grant;
-use super::{Line, Now, Waiter, WaiterStage, WakeTimes};
+use super::reservations::Cancellation;
+use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
-use crate::store::{
-    BucketCharge, CancelledUnits, EqualCalls, LineCounts, LineRequest, Reply, Reservations,
-};
+use crate::store::{BucketCharge, EqualCalls, LineCounts, LineRequest, Reply, Reservations};
 
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
@@ -39,14 +38,6 @@ pub(in crate::waiting) struct Asked {
     cancelled: Vec<(u64, Grant)>,
 }
 
-/// The reservations that a request cancels.
-#[derive(Default)]
-pub(super) struct Cancellation {
-    units: Option<CancelledUnits>,
-    /// The calls that held some of them. They queue again.
-    calls: Vec<(u64, Grant)>,
-}
-
 impl Line {
     /// Applies the reply to a request. Calls that it admits hold grants, and calls that cannot be admitted in time are
     /// rejected.
@@ -67,6 +58,8 @@ impl Line {
             }
         }
         let (mut granted, mut rejected) = (0, None);
+        self.forget_lost_moments(outcomes, source, now);
+        let times = ReplyTimes { asked: self.last_request.unwrap_or(now), received: now };
         // Replies take different times. The moments of a bucket stay in their order all the same.
         let mut last = self.granted.last().map_or(0, |(at, _)| *at).max(now.local);
         for (arrival, outcomes) in calls.iter().zip(outcomes.chunks(self.counts.len())) {
@@ -81,8 +74,8 @@ impl Line {
             last = if self.bucket.is_some() { at } else { last };
             let due = self.due_of(at, now);
             let charged = (outcomes, receipts.next().unwrap_or(&[]));
-            let grant = Grant::new(costs.clone(), charged, source, at, due);
-            self.assign(*arrival, grant, now);
+            let grant = Grant::new(costs.clone(), charged, source, at, due, times.asked.real);
+            self.assign(*arrival, grant, times);
         }
         let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());
@@ -163,20 +156,9 @@ impl Line {
     }
 
     /// Returns when the line asks at the latest, by the clock of the limiter.
-    fn looks_again(&self) -> Option<u64> {
+    pub(super) fn looks_again(&self) -> Option<u64> {
         let last = self.last_request.filter(|_| self.settings.is_shared)?;
         Some(last.local.saturating_add(LOOK_AGAIN))
-    }
-
-    /// Returns whether reservations are to be made again, because units were given back, or another process may have
-    /// given units back.
-    pub(super) fn rebooks(&self, now: Now) -> bool {
-        let is_due = self.has_changed
-            || self.key_is_closed
-            || self.looks_again().is_some_and(|at| now.local >= at);
-        is_due
-            && self.bucket.is_some()
-            && self.granted.last().is_some_and(|(at, _)| *at > now.local)
     }
 
     /// Creates the next request: cancels spare reservations, and asks for the first queued calls.
@@ -214,56 +196,6 @@ impl Line {
         self.last_request = Some(now);
         let request = LineRequest { counts, calls: runs, settles: self.settings.settles };
         Some(Asked { request, calls, cancelled })
-    }
-
-    /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
-    /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
-    /// again at its moment. If the key is closed, all processes cancel their reservations, so this one cancels all of
-    /// its own. Reservations of a fallback are not cancelled, but their calls do not start while the key is closed.
-    /// What is not cancelled passes unused.
-    pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
-        let Some(bucket) = &self.bucket else { return Cancellation::default() };
-        let rate = bucket.charge().terms.rate();
-        let spares = mem::take(&mut self.spares).into_iter().map(|grant| (None, grant));
-        let mut reserved: Vec<_> = spares.collect();
-        let first_spare = reserved.iter().map(|(_, grant)| grant.at).min();
-        let from = if self.rebooks(now) { Some(now.local + 1) } else { first_spare };
-        let Some(from) = from else { return Cancellation::default() };
-        for (_, arrival) in self.granted.range((from, 0)..) {
-            if let Some(WaiterStage::Granted(grant)) =
-                self.waiters.get(arrival).map(|waiter| &waiter.stage)
-            {
-                reserved.push((Some(*arrival), grant.clone()));
-            }
-        }
-        let is_cancelled = |(_, grant): &(_, Grant)| grant.source != Source::Fallback;
-        let (mut reserved, by_fallback): (Vec<_>, Vec<_>) =
-            reserved.into_iter().partition(is_cancelled);
-        if self.key_is_closed {
-            for (arrival, grant) in by_fallback {
-                if let Some(arrival) = arrival {
-                    self.granted.remove(&(grant.at, arrival));
-                    self.queue(arrival);
-                }
-            }
-        }
-        reserved.sort_by_key(|(_, grant)| grant.end);
-        let pairs = reserved.windows(2).rev();
-        let is_next =
-            |pair: &&[(_, Grant)]| self.key_is_closed || pair[1].1.follows(&pair[0].1, rate);
-        let together = pairs.take_while(is_next).count() + 1;
-        let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
-
-        let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
-        let units = units.fold(0_u32, |sum, cost| sum.saturating_add(*cost));
-        let last = cancelled.last().map(|(_, grant)| grant.end);
-        let calls = cancelled.into_iter().filter_map(|(arrival, grant)| Some((arrival?, grant)));
-        let calls: Vec<_> = calls.collect();
-        for (arrival, grant) in &calls {
-            self.granted.remove(&(grant.at, *arrival));
-            self.queue(*arrival);
-        }
-        Cancellation { units: last.map(|end| CancelledUnits { units, end }), calls }
     }
 
     /// Groups calls by equal costs. Returns the runs, and the calls that are in them.
@@ -318,17 +250,6 @@ impl Line {
                 && matches!(waiter.stage, WaiterStage::Asked)
             {
                 waiter.stage = WaiterStage::Queued;
-            }
-        }
-    }
-
-    /// Gives grants back to the calls that held them, because the store has not cancelled them.
-    pub(super) fn restore(&mut self, cancelled: Vec<(u64, Grant)>) {
-        for (arrival, grant) in cancelled {
-            if self.queued.contains(&arrival) {
-                self.grant(arrival, grant);
-            } else {
-                self.spares.push(grant);
             }
         }
     }

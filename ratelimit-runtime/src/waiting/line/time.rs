@@ -11,6 +11,13 @@ pub(in crate::waiting) struct Now {
     pub(in crate::waiting) real: Instant,
 }
 
+/// The times of a request and its reply.
+#[derive(Clone, Copy)]
+pub(super) struct ReplyTimes {
+    pub(super) asked: Now,
+    pub(super) received: Now,
+}
+
 /// The times at which something is to be done.
 #[derive(Clone, Copy, Default)]
 pub(in crate::waiting) struct WakeTimes {

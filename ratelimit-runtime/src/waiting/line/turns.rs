@@ -4,7 +4,7 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use super::grant::{Grant, Returned};
-use super::{Line, Now, Waiter, WaiterStage, WakeTimes};
+use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
 use crate::key::KeyId;
 use crate::reply::Source;
 
@@ -41,12 +41,20 @@ impl Line {
         if self.bucket.is_some() {
             self.spares.clear();
         }
+        self.forget_moments(now, |_| true);
+        self.wake_first();
+    }
+
+    /// Takes those moments ahead from their calls that the store does not have any more. The calls queue again.
+    pub(super) fn forget_moments(&mut self, now: Now, is_lost: impl Fn(&Grant) -> bool) {
         let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
         for (at, arrival) in ahead {
-            self.granted.remove(&(at, arrival));
-            self.queue(arrival);
+            let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
+            if matches!(stage, Some(WaiterStage::Granted(grant)) if is_lost(grant)) {
+                self.granted.remove(&(at, arrival));
+                self.queue(arrival);
+            }
         }
-        self.wake_first();
     }
 
     /// Cancels the moments ahead of all calls, because a rule has changed their amounts. Each of these calls leaves the
@@ -85,19 +93,36 @@ impl Line {
     }
 
     /// Gives a grant to the first queued call. If that call has other costs and came before the call for which the
-    /// grant was requested, no call may use the grant: the first call must not be overtaken.
-    pub(super) fn assign(&mut self, arrival: u64, grant: Grant, now: Now) {
+    /// grant was requested, no call may use the grant: the first call must not be overtaken. If the moment is after the
+    /// wait of the call for which it was requested, because calls with moments are before it, that call is rejected.
+    pub(super) fn assign(&mut self, arrival: u64, grant: Grant, times: ReplyTimes) {
+        let now = times.received;
         let Some(first) = self.queued.first().copied() else { return self.spares.push(grant) };
         let costs_agree =
             self.waiters.get(&first).is_some_and(|waiter| waiter.costs == grant.costs);
         if self.can_use(first, &grant, now) {
-            self.grant(first, grant);
-        } else if (costs_agree || first == arrival) && self.queued.contains(&arrival) {
-            // The first call cannot be admitted in time.
-            self.grant(arrival, grant);
-        } else {
-            self.spares.push(grant);
+            return self.grant(first, grant);
         }
+        if (costs_agree || first == arrival) && self.queued.contains(&arrival) {
+            // The first call cannot be admitted in time.
+            if self.is_in_time(arrival, &grant, times) {
+                return self.grant(arrival, grant);
+            }
+            self.reject_until(arrival, &grant, now);
+        }
+        self.spares.push(grant);
+    }
+
+    /// Returns whether the call for which a grant was requested can use it. The moment may be as late as the reply is.
+    fn is_in_time(
+        &self,
+        arrival: u64,
+        grant: &Grant,
+        ReplyTimes { asked, received }: ReplyTimes,
+    ) -> bool {
+        let delay = received.local.saturating_sub(asked.local).min(self.settings.validity_us());
+        let deadline = self.waiters.get(&arrival).map_or(0, |waiter| waiter.deadline);
+        grant.at <= received.local.max(deadline.saturating_add(delay))
     }
 
     pub(super) fn can_use(&self, arrival: u64, grant: &Grant, now: Now) -> bool {
@@ -150,9 +175,8 @@ impl Line {
             }
             group.sort_by_key(|grant| grant.at);
             let mut group = group.into_iter();
-            let mut arrivals: Vec<_> = moves.iter().map(|(_, arrival)| *arrival).collect();
-            arrivals.sort_unstable();
-            for (arrival, grant) in arrivals.into_iter().zip(&mut group) {
+            // In the order of their moments, so that no call has a later one than before.
+            for ((_, arrival), grant) in moves.into_iter().zip(&mut group) {
                 self.grant(arrival, grant);
             }
             for grant in group {
@@ -255,13 +279,17 @@ impl Line {
         }
     }
 
-    /// Takes spares whose moment has come, to give them back to the store.
+    /// Takes the spares that go back to their store in requests of their own. The next request of the line cancels the
+    /// others.
     pub(super) fn take_return(&mut self, now: Now) -> Option<Returned> {
-        let (due, ahead) = mem::take(&mut self.spares).into_iter().partition(|grant| {
-            // Tokens that were reserved drain from their moment on.
-            grant.at <= now.local || self.bucket.is_none()
-        });
-        self.spares = ahead;
-        Returned::new(&self.counts, due)
+        let returns = |grant: &Grant| match self.bucket {
+            Some(_) => {
+                !grant.is_reserved() && grant.at <= now.local || grant.source == Source::Fallback
+            }
+            None => true,
+        };
+        let (returned, cancelled) = mem::take(&mut self.spares).into_iter().partition(returns);
+        self.spares = cancelled;
+        Returned::new(&self.counts, self.bucket.as_ref(), returned)
     }
 }

@@ -1,0 +1,105 @@
+//! The reservations of a line: which of them a request cancels, and which the store has forgotten.
+
+use std::mem;
+
+use super::grant::Grant;
+use super::{Line, Now, WaiterStage};
+use crate::algorithm::Outcome;
+use crate::reply::Source;
+use crate::store::CancelledUnits;
+
+/// The reservations that a request cancels.
+#[derive(Default)]
+pub(super) struct Cancellation {
+    pub(super) units: Option<CancelledUnits>,
+    /// The calls that held some of them. They queue again.
+    pub(super) calls: Vec<(u64, Grant)>,
+}
+
+impl Line {
+    /// Returns whether reservations are to be made again, because units were given back, or another process may have
+    /// given units back.
+    pub(super) fn rebooks(&self, now: Now) -> bool {
+        let is_due = self.has_changed
+            || self.key_is_closed
+            || self.looks_again().is_some_and(|at| now.local >= at);
+        is_due
+            && self.bucket.is_some()
+            && self.granted.last().is_some_and(|(at, _)| *at > now.local)
+    }
+
+    /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
+    /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
+    /// again at its moment. If the key is closed, all processes cancel their reservations, so this one cancels all of
+    /// its own. Calls with reservations of a fallback keep them, but do not start while the key is closed. What is not
+    /// cancelled passes unused.
+    pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
+        let Some(bucket) = &self.bucket else { return Cancellation::default() };
+        let rate = bucket.charge().terms.rate();
+        // A count that was reset since has none of these units.
+        let spares = mem::take(&mut self.spares).into_iter().filter(|grant| grant.reset.is_empty());
+        let mut reserved: Vec<_> = spares.map(|grant| (None, grant)).collect();
+        let first_spare = reserved.iter().map(|(_, grant)| grant.at).min();
+        let from = if self.rebooks(now) { Some(0) } else { first_spare };
+        let Some(from) = from else { return Cancellation::default() };
+        for (_, arrival) in self.granted.range((from.max(now.local + 1), 0)..) {
+            if let Some(WaiterStage::Granted(grant)) =
+                self.waiters.get(arrival).map(|waiter| &waiter.stage)
+            {
+                reserved.push((Some(*arrival), grant.clone()));
+            }
+        }
+        let is_cancelled = |(_, grant): &(_, Grant)| grant.source != Source::Fallback;
+        let (mut reserved, by_fallback): (Vec<_>, Vec<_>) =
+            reserved.into_iter().partition(is_cancelled);
+        if self.key_is_closed {
+            for (arrival, grant) in by_fallback {
+                if let Some(arrival) = arrival {
+                    self.granted.remove(&(grant.at, arrival));
+                    self.queue(arrival);
+                }
+            }
+        }
+        // In the order of their charges. If another process has given units back in between, a later charge has an
+        // earlier end, so it does not follow.
+        reserved.sort_by_key(|(_, grant)| (grant.asked, grant.end));
+        let pairs = reserved.windows(2).rev();
+        let is_next =
+            |pair: &&[(_, Grant)]| self.key_is_closed || pair[1].1.follows(&pair[0].1, rate);
+        let together = pairs.take_while(is_next).count() + 1;
+        let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
+
+        let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
+        let units = units.fold(0_u32, |sum, cost| sum.saturating_add(*cost));
+        let last = cancelled.last().map(|(_, grant)| grant.end);
+        let calls = cancelled.into_iter().filter_map(|(arrival, grant)| Some((arrival?, grant)));
+        let calls: Vec<_> = calls.collect();
+        for (arrival, grant) in &calls {
+            self.granted.remove(&(grant.at, *arrival));
+            self.queue(*arrival);
+        }
+        Cancellation { units: last.map(|end| CancelledUnits { units, end }), calls }
+    }
+
+    /// Gives grants back to the calls that held them, because the store has not cancelled them.
+    pub(super) fn restore(&mut self, cancelled: Vec<(u64, Grant)>) {
+        for (arrival, grant) in cancelled {
+            if self.queued.contains(&arrival) {
+                self.grant(arrival, grant);
+            } else {
+                self.spares.push(grant);
+            }
+        }
+    }
+
+    /// Forgets the moments ahead that the store has forgotten: their calls queue again. The store admits a call at once
+    /// and without them if another process has reset the count, or if the server has lost its memory.
+    pub(super) fn forget_lost_moments(&mut self, outcomes: &[Outcome], source: Source, now: Now) {
+        let Some(first) = outcomes.first().filter(|_| self.bucket.is_some()) else { return };
+        let end = first.clock + first.reset_us;
+        let is_lost = |grant: &Grant| grant.source == source && grant.end > end;
+        if first.is_allowed() && first.retry_us == 0 {
+            self.forget_moments(now, is_lost);
+        }
+    }
+}

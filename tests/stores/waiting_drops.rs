@@ -1,0 +1,186 @@
+//! `wait` on a bucket and a call that is dropped after its moment has come, before it is polled: its units go to the
+//! next call or back to the bucket.
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use ratelimit_runtime::{Check, Clock, Limit, RateLimiter, VirtualClock};
+use support::server::Server;
+
+use crate::lines::{MINUTE, SECOND};
+use crate::{TestLimiter, decision, settle_lines};
+
+/// A bucket that refills a token each 100 ms.
+fn limit(burst: u32) -> Limit {
+    Limit::token_bucket("drops", 10, SECOND).burst(burst)
+}
+
+/// Starts a call that waits, and polls it once: it has reserved its moment then.
+async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u32) -> Pin<Box<Check>> {
+    let mut check = Box::pin(limiter.check(&limit.clone().wait(MINUTE), key, cost));
+    assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    settle_lines(limiter).await;
+    check
+}
+
+async fn is_admitted(check: &mut Pin<Box<Check>>) -> bool {
+    match futures::poll!(check.as_mut()) {
+        std::task::Poll::Ready(result) => {
+            result.expect("admitted");
+            true
+        }
+        std::task::Poll::Pending => false,
+    }
+}
+
+/// The times after the moment at which a call is dropped, in microseconds.
+const TIMES: [u64; 6] = [0, 1, 10_000, 50_000, 250_000, 10_000_000];
+
+/// The bucket is then as if the call had never come.
+#[tokio::test]
+async fn a_call_that_is_dropped_after_its_moment_leaves_nothing() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        for (burst, cost) in [(1, 1), (5, 1), (5, 5), (1_000, 1), (1_000, 30)] {
+            for late in TIMES {
+                let (limit, what) = (limit(burst), format!("{burst}, {cost}, {late}"));
+                let key = format!("{what}, dropped");
+                for key in [&key, &what] {
+                    test.limiter.check(&limit, &**key, burst).await.expect("a new key");
+                }
+                let dropped = reserve(&test.limiter, &limit, &key, cost).await;
+                test.advance(u64::from(cost) * 100_000 + late);
+                settle_lines(&test.limiter).await;
+                drop(dropped);
+                settle_lines(&test.limiter).await;
+                let left = decision(test.limiter.peek(&limit, &*key, 1).await);
+                let control = decision(test.limiter.peek(&limit, &*what, 1).await);
+                assert_eq!(left, control, "{what}, {:?}", test.limiter.source());
+            }
+        }
+    }
+}
+
+/// The next call has the moment of the dropped call, and all calls behind move up.
+#[tokio::test]
+async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        for costs in [[1, 1], [3, 3], [1, 3], [3, 1]] {
+            for late in [0, 1, 10_000] {
+                let (limit, key) = (limit(3), format!("{costs:?}, {late}"));
+                test.limiter.check(&limit, &*key, 3).await.expect("a new key");
+                let dropped = reserve(&test.limiter, &limit, &key, costs[0]).await;
+                let mut second = reserve(&test.limiter, &limit, &key, costs[1]).await;
+                let mut third = reserve(&test.limiter, &limit, &key, costs[1]).await;
+                let start = test.clock.now();
+                test.advance(u64::from(costs[0]) * 100_000 + late);
+                settle_lines(&test.limiter).await;
+                drop(dropped);
+                let mut moments = Vec::new();
+                for call in [&mut second, &mut third] {
+                    // A call drives the line of the embedded store.
+                    while !is_admitted(call).await {
+                        settle_lines(&test.limiter).await;
+                        if is_admitted(call).await {
+                            break;
+                        }
+                        test.advance(1_000);
+                    }
+                    moments.push((test.clock.now() - start).as_millis() as u64);
+                }
+                // As if the dropped call had never come: the bucket refills from the start on.
+                let first = costs[0].max(costs[1]);
+                let expected = [first, first.max(2 * costs[1])].map(|units| u64::from(units) * 100);
+                let within = |(moment, expected): (&u64, u64)| {
+                    (expected..=expected + late / 1_000 + 1).contains(moment)
+                };
+                assert!(moments.iter().zip(expected).all(within), "{key}: {moments:?}");
+                let left = decision(test.limiter.peek(&limit, &*key, 1).await);
+                let used = u64::from(2 * costs[1]);
+                let refilled = (test.clock.now() - start).as_millis() as u64 / 100;
+                assert!(u64::from(left.remaining) + used <= refilled + 3, "{key}: {left:?}");
+            }
+        }
+    }
+}
+
+/// A moment with a reservation of another process behind it passes unused, and that reservation stays where it is.
+#[tokio::test]
+async fn a_call_that_is_dropped_in_front_of_another_process_passes_its_moment() {
+    let server = Server::start();
+    for late in [0, 1, 10_000, 99_999, 100_000, 250_000] {
+        let clock = VirtualClock::new();
+        let process =
+            || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+        let (here, there, key) = (process(), process(), format!("{late}"));
+        here.check(&limit(1), &*key, 1).await.expect("a new key");
+        let dropped = reserve(&here, &limit(1), &key, 1).await;
+        let mut behind = reserve(&there, &limit(1), &key, 1).await;
+        clock.advance(Duration::from_micros(100_000 + late));
+        settle_lines(&here).await;
+        drop(dropped);
+        settle_lines(&here).await;
+        let left = decision(there.peek(&limit(1), &*key, 1).await);
+        // The reservation of the other process is in the bucket until its own unit has refilled.
+        assert_eq!(left.retry_after, Duration::from_micros(200_000_u64.saturating_sub(late)));
+        clock.advance(Duration::from_millis(100));
+        settle_lines(&there).await;
+        assert!(is_admitted(&mut behind).await, "{late}");
+    }
+}
+
+/// Another process resets the count, and takes all units again. None of them goes back for the dropped call.
+#[tokio::test]
+async fn a_call_that_is_dropped_after_a_reset_gives_nothing_back() {
+    let server = Server::start();
+    for late in [1, 10_000] {
+        let clock = VirtualClock::new();
+        let process =
+            || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+        let (here, there, key) = (process(), process(), format!("{late}"));
+        here.check(&limit(5), &*key, 5).await.expect("a new key");
+        let dropped = reserve(&here, &limit(5), &key, 1).await;
+        clock.advance(Duration::from_micros(100_000 + late));
+        settle_lines(&here).await;
+        there.reset(&limit(5), &*key).await.expect("a reply");
+        there.check(&limit(5), &*key, 5).await.expect("a new count");
+        drop(dropped);
+        settle_lines(&here).await;
+        let left = decision(there.peek(&limit(5), &*key, 1).await);
+        assert_eq!((left.remaining, left.retry_after), (0, SECOND / 10), "{late}");
+    }
+}
+
+/// The moments are of this process, because the server is dead.
+#[tokio::test]
+async fn a_moment_of_a_fallback_goes_back_to_it() {
+    for late in TIMES {
+        let server = Server::start();
+        let clock = VirtualClock::new();
+        let builder = server.builder().clock(Clock::Virtual(clock.clone())).deadline(SECOND);
+        let limiter =
+            builder.on_error(ratelimit_runtime::OnError::Local).build().expect("valid settings");
+        limiter.ping().await.expect("a reply");
+        drop(server);
+        for key in ["dropped", "control"] {
+            limiter.check(&limit(5), key, 5).await.expect("a new key");
+        }
+        for moment in [0, 100_000 + late] {
+            let mut calls = Vec::new();
+            for _ in 0..3 {
+                calls.push(reserve(&limiter, &limit(5), "dropped", 1).await);
+            }
+            clock.advance(Duration::from_micros(moment));
+            settle_lines(&limiter).await;
+            // The last first, so that no call moves up.
+            while calls.pop().is_some() {
+                settle_lines(&limiter).await;
+            }
+            let left = decision(limiter.peek(&limit(5), "dropped", 1).await);
+            let control = decision(limiter.peek(&limit(5), "control", 1).await);
+            assert_eq!(left, control, "{late}, {moment}");
+        }
+    }
+}
