@@ -13,6 +13,8 @@ mod connections;
 mod embedded;
 mod extremes;
 mod faults;
+mod lagging_clocks;
+mod lease_amounts;
 mod lease_faults;
 mod lease_model;
 mod lease_terms;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod cluster_batches;
+mod cluster_clocks;
 mod moving_slots;
 mod sentinel;
 mod single_server;

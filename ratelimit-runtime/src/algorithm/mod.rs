@@ -21,7 +21,7 @@ pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
 
 pub(crate) use self::closing::{ClosedCount, OpeningChange};
-use crate::limit::Terms;
+use crate::limit::{Algorithm, Terms};
 
 /// An operation on one count that every algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub(crate) enum Op {
     Peek,
     /// Gives units back, the newest first, never more than are charged.
     Refund,
-    /// Gives back units that were charged at the time `at` and never used, to the charges of that time. At any later
-    /// time, the count then admits no more than if the units had not been charged. Has no effect on a bucket whose
+    /// Gives back units that were charged at the time `at` and never used, to the charges of that time;
+    /// [`Outcome::charged_at`] returns it. At any later time, the count then admits no more than if the units had not been charged. Has no effect on a bucket whose
     /// level is above its capacity.
     Return { at: u64 },
 }
@@ -98,6 +98,20 @@ impl Outcome {
     #[inline(always)]
     pub(crate) fn is_allowed(&self) -> bool {
         self.verdict == Verdict::Admitted
+    }
+
+    /// Returns the time of an admitted charge, as its count has recorded it, for [`Op::Return`]. If the clock of the
+    /// call lags behind the clock of another, that time is later than [`clock`](Self::clock).
+    pub(crate) fn charged_at(&self, terms: &Terms) -> u64 {
+        let reset = self.clock + self.reset_us;
+        match terms.algorithm() {
+            // The entry leaves the window after a period, and a window ends after a period.
+            Algorithm::Sliding | Algorithm::Fixed => reset.saturating_sub(terms.period_us()),
+            // The window after the one of the charge still counts it.
+            Algorithm::SlidingCounter => reset.saturating_sub(2 * terms.period_us()),
+            // A bucket does not tell its time. If the time is too early, the bucket gives back less.
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.clock,
+        }
     }
 
     /// Returns this outcome, moved part by part: then the parts of another outcome, which is returned at the same

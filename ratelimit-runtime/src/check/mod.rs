@@ -94,7 +94,9 @@ impl Checker {
         let is_leased = self.is_leased(limit);
         // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
         let lease_id = is_leased.then(|| self.backend.key_id(limit.terms(), key));
-        if let Some(decision) = lease_id.and_then(|key_id| self.leases.spend(key_id, cost)) {
+        if let Some(decision) =
+            lease_id.and_then(|key_id| self.leases.spend(key_id, limit.terms(), cost))
+        {
             return Check::spent(report, || limit.label(), &decision);
         }
         let mut charge = self.backend.charge(self.counted(limit), key, cost);
@@ -182,12 +184,12 @@ impl Checker {
         }
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
         let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
-        let capacity = label.capacity;
+        let (capacity, terms) = (label.capacity, limit.terms().clone());
         Check::pending_peek(label, move || async move {
             let reply = backend.execute(policy, request).await?;
             let Some(key_id) = lease_id else { return Ok(reply) };
             // The leased units that this process holds are left as well.
-            let (mut outcome, held) = (reply.first(), leases.spendable(key_id));
+            let (mut outcome, held) = (reply.first(), leases.spendable(key_id, &terms));
             outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
             if cost > 0 && held >= cost {
                 (outcome.verdict, outcome.retry_us) = (Verdict::Admitted, 0);

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::LeaseReply;
 use super::share::Share;
 use crate::algorithm::{Outcome, Verdict};
-use crate::limit::Policy;
+use crate::limit::{Policy, Terms};
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
 
@@ -21,6 +21,8 @@ pub(super) struct LeaseTarget {
     /// The charge of the call that created this target, under the terms of the lease. Other calls do not use its
     /// cost.
     pub(super) charge: Arc<Charge>,
+    /// The amounts of the limit.
+    pub(super) amounts: LeaseAmounts,
     pub(super) policy: Policy,
     /// The most units that the process may hold.
     pub(super) max_units: u32,
@@ -28,12 +30,22 @@ pub(super) struct LeaseTarget {
     pub(super) lifetime: u64,
 }
 
-impl LeaseTarget {
-    /// Returns whether calls under both targets can share a lease: identity and amounts agree.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.charge.terms == other.charge.terms && self.max_units == other.max_units
-    }
+/// The amounts of a limit that leases. Calls with the same key id and other amounts do not spend its units.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeaseAmounts {
+    threshold: u32,
+    capacity: u32,
+}
 
+impl LeaseAmounts {
+    /// Returns the amounts in the terms of a limit, which are not those of its lease.
+    #[inline]
+    pub(super) const fn of(terms: &Terms) -> Self {
+        Self { threshold: terms.threshold(), capacity: terms.capacity() }
+    }
+}
+
+impl LeaseTarget {
     /// Returns the charge of `units` units.
     pub(super) fn charge_of(&self, units: u32) -> Arc<Charge> {
         Arc::new(Charge { cost: units, ..(*self.charge).clone() })
@@ -45,6 +57,7 @@ impl LeaseTarget {
 }
 
 pub(super) struct LeaseEntry {
+    /// The target of the units that are held, and of the request in flight.
     pub(super) target: Arc<LeaseTarget>,
     pub(super) held: HeldUnits,
     pub(super) share: Share,
@@ -71,6 +84,8 @@ pub(super) struct HeldUnits {
     pub(super) charged: u32,
     /// The time of the charge, by the clock of the store.
     pub(super) at: u64,
+    /// The time that the count has recorded for the charge.
+    pub(super) place: u64,
     /// The time of the request, by the clock of this process.
     pub(super) requested: u64,
     /// The time until which the units may be spent, by the clock of this process.
@@ -91,7 +106,10 @@ pub(super) struct LeaseWaiter {
 pub(super) struct UnspentUnits {
     pub(super) target: Arc<LeaseTarget>,
     pub(super) units: u32,
+    /// As in [`HeldUnits`].
     pub(super) at: u64,
+    /// As in [`HeldUnits`].
+    pub(super) place: u64,
 }
 
 /// A lease to request from the store.
@@ -157,8 +175,9 @@ impl LeaseEntry {
     }
 
     pub(super) fn deliver(&self, waiter: LeaseWaiter, reply: Reply) -> Delivery {
-        let (target, units, at) = (Arc::clone(&self.target), waiter.cost, self.held.at);
-        let units = UnspentUnits { target, units, at };
+        let HeldUnits { at, place, .. } = self.held;
+        let units =
+            UnspentUnits { target: Arc::clone(&self.target), units: waiter.cost, at, place };
         Delivery { to: waiter.reply_to, content: DeliveryContent::Units { reply, units } }
     }
 
@@ -182,9 +201,31 @@ impl LeaseEntry {
 
     /// Takes all units that are held. What was spent stays known.
     pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
-        let HeldUnits { units, at, .. } = self.held;
+        let HeldUnits { units, at, place, .. } = self.held;
         self.held = HeldUnits { units: 0, charged: self.held.spent(), at: 0, ..self.held };
-        UnspentUnits::new(Arc::clone(&self.target), units, at)
+        (UnspentUnits { target: Arc::clone(&self.target), units, at, place }).some()
+    }
+
+    /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for
+    /// calls with other amounts.
+    pub(super) fn can_turn_to(&self, amounts: LeaseAmounts) -> bool {
+        self.target.amounts == amounts || self.fetching.is_none() && self.held.units == 0
+    }
+
+    /// Makes the next lease one of `target`. Returns whether it will be.
+    pub(super) fn turn_to(&mut self, target: &Arc<LeaseTarget>) -> bool {
+        let amounts_agree = self.target.amounts == target.amounts;
+        if amounts_agree && self.target.max_units == target.max_units {
+            return true;
+        }
+        if self.fetching.is_some() || !self.can_turn_to(target.amounts) {
+            return false;
+        }
+        if !amounts_agree {
+            self.held = HeldUnits { until: self.held.until, ..HeldUnits::default() };
+        }
+        (self.target, self.share) = (Arc::clone(target), Share::default());
+        true
     }
 
     /// Prepares the next lease: the units that the waiters need; at least twice the units that were spent of the last
@@ -217,9 +258,9 @@ impl HeldUnits {
 }
 
 impl UnspentUnits {
-    /// Creates units to give back; `None` for 0 units.
-    pub(super) fn new(target: Arc<LeaseTarget>, units: u32, at: u64) -> Option<Self> {
-        (units > 0).then_some(Self { target, units, at })
+    /// Returns `None` for 0 units.
+    pub(super) fn some(self) -> Option<Self> {
+        (self.units > 0).then_some(self)
     }
 }
 

@@ -14,10 +14,9 @@ use tokio::sync::oneshot;
 use super::LeaseReply;
 use super::ends::LeaseEnds;
 use super::entry::{
-    Delivery, DeliveryContent, HeldUnits, LeaseEntry, LeaseRequest, LeaseTarget, LeaseWaiter,
-    UnspentUnits,
+    Delivery, DeliveryContent, HeldUnits, LeaseAmounts, LeaseEntry, LeaseRequest, LeaseTarget,
+    LeaseWaiter, UnspentUnits,
 };
-use super::share::Share;
 use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::limit::Algorithm;
@@ -64,29 +63,40 @@ impl Default for LeaseLedger {
 }
 
 impl LeaseLedger {
-    /// Spends `cost` units if the process holds them and no call waits. Returns the reply and the capacity.
+    /// Spends `cost` units if the process holds them for calls with these amounts and no call waits. Returns the reply
+    /// and the capacity.
     #[inline]
-    pub(super) fn spend(&self, key_id: KeyId, cost: u32, now: u64) -> Option<(Reply, u32)> {
+    pub(super) fn spend(
+        &self,
+        key_id: KeyId,
+        amounts: LeaseAmounts,
+        cost: u32,
+        now: u64,
+    ) -> Option<(Reply, u32)> {
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|entry| entry.waiters.is_empty())?;
+        if entry.target.amounts != amounts {
+            return None;
+        }
         Some((entry.take(cost, now)?, entry.target.charge.terms.capacity()))
     }
 
-    /// Returns the number of units that calls can spend.
-    pub(super) fn spendable(&self, key_id: KeyId, now: u64) -> u32 {
+    /// Returns the number of units that calls with these amounts can spend.
+    pub(super) fn spendable(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> u32 {
         let shard = self.shard(key_id);
-        shard.get(&key_id).map_or(0, |entry| entry.held.spendable(now))
+        let entry = shard.get(&key_id).filter(|entry| entry.target.amounts == amounts);
+        entry.map_or(0, |entry| entry.held.spendable(now))
     }
 
-    /// Returns whether a count is leased; `None` if its lease has ended, or if it has none.
-    pub(super) fn is_leased(&self, key_id: KeyId, now: u64) -> Option<bool> {
+    /// Returns whether a count is leased for calls with these amounts; `None` if its lease has ended, or if it has none.
+    pub(super) fn is_leased(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return Some(false);
         }
         let entry = shard.get(&key_id)?;
         let is_in_use = entry.fetching.is_some() || entry.next_end(now).is_some();
-        is_in_use.then_some(now >= entry.paused)
+        is_in_use.then_some(now >= entry.paused && entry.can_turn_to(amounts))
     }
 
     fn cannot_lease(&self, shard: &HashMap<KeyId, LeaseEntry>, key_id: KeyId) -> bool {
@@ -110,11 +120,8 @@ impl LeaseLedger {
         if now < entry.paused || entry.fetching.is_some_and(|other| other != runtime) {
             return EnterResult::NotLeased;
         }
-        if !entry.target.is_same(target) {
-            if entry.fetching.is_some() {
-                return EnterResult::NotLeased;
-            }
-            (entry.target, entry.share) = (Arc::clone(target), Share::default());
+        if !entry.turn_to(target) {
+            return EnterResult::NotLeased;
         }
         if entry.waiters.is_empty()
             && let Some(reply) = entry.take(cost, now)
@@ -195,6 +202,7 @@ impl LeaseLedger {
             units,
             charged: units,
             at: outcome.clock,
+            place: outcome.charged_at(&target.charge.terms),
             requested,
             // The clock of the store may run a little faster.
             until: requested + lasts - lasts.div_ceil(1_000),
@@ -215,6 +223,7 @@ impl LeaseLedger {
             deliveries.push(entry.deliver(first, entry.reply(now, source)));
             source = Source::Lease;
         }
+        let place = entry.held.place;
         let kept = if now < entry.held.until { target.max_units } else { 0 };
         let mut excess = entry.held.units.saturating_sub(kept);
         entry.held.units -= excess;
@@ -229,7 +238,7 @@ impl LeaseLedger {
         if is_sooner {
             self.ends.schedule(key_id, end);
         }
-        (deliveries, UnspentUnits::new(target, excess, outcome.clock))
+        (deliveries, UnspentUnits { target, units: excess, at: outcome.clock, place }.some())
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to a waiter of
@@ -292,16 +301,19 @@ impl LeaseLedger {
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
     /// now, and as many as it may hold. Returns the others, which the caller returns to the store.
     pub(super) fn put_back(&self, key_id: KeyId, unspent: UnspentUnits) -> Option<UnspentUnits> {
-        let UnspentUnits { target, units, at } = unspent;
+        let UnspentUnits { target, units, at, place } = unspent;
         let mut shard = self.shard(key_id);
-        let entry = shard.get_mut(&key_id).filter(|entry| entry.held.at == at && at > 0);
+        let is_of = |entry: &&mut LeaseEntry| {
+            entry.held.at == at && at > 0 && entry.target.amounts == target.amounts
+        };
+        let entry = shard.get_mut(&key_id).filter(is_of);
         let kept = entry.filter(|_| !self.is_closed.load(SeqCst)).map_or(0, |entry| {
             let kept = units.min(entry.target.max_units.saturating_sub(entry.held.units));
             entry.held.units += kept;
             entry.held.charged = entry.held.charged.saturating_sub(units - kept);
             kept
         });
-        UnspentUnits::new(target, units - kept, at)
+        UnspentUnits { target, units: units - kept, at, place }.some()
     }
 
     /// Discards the units of a count that was reset.

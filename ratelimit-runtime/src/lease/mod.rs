@@ -11,7 +11,8 @@
 //!
 //! A call spends units that its process holds. If they do not suffice, a task requests more for all calls that
 //! wait. If the store rejects the lease, the count is not leased for one lifetime: each call sends its own
-//! request. Of some limits, only the counts of busy keys are leased; see [`heat`].
+//! request. So does a call with other amounts than those under which the units were charged, until these units are
+//! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
 
 mod ends;
 mod entry;
@@ -29,7 +30,7 @@ use once_cell::sync::OnceCell;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use self::entry::{LeaseTarget, UnspentUnits};
+use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
 use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
@@ -37,7 +38,7 @@ use crate::algorithm::Op;
 use crate::backend::Backend;
 use crate::clock::before;
 use crate::key::KeyId;
-use crate::limit::Limit;
+use crate::limit::{Limit, Terms};
 use crate::reply::{Decision, StoreError};
 use crate::store::{Charge, Reply, Request};
 
@@ -86,19 +87,22 @@ impl Leases {
         })
     }
 
-    /// Spends units that this process holds. `key_id` is the id under the terms of the limit, not of the lease.
+    /// Spends units that this process holds for calls with these terms. They and `key_id` are those of the limit, not of
+    /// the lease.
     #[inline]
-    pub(crate) fn spend(&self, key_id: KeyId, cost: u32) -> Option<Decision> {
+    pub(crate) fn spend(&self, key_id: KeyId, terms: &Terms, cost: u32) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
-        let (reply, capacity) = self.ledger.spend(key_id, cost, self.backend.clock().steady())?;
+        let (amounts, now) = (LeaseAmounts::of(terms), self.backend.clock().steady());
+        let (reply, capacity) = self.ledger.spend(key_id, amounts, cost, now)?;
         Some(Decision::new(capacity, &reply.first(), reply.source))
     }
 
-    /// Returns the number of units that this process can spend.
-    pub(crate) fn spendable(&self, key_id: KeyId) -> u32 {
-        self.ledger.spendable(key_id, self.backend.clock().steady())
+    /// Returns the number of units that calls with these terms can spend in this process.
+    pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u32 {
+        let now = self.backend.clock().steady();
+        self.ledger.spendable(key_id, LeaseAmounts::of(terms), now)
     }
 
     /// Returns whether a call for which this process does not hold enough units leases some. If the limit leases busy
@@ -112,7 +116,7 @@ impl Leases {
         }
         let (now, term) = (self.backend.clock().steady(), limit.terms().lease_us());
         self.ledger
-            .is_leased(key_id, now)
+            .is_leased(key_id, LeaseAmounts::of(limit.terms()), now)
             .unwrap_or_else(|| self.heat.get_or_init(Heat::default).is_busy(key_id, now / term))
     }
 
@@ -127,6 +131,7 @@ impl Leases {
             policy: limit.policy(),
             max_units: limit.lease_units(),
             lifetime: limit.terms().lease_us(),
+            amounts: LeaseAmounts::of(limit.terms()),
             charge,
         };
         LeasedCall { leases: Arc::clone(self), key_id, target: Arc::new(target) }
@@ -220,8 +225,8 @@ impl Drop for Leases {
 }
 
 async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), StoreError> {
-    let UnspentUnits { target, units, at } = unspent;
-    let request = Request::give_back(Op::Return { at }, target.charge_of(units));
+    let UnspentUnits { target, units, place, .. } = unspent;
+    let request = Request::give_back(Op::Return { at: place }, target.charge_of(units));
     backend.give_back(target.policy, backend.source(), request).await.map(drop)
 }
 

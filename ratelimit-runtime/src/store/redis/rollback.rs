@@ -61,8 +61,10 @@ impl Servers {
             keep(&mut replies, &group, &group_replies);
             if fits {
                 let charges = group.into_iter().zip(group_replies);
-                let charges = charges.map(|((_, charge), (outcome, _))| (charge, outcome.clock));
-                rollback.charged.extend(charges);
+                rollback.charged.extend(charges.map(|((_, charge), (outcome, _))| {
+                    let at = outcome.charged_at(&charge.terms);
+                    (charge, at)
+                }));
             }
         }
         rollback.charged.clear();

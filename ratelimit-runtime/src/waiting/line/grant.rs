@@ -134,7 +134,7 @@ impl Returned {
                 if *cost == 0 || reset.contains(&index) {
                     continue;
                 }
-                let at = outcome.clock;
+                let at = outcome.charged_at(&counts[index].terms);
                 let known =
                     sums.iter_mut().rev().find(|sum| (sum.0, sum.1, sum.2) == (source, index, at));
                 match known {
