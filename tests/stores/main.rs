@@ -10,6 +10,7 @@ mod closed_counts;
 mod closed_keys;
 mod closings;
 mod connections;
+mod conservation;
 mod embedded;
 mod extremes;
 mod faults;
