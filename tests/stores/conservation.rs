@@ -206,7 +206,7 @@ impl<'a> Fleet<'a> {
 }
 
 /// Plays random traces on both stores, and calls `judge` with each fleet at rest.
-fn play(algorithm: Algorithm, cases: u32, judge: impl AsyncFn(&Fleet<'_>)) {
+fn play(algorithm: Algorithm, cases: u32, judge: &impl AsyncFn(&Fleet<'_>)) {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -238,7 +238,7 @@ fn play(algorithm: Algorithm, cases: u32, judge: impl AsyncFn(&Fleet<'_>)) {
 #[test]
 fn windows_have_exactly_the_units_of_admitted_calls() {
     for algorithm in [Algorithm::Sliding, Algorithm::Fixed, Algorithm::SlidingCounter] {
-        play(algorithm, 40, async |fleet| {
+        play(algorithm, 40, &async |fleet: &Fleet<'_>| {
             let left = CAPACITY - fleet.admitted;
             let by_leases = LEASED_CAPACITY - fleet.admitted_by_leases;
             wait_until(async || fleet.peek(&fleet.limit).await.remaining == left).await;
@@ -250,7 +250,7 @@ fn windows_have_exactly_the_units_of_admitted_calls() {
 #[test]
 fn buckets_keep_no_moments() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-        play(algorithm, 40, async |fleet| {
+        play(algorithm, 40, &async |fleet: &Fleet<'_>| {
             // A process reserves at most what refills in a second. All moments have passed.
             let left = fleet.peek(&fleet.limit).await;
             assert!(left.allowed, "{left:?}");
