@@ -1,5 +1,6 @@
 //! No unit is lost: once no call waits and all leases have ended, windows have exactly the units of the admitted calls,
-//! and buckets have no moment. Processes start calls that wait, drop them at any time, lease units, and end without a shutdown.
+//! and buckets have no moment. Processes start calls that wait, drop them at any time, lease units, and end without a
+//! shutdown.
 
 use std::cell::Cell;
 use std::pin::Pin;

@@ -33,8 +33,8 @@ pub(crate) enum Op {
     /// Gives units back, the newest first, never more than are charged.
     Refund,
     /// Gives back units that were charged at the time `at` and never used, to the charges of that time;
-    /// [`Outcome::charged_at`] returns it. At any later time, the count then admits no more than if the units had not been charged. Has no effect on a bucket whose
-    /// level is above its capacity.
+    /// [`Outcome::charged_at`] returns it. At any later time, the count then admits no more than if the units had not
+    /// been charged. Has no effect on a bucket whose level is above its capacity.
     Return { at: u64 },
 }
 

@@ -88,7 +88,8 @@ impl LeaseLedger {
         entry.map_or(0, |entry| entry.held.spendable(now))
     }
 
-    /// Returns whether a count is leased for calls with these amounts; `None` if its lease has ended, or if it has none.
+    /// Returns whether a count is leased for calls with these amounts; `None` if its lease has ended, or if it has
+    /// none.
     pub(super) fn is_leased(&self, key_id: KeyId, amounts: LeaseAmounts, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {

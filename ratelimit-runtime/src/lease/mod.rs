@@ -87,8 +87,8 @@ impl Leases {
         })
     }
 
-    /// Spends units that this process holds for calls with these terms. They and `key_id` are those of the limit, not of
-    /// the lease.
+    /// Spends units that this process holds for calls with these terms. They and `key_id` are those of the limit, not
+    /// of the lease.
     #[inline]
     pub(crate) fn spend(&self, key_id: KeyId, terms: &Terms, cost: u32) -> Option<Decision> {
         if cost == 0 {
