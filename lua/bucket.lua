@@ -67,6 +67,8 @@ local function bucket(
     capacity, charge = burst * token, cost * token
   end
   local lag, last, full = now - clock, level, nil
+  -- Of a reserved moment: the level at the moment, before the charge, and the level now that drains to it.
+  local at_moment, ahead
 
   -- If the rate has changed, computes the level that the new rate would have given since the last change.
   if old_token ~= token or old_drain ~= drain then
@@ -112,12 +114,22 @@ local function bucket(
     end
     retry = wait + math.ceil((rest - capacity + charge) / drain)
     if full and full < retry then retry = full end
+    -- The moment is after the term of leased units, which do not drain before.
+    at_moment, ahead = math.max(level - retry * drain, 0), math.max(level, rest + wait * drain)
     retry = retry + lag
-    allowed = op == 'reserve' and retry <= moment and level + charge <= MOST
+    allowed = op == 'reserve' and retry <= moment and ahead + charge <= MOST
   end
   if allowed and cost > 0 and op ~= 'peek' then
     if lower then lower(level, full) end
-    if op == 'decide' or op == 'reserve' then
+    if op == 'decide' then
+      level = level + charge
+    elseif op == 'reserve' then
+      if retry > 0 then
+        -- The call starts at its moment, whatever is given back until then. So the charges before it can give back at
+        -- most what is left at that moment.
+        if lower then lower(at_moment) end
+        level = ahead
+      end
       level = level + charge
     elseif op == 'acquire' or op == 'mark' then
       -- `mark` returns the receipt of the last charge, which the same script has made.

@@ -246,6 +246,15 @@ impl Bucket {
                 }
                 let changed = (cost > 0).then_some(level + charge);
                 let reserved = self.keep(terms, clock, now, changed, (level, full));
+                if retry > 0
+                    && let Some(ledger) = &mut self.ledger
+                {
+                    // The call starts at its moment, whatever is given back until then. So the charges before it can
+                    // give back at most what is left at that moment.
+                    let wait = retry - (now - clock);
+                    let drained = wait.saturating_mul(terms.rate().drain);
+                    ledger.bring_to(level.saturating_sub(drained), u64::MAX);
+                }
                 return Outcome { retry_us: retry, ..reserved.outcome(terms, clock, cost) };
             }
         };
