@@ -52,10 +52,10 @@ mod waiting_rejections;
 
 use std::time::Duration;
 
-use ratelimit_runtime::__private::lines_are_settled;
 use ratelimit_runtime::{
     Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
+pub(crate) use support::lines::settle_lines;
 use support::server::Server;
 
 /// Declares tests that run on the embedded store, and then on Redis. There, each key has to have a TTL.
@@ -113,24 +113,6 @@ impl TestLimiter {
 
     fn advance(&self, micros: u64) {
         self.clock.advance(Duration::from_micros(micros));
-    }
-}
-
-/// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
-async fn settle_lines(limiter: &RateLimiter) {
-    let mut quiet = 0;
-    // A task that was woken runs within a few yields, and may change its line again.
-    while quiet < 3 {
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-        if lines_are_settled(limiter) {
-            quiet += 1;
-        } else {
-            quiet = 0;
-            // The background thread drives the lines.
-            tokio::time::sleep(Duration::from_micros(200)).await;
-        }
     }
 }
 

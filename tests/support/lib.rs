@@ -4,6 +4,8 @@
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
+//! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
+//! - [`lines`]: waiting calls on a virtual clock.
 //! - [`leases`]: a model of the leases of a fleet.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
@@ -19,7 +21,9 @@
 pub mod cluster;
 pub mod example;
 pub mod http;
+pub mod judge;
 pub mod leases;
+pub mod lines;
 pub mod log;
 pub mod model;
 pub mod port;

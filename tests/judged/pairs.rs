@@ -1,0 +1,121 @@
+//! Pairs of operations that have admitted too much, operation by operation.
+
+use ratelimit_runtime::Algorithm;
+use support::server::Server;
+
+use crate::fleet::Fleet;
+use crate::player::Player;
+use crate::runtime;
+use crate::trace::{Cost, Operation, Setup, Trace};
+
+/// A bucket of `threshold` a period, and the time in which the clock of the trace moves, in microseconds.
+fn bucket(algorithm: Algorithm, threshold: u32, burst: u32, period: u64, tick: u64) -> Setup {
+    Setup {
+        algorithm,
+        period,
+        tick,
+        amounts: vec![(threshold, burst)],
+        align: None,
+        lease: 0,
+        processes: 3,
+        left: Vec::new(),
+    }
+}
+
+/// Plays operations on both stores. Returns how many calls each store has admitted.
+fn play(setup: &Setup, operations: &[Operation]) -> [usize; 2] {
+    let server = Server::start();
+    [Fleet::embedded(), Fleet::redis(&server)].map(|fleet| admitted(&fleet, setup, operations))
+}
+
+fn admitted(fleet: &Fleet, setup: &Setup, operations: &[Operation]) -> usize {
+    let trace = Trace { setup: setup.clone(), operations: operations.to_vec() };
+    let verdict = runtime().block_on(Player::play(fleet, &trace));
+    let story = verdict.story.join("\n");
+    assert!(verdict.breaches.is_empty(), "{:?}\n{story}", verdict.breaches);
+    assert!(verdict.faults.is_empty(), "{:?}\n{story}", verdict.faults);
+    verdict.admitted
+}
+
+fn check(process: usize, cost: u32) -> Operation {
+    Operation::Check { process, cost: Cost::Units(cost) }
+}
+
+fn acquire(process: usize, cost: u32) -> Operation {
+    Operation::Acquire { process, cost: Cost::Units(cost) }
+}
+
+fn wait(process: usize, cost: u32, ticks: u64) -> Operation {
+    Operation::Wait { process, cost: Cost::Units(cost), ticks, acquires: false }
+}
+
+/// A settlement gives nothing back that a call with a later moment would then use a second time.
+#[test]
+fn a_settlement_beside_a_reservation_admits_one_burst() {
+    let setup = bucket(Algorithm::TokenBucket, 1_000, 1_000, 1_000_000, 1_000);
+    let admitted = play(
+        &setup,
+        &[
+            acquire(0, 1_000),
+            wait(1, 1_000, 5_000),
+            Operation::Advance { ticks: 1 },
+            Operation::Settle { which: 0, used: 0 },
+            Operation::Advance { ticks: 999 },
+            check(2, 1_000),
+        ],
+    );
+    assert_eq!(admitted, [2, 2]);
+}
+
+#[test]
+fn a_settlement_beside_a_reservation_keeps_the_spacing() {
+    let setup = bucket(Algorithm::LeakyBucket, 10, 1, 1_000_000, 50_000);
+    let admitted = play(
+        &setup,
+        &[
+            acquire(0, 1),
+            wait(1, 1, 100),
+            Operation::Advance { ticks: 1 },
+            Operation::Settle { which: 0, used: 0 },
+            Operation::Advance { ticks: 1 },
+            check(2, 1),
+        ],
+    );
+    assert_eq!(admitted, [2, 2]);
+}
+
+/// Of a large burst, a settlement gives back what the moments after it leave.
+#[test]
+fn a_settlement_beside_a_small_reservation_gives_most_back() {
+    let setup = bucket(Algorithm::TokenBucket, 1_000, 1_000, 1_000_000, 1_000);
+    let admitted = play(
+        &setup,
+        &[
+            acquire(0, 1_000),
+            wait(1, 100, 5_000),
+            Operation::Settle { which: 0, used: 0 },
+            // The call of 100 units starts after 100 ms at the latest.
+            check(2, 800),
+            Operation::Advance { ticks: 100 },
+        ],
+    );
+    assert_eq!(admitted, [3, 3]);
+}
+
+/// A reserved moment is after the term of leased units, and so are the units that it takes.
+#[test]
+fn a_lease_beside_a_reservation_admits_one_burst() {
+    let server = Server::start();
+    let setup =
+        Setup { lease: 1, ..bucket(Algorithm::TokenBucket, 6_000, 100, 60_000_000, 10_000) };
+    let operations = [
+        check(0, 1),
+        Operation::Advance { ticks: 30 },
+        wait(1, 100, 300),
+        Operation::Advance { ticks: 90 },
+        acquire(2, 30),
+        Operation::Advance { ticks: 30 },
+        acquire(2, 30),
+    ];
+    assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 3);
+}

@@ -1,0 +1,102 @@
+//! What buckets promise: at most the burst, and what refills, in any stretch of time.
+
+use super::Judge;
+use super::event::{Breach, Event};
+
+impl Judge {
+    /// Judges a bucket: what is used fills it, and it drains at the rate in force, or at the larger rate of two.
+    pub(super) fn refills(&self, history: &[Event]) -> Vec<Breach> {
+        let mut events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
+        if events.iter().any(|event| event.first != event.last) {
+            return self.refills_between(&events);
+        }
+        events.sort_by_key(|event| event.last);
+        let (period, rates) = (u128::from(self.period), Rates::of(history));
+        let (mut breaches, mut level, mut since, mut gifts) = (Vec::new(), 0_u128, 0, 0_u128);
+        for event in events {
+            let at = event.last;
+            level = level.saturating_sub(rates.refilled(since, at));
+            // In a full bucket, nothing is left that a gift could have been of.
+            gifts = if level == 0 { 0 } else { gifts };
+            gifts += u128::from(event.gift()) * period;
+            level += u128::from(event.units) * period;
+            since = at;
+            // A call that was booked is promised no more than the largest burst since.
+            let later =
+                history.iter().filter(|other| (event.decided..=at).contains(&other.decided));
+            let burst = later.map(Event::capacity).max().unwrap_or(0).max(event.capacity());
+            if event.ends_stretch() && event.units > 0 {
+                let promised = u128::from(burst) * period + gifts;
+                breaches.extend(Breach::scaled(at, level, promised, period));
+            }
+        }
+        breaches
+    }
+
+    /// Judges each stretch from one call to another by what has certainly started in it.
+    pub(super) fn refills_between(&self, events: &[&Event]) -> Vec<Breach> {
+        let period = u128::from(self.period);
+        let rate = events.iter().map(|event| event.threshold()).max().unwrap_or(0);
+        let burst = events.iter().map(|event| event.capacity()).max().unwrap_or(0);
+        let mut by_end = events.to_vec();
+        by_end.sort_by_key(|event| event.last);
+        let mut breaches = Vec::new();
+        for from in events.iter().map(|event| event.first) {
+            let mut used = 0;
+            for event in by_end.iter().filter(|event| event.first >= from) {
+                used += event.units;
+                let refilled = u128::from(event.last - from) * u128::from(rate);
+                let promised = u128::from(burst) * period + refilled;
+                if event.ends_stretch() {
+                    breaches.extend(Breach::scaled(
+                        event.last,
+                        u128::from(used) * period,
+                        promised,
+                        period,
+                    ));
+                }
+            }
+        }
+        breaches
+    }
+}
+
+/// The rates of a bucket: times, and the rate that is promised in them. A call at another rate counts the time since the
+/// charge before it at its own rate. What was charged before drains at the old rate, if that is larger.
+struct Rates {
+    parts: Vec<(u64, u64, u32)>,
+    /// The beginnings and the ends of the parts.
+    times: Vec<u64>,
+}
+
+impl Rates {
+    fn of(history: &[Event]) -> Self {
+        let mut charges: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
+        charges.sort_by_key(|event| event.decided);
+        let (mut parts, mut before) = (Vec::new(), 0);
+        for pair in charges.windows(2) {
+            let (from, to) = (pair[0].decided, pair[1].decided);
+            // A surplus is charged at the rate that is in force.
+            before = if pair[0].threshold() > 0 { pair[0].threshold() } else { before };
+            let in_force = history.iter().filter(|event| (from..=to).contains(&event.decided));
+            let rate = in_force.map(Event::threshold).max().unwrap_or(0).max(before);
+            parts.push((from, pair[1].last.max(to), rate));
+        }
+        let mut times: Vec<u64> = parts.iter().flat_map(|(from, to, _)| [*from, *to]).collect();
+        times.sort_unstable();
+        times.dedup();
+        Self { parts, times }
+    }
+
+    /// Returns the units that refill in a time, times the period.
+    fn refilled(&self, from: u64, to: u64) -> u128 {
+        let within = self.times.iter().copied().filter(|time| (from + 1..to).contains(time));
+        let times: Vec<u64> = std::iter::once(from).chain(within).chain([to]).collect();
+        let parts = times.windows(2).map(|pair| {
+            let covers = |(start, end, _): &&(u64, u64, u32)| *start <= pair[0] && pair[1] <= *end;
+            let rate = self.parts.iter().filter(covers).map(|(.., rate)| *rate).max();
+            u128::from(pair[1] - pair[0]) * u128::from(rate.unwrap_or(0))
+        });
+        parts.sum()
+    }
+}

@@ -1,0 +1,190 @@
+//! The judge of the promise "never more than the limit": it knows a limit and a history, and nothing else.
+//!
+//! A history is what was really admitted: when each call may have started, and the units that it has really used. The
+//! judge has no counts and no states of an algorithm. It looks at stretches of time, and compares the units that were
+//! used in them with what the limit promises for them. So it also objects where the stores and their models agree on
+//! a rule that is wrong.
+//!
+//! What the promise excepts is told to the judge as an [`Exception`]. The guide `algorithms.md` has the same list.
+
+mod bucket;
+mod event;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+use ratelimit_runtime::{Algorithm, Limit};
+
+pub use self::event::Breach;
+use self::event::{Event, What};
+
+/// The units that were admitted under one key of a limit, in the order of admission.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    promise: Promise,
+    /// The period in microseconds.
+    period: u64,
+    events: Vec<Event>,
+    /// When the key was closed, and when it opened.
+    closings: Vec<(u64, u64)>,
+}
+
+/// What an algorithm promises.
+#[derive(Clone, Copy, Debug)]
+enum Promise {
+    /// At most the threshold in any trailing period.
+    Trailing,
+    /// At most the threshold in any window of the calendar, `shift` microseconds before a multiple of the period.
+    Calendar { shift: u64 },
+    /// At most the threshold in a period that begins with an admitted call, outside of the period before.
+    Opened,
+    /// At most the threshold in any window of the calendar, and less in a window after a full one.
+    Counter,
+    /// At most the burst, and what refills, in any stretch of time.
+    Refill,
+}
+
+/// An admitted call.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgedCall {
+    /// The earliest and the latest time at which the call may have started.
+    pub starts: (u64, u64),
+    /// When the call was decided; before its start if it has waited for a moment.
+    pub decided: u64,
+    /// The units that it was charged.
+    pub charged: u64,
+    /// The limit under which it was admitted.
+    pub threshold: u32,
+    /// The most that it admits at once.
+    pub capacity: u32,
+}
+
+/// What rule 1 excepts.
+#[derive(Clone, Copy, Debug)]
+pub enum Exception {
+    /// The count was reset, flushed, evicted or lost in a failover: it starts anew.
+    Lost,
+    /// An operator has given units back. As many come on top.
+    Refund {
+        /// How many.
+        units: u64,
+    },
+}
+
+/// The name of a call in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallId(usize);
+
+impl Judge {
+    /// A judge of calls of one key. `align` is the offset of aligned windows from UTC in minutes.
+    #[must_use]
+    pub fn new(limit: &Limit, align: Option<i64>) -> Self {
+        let period = limit.period().as_micros() as u64;
+        let promise = match limit.algorithm() {
+            Algorithm::Sliding => Promise::Trailing,
+            Algorithm::Fixed => align.map_or(Promise::Opened, |minutes| {
+                let week = 7 * 86_400_000_000;
+                // 1970-01-01 was a Thursday; weeks begin on Monday.
+                let days = if period == week { 3 * 86_400_000_000 } else { 0 };
+                let shift = (minutes * 60_000_000 + days).rem_euclid(period as i64);
+                Promise::Calendar { shift: shift as u64 }
+            }),
+            Algorithm::SlidingCounter => Promise::Counter,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Promise::Refill,
+            other => panic!("the judge does not know what {other} promises"),
+        };
+        Self { promise, period, events: Vec::new(), closings: Vec::new() }
+    }
+
+    /// Adds an admitted call.
+    pub fn admitted(&mut self, call: JudgedCall) -> CallId {
+        let JudgedCall { starts: (first, last), decided, charged, threshold, capacity } = call;
+        let what = What::Call { charged, threshold, capacity };
+        let event = Event { first, last, decided, ..Event::at(last, charged, what) };
+        self.events.push(event);
+        CallId(self.events.len() - 1)
+    }
+
+    /// Records at the time `at` what a call has really used.
+    pub fn settled(&mut self, call: CallId, at: u64, used: u64) {
+        let event = &mut self.events[call.0];
+        let What::Call { charged, .. } = event.what else { return };
+        event.units = used.min(charged);
+        if used > charged {
+            self.events.push(Event::at(at, used - charged, What::Surplus));
+        }
+    }
+
+    /// Takes a call out of the history: it is excepted.
+    pub fn except_call(&mut self, call: CallId) {
+        let event = &mut self.events[call.0];
+        (event.units, event.what) = (0, What::Surplus);
+    }
+
+    /// Excepts a call from the closings of its key: its process did not know of them yet.
+    pub fn except_closing(&mut self, call: CallId) {
+        self.events[call.0].obeys_closings = false;
+    }
+
+    /// Excepts the start of a call: it counts for the calls after it.
+    pub fn except_start(&mut self, call: CallId) {
+        self.events[call.0].is_judged = false;
+    }
+
+    /// Records that calls were decided under this threshold. On one bucket, calls with different rates are promised no
+    /// more than the larger rate gives.
+    pub fn in_force(&mut self, at: u64, threshold: u32) {
+        self.events.push(Event::at(at, 0, What::InForce { threshold }));
+    }
+
+    /// Records what rule 1 excepts.
+    pub fn excepted(&mut self, at: u64, exception: Exception) {
+        let what = match exception {
+            Exception::Lost => What::Lost,
+            Exception::Refund { units } => What::Gift { units },
+        };
+        self.events.push(Event::at(at, 0, what));
+    }
+
+    /// Records that the key was closed. Calls that start in between are breaches.
+    pub fn closed(&mut self, from: u64, until: u64) {
+        self.closings.push((from, until));
+    }
+
+    /// Records that the key was opened.
+    pub fn opened(&mut self, at: u64) {
+        for (_, until) in &mut self.closings {
+            *until = at.min(*until);
+        }
+    }
+
+    /// Returns the stretches in which more was admitted than the limit promises.
+    #[must_use]
+    pub fn breaches(&self) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        let lost = |event: &Event| matches!(event.what, What::Lost);
+        for history in self.events.split(lost) {
+            breaches.extend(match self.promise {
+                Promise::Trailing => self.stretches(history, |judge, at, end| {
+                    at.first.saturating_add(judge.period) > end
+                }),
+                Promise::Calendar { shift } => self.windows(history, shift),
+                Promise::Counter => {
+                    let mut breaches = self.windows(history, 0);
+                    breaches.extend(self.estimates(history));
+                    breaches
+                }
+                Promise::Opened => self.opened_windows(history),
+                Promise::Refill => self.refills(history),
+            });
+        }
+        for event in self.events.iter().filter(|event| event.is_call()) {
+            let closed = |(from, until): &(u64, u64)| *from < event.first && event.last < *until;
+            if event.obeys_closings && self.closings.iter().any(closed) {
+                let units = event.charged();
+                breaches.push(Breach { at: event.last, used: units, over: units });
+            }
+        }
+        breaches
+    }
+}

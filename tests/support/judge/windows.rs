@@ -1,0 +1,115 @@
+//! What windows promise: at most the threshold in any period, or in any window.
+
+use super::Judge;
+use super::event::{Breach, Event};
+
+impl Judge {
+    /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
+    pub(super) fn stretches(
+        &self,
+        history: &[Event],
+        counts: impl Fn(&Self, &Event, u64) -> bool,
+    ) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        for (index, call) in history.iter().enumerate().filter(|(_, event)| event.ends_stretch()) {
+            let end = call.last;
+            // A surplus of this moment that was settled later is not judged.
+            let precedes = |(other, event): &(usize, &Event)| {
+                event.last < end || event.last == end && (!event.is_surplus() || *other < index)
+            };
+            let within = history.iter().enumerate().filter(precedes).map(|(_, event)| event);
+            let within: Vec<&Event> = within.filter(|event| counts(self, event, end)).collect();
+            let latest = within.iter().map(|event| event.first).max().unwrap_or(end);
+            // Each of these calls may be the last one, and is admitted under its own threshold.
+            let could_be_last = within.iter().filter(|event| event.last >= latest);
+            let promised = could_be_last.map(|event| event.threshold()).max().unwrap_or(0);
+            let used: u64 = within.iter().map(|event| event.units).sum();
+            let gifts: u64 = within.iter().map(|event| event.gift()).sum();
+            breaches.extend(Breach::new(end, used, u64::from(promised) + gifts));
+        }
+        breaches
+    }
+
+    pub(super) fn windows(&self, history: &[Event], shift: u64) -> Vec<Breach> {
+        self.stretches(history, move |judge, event, end| {
+            let window = |at: u64| (at + shift) / judge.period;
+            window(event.first) == window(end)
+        })
+    }
+
+    /// Judges the estimate of a sliding counter: what was used in the window of a call, and of the window before as much
+    /// as overlaps the trailing period.
+    pub(super) fn estimates(&self, history: &[Event]) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        let period = u128::from(self.period);
+        for (index, call) in history.iter().enumerate().filter(|(_, event)| event.ends_stretch()) {
+            let (window, end) = (call.last / self.period, call.last);
+            let sum = |wanted: u64, units: fn(&Event) -> u64| -> u128 {
+                let events = history.iter().enumerate().filter(|(other, event)| {
+                    let is_before = event.last < end
+                        || event.last == end && (!event.is_surplus() || *other < index);
+                    is_before
+                        && event.first / self.period == wanted
+                        && event.last / self.period == wanted
+                });
+                events.map(|(_, event)| u128::from(units(event))).sum()
+            };
+            let overlap = u128::from((window + 1) * self.period - end);
+            let used = |event: &Event| event.units;
+            let estimate = sum(window.wrapping_sub(1), used) * overlap + sum(window, used) * period;
+            let gifts = sum(window.wrapping_sub(1), Event::gift) + sum(window, Event::gift);
+            let ties = history.iter().filter(|event| event.is_call() && event.last == end);
+            let promised = ties.map(Event::threshold).max().unwrap_or(0);
+            let promised = (u128::from(promised) + gifts) * period;
+            breaches.extend(Breach::scaled(end, estimate, promised, period));
+        }
+        breaches
+    }
+
+    /// Judges windows that begin with an admitted call. A window whose calls have used nothing may begin again.
+    pub(super) fn opened_windows(&self, history: &[Event]) -> Vec<Breach> {
+        let mut events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
+        events.sort_by_key(|event| event.last);
+        if events.iter().any(|event| event.first != event.last) {
+            // Any period overlaps at most two windows.
+            return self.stretches(history, |judge, event, end| {
+                event.first.saturating_add(judge.period) > end
+            });
+        }
+        // The starts of the windows that are possible, with the units in each and the gifts.
+        let mut readings: Vec<(u64, u64, u64)> = Vec::new();
+        let mut breaches = Vec::new();
+        for event in events {
+            let at = event.last;
+            let mut next: Vec<(u64, u64, u64)> = Vec::new();
+            let mut least: Option<Breach> = None;
+            if readings.is_empty() {
+                readings.push((at, 0, 0));
+            }
+            for (start, used, gifts) in readings {
+                let continues = at < start + self.period;
+                let anew = (!continues || used <= gifts).then_some((at, 0, 0));
+                let going_on = continues.then_some((start, used, gifts));
+                for (start, used, gifts) in going_on.into_iter().chain(anew) {
+                    let (used, gifts) = (used + event.units, gifts + event.gift());
+                    let promised = u64::from(event.threshold()) + gifts;
+                    match Breach::new(at, used, promised).filter(|_| event.ends_stretch()) {
+                        None => next.push((start, used, gifts)),
+                        Some(breach) => {
+                            least = Some(
+                                least.filter(|least| least.over <= breach.over).unwrap_or(breach),
+                            );
+                        }
+                    }
+                }
+            }
+            next.sort_unstable();
+            next.dedup();
+            if next.is_empty() {
+                breaches.extend(least);
+            }
+            readings = next;
+        }
+        breaches
+    }
+}

@@ -1,0 +1,24 @@
+//! Waiting calls on a virtual clock.
+
+use std::time::Duration;
+
+use ratelimit_runtime::__private::lines_are_settled;
+use ratelimit_runtime::RateLimiter;
+
+/// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
+pub async fn settle_lines(limiter: &RateLimiter) {
+    let mut quiet = 0;
+    // A task that was woken runs within a few yields, and may change its line again.
+    while quiet < 3 {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        if lines_are_settled(limiter) {
+            quiet += 1;
+        } else {
+            quiet = 0;
+            // The background thread drives the lines.
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    }
+}
