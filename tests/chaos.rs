@@ -11,11 +11,12 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Algorithm, Check, Limit, OnError, RateLimiter, Rejection};
 use support::ALGORITHMS;
+use support::judge::{Judge, JudgedCall};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::runtime::{Builder, Handle};
@@ -67,7 +68,7 @@ struct Ended {
 #[derive(Default)]
 struct Record {
     /// The time and the cost of each admitted call, in any state of polling.
-    admitted: Vec<(Instant, u32)>,
+    admitted: Vec<(SystemTime, u32)>,
     ended: Vec<Ended>,
     has_gifts: bool,
     has_failed: bool,
@@ -89,18 +90,23 @@ fn limit(algorithm: Algorithm) -> Limit {
     if algorithm == Algorithm::LeakyBucket { limit.burst(3) } else { limit }
 }
 
-/// Returns the largest cost that may be admitted within `time`.
-fn most_within(algorithm: Algorithm, time: Duration) -> f64 {
-    let periods = (time + DEADLINE + SLACK).as_secs_f64() / PERIOD.as_secs_f64();
-    let threshold = f64::from(THRESHOLD);
-    match algorithm {
-        Algorithm::Sliding => (periods.floor() + 1.0) * threshold,
-        Algorithm::Fixed | Algorithm::SlidingCounter => (periods.floor() + 2.0) * threshold,
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            f64::from(limit(algorithm).capacity()) + periods * threshold
-        }
-        other => panic!("{other}"),
+/// Returns a judge of calls that started up to `slack` before the time at which they ended.
+fn judge(algorithm: Algorithm, admitted: &[(SystemTime, u32)], slack: Duration) -> Judge {
+    let limit = limit(algorithm);
+    let mut judge = Judge::new(&limit, None);
+    let micros =
+        |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros();
+    for (at, cost) in admitted {
+        let starts = (micros(*at - slack) as u64, micros(*at) as u64);
+        judge.admitted(JudgedCall {
+            starts,
+            decided: starts.0,
+            charged: (*cost).into(),
+            threshold: limit.threshold(),
+            capacity: limit.capacity(),
+        });
     }
+    judge
 }
 
 fn poll_once(check: &mut Pin<Box<Check>>) -> bool {
@@ -128,7 +134,7 @@ impl Chaos {
     ) {
         let mut record = record.lock().expect("no panic");
         match result {
-            Ok(_) => record.admitted.push((Instant::now(), cost)),
+            Ok(_) => record.admitted.push((SystemTime::now(), cost)),
             Err(Rejection::Limited { decision, .. }) => assert!(!decision.retry_after.is_zero()),
             Err(Rejection::Unavailable { .. }) => record.has_failed = true,
             Err(other) => panic!("{other:?}"),
@@ -239,15 +245,9 @@ fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Dur
         );
     }
     if !record.has_gifts {
-        record.admitted.sort_unstable();
-        for (index, (start, _)) in record.admitted.iter().enumerate() {
-            let mut sum = 0;
-            for (at, cost) in &record.admitted[index..] {
-                sum += cost;
-                let most = most_within(algorithm, *at - *start + pause);
-                assert!(f64::from(sum) <= most, "{what}: {sum} in {:?}, not {most}", *at - *start);
-            }
-        }
+        // A call starts up to a deadline after its charge.
+        let breaches = judge(algorithm, &record.admitted, DEADLINE + slack).breaches();
+        assert!(breaches.is_empty(), "{what}: {breaches:?}");
     }
     // The runtime has polled all calls in time.
     if !record.has_failed && pause < DEADLINE / 4 {

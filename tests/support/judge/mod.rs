@@ -165,7 +165,7 @@ impl Judge {
         let lost = |event: &Event| matches!(event.what, What::Lost);
         for history in self.events.split(lost) {
             breaches.extend(match self.promise {
-                Promise::Trailing => self.stretches(history, |judge, at, end| {
+                Promise::Trailing => self.stretches(history, 1, |judge, at, end| {
                     at.first.saturating_add(judge.period) > end
                 }),
                 Promise::Calendar { shift } => self.windows(history, shift),

@@ -162,3 +162,18 @@ fn exceptions_come_on_top() {
     call(&mut judge, 0, 1);
     assert_eq!(judge.breaches().len(), 1);
 }
+
+/// Two windows can be in a period whose calls started at unknown times.
+#[test]
+fn a_period_overlaps_two_windows() {
+    let mut judge = judge(Algorithm::Fixed);
+    let (threshold, capacity, decided, charged) = (10, 10, 0, 10);
+    let starts = |at| (at, at + 1);
+    for at in [SECOND, SECOND + SECOND / 2] {
+        judge.admitted(JudgedCall { starts: starts(at), decided, charged, threshold, capacity });
+    }
+    assert_eq!(judge.breaches(), []);
+    let at = SECOND + SECOND / 2;
+    judge.admitted(JudgedCall { starts: starts(at), decided, charged, threshold, capacity });
+    assert!(!judge.breaches().is_empty());
+}

@@ -5,9 +5,11 @@ use super::event::{Breach, Event};
 
 impl Judge {
     /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
+    /// They may have been in as many windows.
     pub(super) fn stretches(
         &self,
         history: &[Event],
+        windows: u64,
         counts: impl Fn(&Self, &Event, u64) -> bool,
     ) -> Vec<Breach> {
         let mut breaches = Vec::new();
@@ -25,13 +27,13 @@ impl Judge {
             let promised = could_be_last.map(|event| event.threshold()).max().unwrap_or(0);
             let used: u64 = within.iter().map(|event| event.units).sum();
             let gifts: u64 = within.iter().map(|event| event.gift()).sum();
-            breaches.extend(Breach::new(end, used, u64::from(promised) + gifts));
+            breaches.extend(Breach::new(end, used, windows * u64::from(promised) + gifts));
         }
         breaches
     }
 
     pub(super) fn windows(&self, history: &[Event], shift: u64) -> Vec<Breach> {
-        self.stretches(history, move |judge, event, end| {
+        self.stretches(history, 1, move |judge, event, end| {
             let window = |at: u64| (at + shift) / judge.period;
             window(event.first) == window(end)
         })
@@ -44,6 +46,10 @@ impl Judge {
         let period = u128::from(self.period);
         for (index, call) in history.iter().enumerate().filter(|(_, event)| event.ends_stretch()) {
             let (window, end) = (call.last / self.period, call.last);
+            if call.first / self.period != window {
+                // The window of the call is not known.
+                continue;
+            }
             let sum = |wanted: u64, units: fn(&Event) -> u64| -> u128 {
                 let events = history.iter().enumerate().filter(|(other, event)| {
                     let is_before = event.last < end
@@ -72,7 +78,7 @@ impl Judge {
         events.sort_by_key(|event| event.last);
         if events.iter().any(|event| event.first != event.last) {
             // Any period overlaps at most two windows.
-            return self.stretches(history, |judge, event, end| {
+            return self.stretches(history, 2, |judge, event, end| {
                 event.first.saturating_add(judge.period) > end
             });
         }
