@@ -20,8 +20,15 @@ mod program;
 mod reply;
 #[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
 mod script;
+#[path = "../../ratelimit-runtime/src/store/settle_error.rs"]
+mod settle_error;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
+
+/// The part of the room that these files use.
+mod store {
+    pub(crate) use crate::settle_error::SettleError;
+}
 
 use std::time::Duration;
 

@@ -7,6 +7,7 @@ pub(crate) mod redis;
 mod request;
 #[cfg(feature = "rules")]
 mod rules;
+mod settle_error;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
@@ -15,10 +16,11 @@ pub(crate) use self::one_or_many::OneOrMany;
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
     BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED,
-    MAX_SETTLED, Reply, Request, Reservations, SettleError, SettledCharge,
+    MAX_SETTLED, Reply, Request, Reservations, SettledCharge,
 };
 #[cfg(feature = "rules")]
 pub(crate) use self::rules::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
+pub(crate) use self::settle_error::SettleError;
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use crate::algorithm::Outcome;

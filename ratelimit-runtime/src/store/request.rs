@@ -6,7 +6,7 @@ use super::OneOrMany;
 use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
-use crate::reply::{Source, StoreError};
+use crate::reply::Source;
 
 /// The units that a call requests from one count. A charge owns its parts, so that it can wait, be sent by another
 /// task, and be given back later.
@@ -42,26 +42,6 @@ pub(crate) struct SettledCharge {
 
 /// The most charges that one request corrects, because Redis does nothing else while it runs a script.
 pub(crate) const MAX_SETTLED: usize = 64;
-
-/// Why a charge was not corrected.
-#[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the embedded store does not fail"))]
-pub(crate) enum SettleError {
-    /// The store has certainly not executed the request, so the request can be sent again.
-    NotExecuted(StoreError),
-    /// The store has not replied, so it may have executed the request.
-    NoReply(StoreError),
-    /// The store has replied with an error.
-    Replied(StoreError),
-}
-
-impl SettleError {
-    /// Returns the error for a caller of the limiter.
-    pub(crate) fn error(&self) -> &StoreError {
-        let (Self::NotExecuted(error) | Self::NoReply(error) | Self::Replied(error)) = self;
-        error
-    }
-}
 
 /// A charge of a bucket.
 #[derive(Clone, Debug)]
