@@ -21,7 +21,7 @@ impl Player<'_> {
     pub(crate) async fn rule(&mut self, process: usize, amounts: usize) {
         let amounts = amounts % self.setup.amounts.len();
         let number = self.process(process);
-        self.ruled[number] = Some(amounts);
+        (self.is_free[number], self.ruled[number]) = (false, Some(amounts));
         let amounts = self.setup.limit(self.name, amounts);
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
             waiting.limits.push(amounts.clone());

@@ -1,8 +1,10 @@
 //! The processes of a trace: limiters that share a store and a virtual clock.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use redis::Commands;
 use support::lines::settle_lines;
 use support::server::Server;
 
@@ -13,6 +15,7 @@ pub(crate) const MOST_PROCESSES: usize = 8;
 pub(crate) struct Fleet {
     pub(crate) processes: Vec<RateLimiter>,
     pub(crate) clock: VirtualClock,
+    server: Option<RefCell<redis::Connection>>,
 }
 
 impl Fleet {
@@ -22,7 +25,7 @@ impl Fleet {
         let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
         // A busy test machine must not take a grant from a call that it does not poll for a while.
         let builder = builder.deadline(Duration::from_secs(30));
-        Self { processes: vec![builder.build().expect("valid settings")], clock }
+        Self { processes: vec![builder.build().expect("valid settings")], clock, server: None }
     }
 
     /// Processes that share a server.
@@ -32,7 +35,9 @@ impl Fleet {
             let builder = server.builder().clock(Clock::Virtual(clock.clone()));
             builder.build().expect("valid settings")
         };
-        Self { processes: (0..MOST_PROCESSES).map(|_| process()).collect(), clock: clock.clone() }
+        let processes = (0..MOST_PROCESSES).map(|_| process()).collect();
+        let connection = Some(RefCell::new(server.connection()));
+        Self { processes, clock: clock.clone(), server: connection }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -41,6 +46,17 @@ impl Fleet {
 
     pub(crate) fn advance(&self, micros: u64) {
         self.clock.advance(Duration::from_micros(micros));
+    }
+
+    /// Removes the counts of a key, as a server that is full does. Returns whether there is a server.
+    pub(crate) fn evict(&self, limit: &str, key: &str) -> bool {
+        let Some(server) = &self.server else { return false };
+        let mut server = server.borrow_mut();
+        let pattern = format!("*:{limit}{{{key}}}*");
+        for name in server.keys::<_, Vec<Vec<u8>>>(pattern).expect("KEYS") {
+            server.del::<_, ()>(name).expect("DEL");
+        }
+        true
     }
 
     pub(crate) async fn settle(&self, processes: usize) {

@@ -5,6 +5,7 @@
 //! leaves operations out, to find out which of them meet.
 
 mod amounts;
+mod beside;
 mod exceptions;
 mod fleet;
 mod pairs;

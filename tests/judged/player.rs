@@ -11,6 +11,7 @@ use ratelimit_runtime::{Decision, Limit, Permit, RateLimiter, Rejection, RuleSet
 use support::judge::{Breach, CallId, Exception, Judge, JudgedCall};
 use tokio::task::JoinHandle;
 
+use crate::beside::Beside;
 use crate::exceptions::Excepted;
 use crate::fleet::{Fleet, MOST_PROCESSES};
 use crate::trace::{Kind, Operation, Setup, Trace};
@@ -42,7 +43,7 @@ pub(crate) struct Waiting {
 }
 
 /// An admitted call, and its permit if its charge can be settled.
-type Admitted = (Decision, Option<Permit>);
+pub(crate) type Admitted = (Decision, Option<Permit>);
 
 /// An admitted call whose charge is not settled.
 struct Open {
@@ -58,11 +59,14 @@ pub(crate) struct Player<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) judge: Judge,
     pub(crate) name: &'static str,
-    key: String,
+    pub(crate) key: String,
     /// The amounts of the next calls, by their place in the setup.
     pub(crate) amounts: usize,
     /// The amounts that a rule of each process sets.
     pub(crate) ruled: [Option<usize>; MOST_PROCESSES],
+    /// The processes whose calls a rule exempts, or admits in any case.
+    pub(crate) is_free: [bool; MOST_PROCESSES],
+    pub(crate) beside: Beside,
     pub(crate) waiting: Vec<Waiting>,
     /// The threshold and the units of calls that were charged before they started.
     pub(crate) ahead: Vec<(u32, u32)>,
@@ -100,6 +104,8 @@ impl<'a> Player<'a> {
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
             amounts: 0,
             ruled: [None; MOST_PROCESSES],
+            is_free: [false; MOST_PROCESSES],
+            beside: Beside::new(setup),
             waiting: Vec::new(),
             ahead: Vec::new(),
             has_waited: false,
@@ -171,11 +177,6 @@ impl<'a> Player<'a> {
             Operation::Keep { which } if !self.open.is_empty() => {
                 self.open.swap_remove(which % self.open.len()).permit.keep();
             }
-            Operation::Acquire { .. }
-            | Operation::Wait { .. }
-            | Operation::DropWaiting { .. }
-            | Operation::Settle { .. }
-            | Operation::Keep { .. } => {}
             Operation::Refund { process, units } => {
                 let limit = self.limit(process);
                 self.limiter(process).refund(&limit, &self.key, units).await.expect("refunded");
@@ -211,6 +212,17 @@ impl<'a> Player<'a> {
                 self.judge.opened(self.now());
                 self.collect().await;
             }
+            Operation::Together { process, cost, acquires } if self.setup.settles() => {
+                self.together(process, cost, acquires).await;
+            }
+            Operation::Acquire { .. }
+            | Operation::Wait { .. }
+            | Operation::DropWaiting { .. }
+            | Operation::Settle { .. }
+            | Operation::Keep { .. }
+            | Operation::Together { .. } => {}
+            Operation::Evict => self.evict().await,
+            Operation::Free { process, shadow } => self.free(process, shadow).await,
             Operation::Change { amounts } => self.change(amounts),
             Operation::Rule { process, amounts } => self.rule(process, amounts).await,
             Operation::Advance { ticks } => self.advance(ticks).await,
@@ -284,7 +296,7 @@ impl<'a> Player<'a> {
     }
 
     /// Records a call that was decided at one time and ended at another.
-    fn ended(
+    pub(crate) fn ended(
         &mut self,
         process: usize,
         cost: u32,
@@ -294,6 +306,9 @@ impl<'a> Player<'a> {
         result: Result<Admitted, Rejection>,
     ) {
         let limit = limits.last().expect("a limit");
+        if self.is_free[self.process(process)] {
+            return;
+        }
         let (decision, permit) = match result {
             Ok(admitted) => admitted,
             Err(Rejection::Limited { .. } | Rejection::Closed { .. }) => {
@@ -397,6 +412,8 @@ impl<'a> Player<'a> {
         }
         self.open.clear();
         self.verdict.breaches = self.judge.breaches();
+        self.verdict.breaches.extend(self.beside.breaches());
+        self.verdict.faults.extend(self.missing_beside().await);
         for amounts in 0..self.setup.amounts.len() {
             let limit = self.setup.limit(self.name, amounts);
             // Of what was charged, the debts are the largest part.

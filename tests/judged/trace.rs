@@ -61,6 +61,19 @@ pub(crate) enum Operation {
         process: usize,
         amounts: usize,
     },
+    /// Decides a call of two limits.
+    Together {
+        process: usize,
+        cost: Cost,
+        acquires: bool,
+    },
+    /// The server evicts the count.
+    Evict,
+    /// A rule exempts the calls of a process, or makes their limit a shadow.
+    Free {
+        process: usize,
+        shadow: bool,
+    },
     Advance {
         ticks: u64,
     },
@@ -98,10 +111,12 @@ pub(crate) enum Kind {
     Closings,
     /// Other amounts, by a rule or computed for a call.
     Changes,
+    /// Calls of several limits.
+    Several,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Waits,
         Self::Leases,
         Self::Settlements,
@@ -110,6 +125,7 @@ impl Kind {
         Self::Resets,
         Self::Closings,
         Self::Changes,
+        Self::Several,
     ];
 }
 
@@ -120,9 +136,10 @@ impl Operation {
             Self::Wait { .. } | Self::DropWaiting { .. } => Some(Kind::Waits),
             Self::Settle { .. } => Some(Kind::Settlements),
             Self::Refund { .. } => Some(Kind::Refunds),
-            Self::Reset { .. } => Some(Kind::Resets),
+            Self::Reset { .. } | Self::Evict => Some(Kind::Resets),
             Self::Close { .. } | Self::Open { .. } => Some(Kind::Closings),
-            Self::Change { .. } | Self::Rule { .. } => Some(Kind::Changes),
+            Self::Change { .. } | Self::Rule { .. } | Self::Free { .. } => Some(Kind::Changes),
+            Self::Together { .. } => Some(Kind::Several),
             Self::Check { .. }
             | Self::Acquire { .. }
             | Self::Keep { .. }
@@ -231,8 +248,17 @@ fn operation(processes: usize, most: u32) -> impl Strategy<Value = Operation> {
         1 => (process(), 0_usize..3).prop_map(
             |(process, amounts)| Operation::Rule { process, amounts }
         ),
+        2 => (process(), cost(), any::<bool>()).prop_map(|(process, cost, acquires)| {
+            Operation::Together { process, cost, acquires }
+        }),
         7 => ticks().prop_map(|ticks| Operation::Advance { ticks }),
-        1 => Just(Operation::Retry),
+        1 => prop_oneof![
+            1 => Just(Operation::Evict),
+            1 => (process(), any::<bool>()).prop_map(|(process, shadow)| {
+                Operation::Free { process, shadow }
+            }),
+            2 => Just(Operation::Retry),
+        ],
     ]
 }
 
@@ -245,7 +271,9 @@ pub(crate) fn trace(
     let threshold = prop_oneof![Just(2_u32), Just(4), Just(6), Just(10)];
     let tick = prop_oneof![Just(5_000_u64), Just(50_000), Just(250_000)];
     let left = left.to_vec();
-    let leases = if left.contains(&Kind::Leases) { 0.0 } else { 0.3 };
+    // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
+    let leases = !left.contains(&Kind::Leases) && algorithm != Algorithm::SlidingCounter;
+    let leases = if leases { 0.3 } else { 0.0 };
     let align = prop::option::of(prop_oneof![Just(0), Just(330), Just(-480)]);
     (threshold, 1_u32..20, 1_u32..20, tick, align, 1..=processes, prop::bool::weighted(leases))
         .prop_map(move |(threshold, burst, other, tick, align, processes, leases)| {

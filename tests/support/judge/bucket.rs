@@ -76,10 +76,10 @@ impl Rates {
         let (mut parts, mut before) = (Vec::new(), 0);
         for pair in charges.windows(2) {
             let (from, to) = (pair[0].decided, pair[1].decided);
-            // A surplus is charged at the rate that is in force.
-            before = if pair[0].threshold() > 0 { pair[0].threshold() } else { before };
+            // What was refunded has no rate.
+            before = if pair[0].rate() > 0 { pair[0].rate() } else { before };
             let in_force = history.iter().filter(|event| (from..=to).contains(&event.decided));
-            let rate = in_force.map(Event::threshold).max().unwrap_or(0).max(before);
+            let rate = in_force.map(Event::rate).max().unwrap_or(0).max(before);
             parts.push((from, pair[1].last.max(to), rate));
         }
         let mut times: Vec<u64> = parts.iter().flat_map(|(from, to, _)| [*from, *to]).collect();

@@ -21,7 +21,9 @@ pub(super) enum What {
         capacity: u32,
     },
     /// Units that a call has used beyond its charge. They count from their settlement.
-    Surplus,
+    Surplus {
+        threshold: u32,
+    },
     /// A threshold that was in force, although no call was admitted.
     InForce {
         threshold: u32,
@@ -61,7 +63,7 @@ impl Event {
     }
 
     pub(super) fn is_surplus(&self) -> bool {
-        matches!(self.what, What::Surplus)
+        matches!(self.what, What::Surplus { .. })
     }
 
     /// Returns whether the event took units, perhaps none in the end, or gave some.
@@ -72,28 +74,38 @@ impl Event {
     pub(super) fn gift(&self) -> u64 {
         match self.what {
             What::Gift { units } => units,
-            What::Call { .. } | What::Surplus | What::InForce { .. } | What::Lost => 0,
+            What::Call { .. } | What::Surplus { .. } | What::InForce { .. } | What::Lost => 0,
         }
     }
 
     pub(super) fn charged(&self) -> u64 {
         match self.what {
             What::Call { charged, .. } => charged,
-            What::Surplus | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
+        }
+    }
+
+    /// Returns the threshold of the rate at which the units of the event drain.
+    pub(super) fn rate(&self) -> u32 {
+        match self.what {
+            What::Surplus { threshold } => threshold,
+            What::Call { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => {
+                self.threshold()
+            }
         }
     }
 
     pub(super) fn threshold(&self) -> u32 {
         match self.what {
             What::Call { threshold, .. } | What::InForce { threshold } => threshold,
-            What::Surplus | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. } | What::Gift { .. } | What::Lost => 0,
         }
     }
 
     pub(super) fn capacity(&self) -> u32 {
         match self.what {
             What::Call { capacity, .. } => capacity,
-            What::Surplus | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
         }
     }
 }

@@ -108,17 +108,17 @@ impl Judge {
     /// Records at the time `at` what a call has really used.
     pub fn settled(&mut self, call: CallId, at: u64, used: u64) {
         let event = &mut self.events[call.0];
-        let What::Call { charged, .. } = event.what else { return };
+        let What::Call { charged, threshold, .. } = event.what else { return };
         event.units = used.min(charged);
         if used > charged {
-            self.events.push(Event::at(at, used - charged, What::Surplus));
+            self.events.push(Event::at(at, used - charged, What::Surplus { threshold }));
         }
     }
 
     /// Takes a call out of the history: it is excepted.
     pub fn except_call(&mut self, call: CallId) {
         let event = &mut self.events[call.0];
-        (event.units, event.what) = (0, What::Surplus);
+        (event.units, event.what) = (0, What::Surplus { threshold: 0 });
     }
 
     /// Excepts a call from the closings of its key: its process did not know of them yet.
