@@ -125,8 +125,8 @@ local function bucket(
       level = level + charge
     elseif op == 'reserve' then
       if retry > 0 then
-        -- The call starts at its moment, whatever is given back until then. So the charges before it can give back at
-        -- most what is left at that moment.
+        -- The call starts at its moment, whatever is given back until then. So the charges before it can give back the
+        -- level right before that moment, and no more.
         if lower then lower(at_moment) end
         level = ahead
       end

@@ -1,9 +1,10 @@
-//! What rule 1 excepts by design, and the judge therefore has to know. The guide `algorithms.md` has the same list.
+//! What rule 1 excepts by design, for the judge. The guide `algorithms.md` has the same list.
 
 use ratelimit_runtime::Limit;
 use support::judge::Exception;
 
-use crate::player::{A_SECOND, Player, Waiting};
+use crate::calls::Waiting;
+use crate::player::{A_SECOND, Player};
 
 /// What rule 1 excepts of a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,6 +6,8 @@
 
 mod amounts;
 mod beside;
+mod calls;
+mod counts;
 mod exceptions;
 mod fleet;
 mod pairs;

@@ -7,51 +7,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Permit, RateLimiter, Rejection, RuleSet, Source};
-use support::judge::{Breach, CallId, Exception, Judge, JudgedCall};
-use tokio::task::JoinHandle;
+use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, RuleSet, Source};
+use support::judge::{Judge, JudgedCall};
 
 use crate::beside::Beside;
+use crate::calls::{Admitted, Open, Verdict, Waiting};
 use crate::exceptions::Excepted;
 use crate::fleet::{Fleet, MOST_PROCESSES};
 use crate::trace::{Kind, Operation, Setup, Trace};
 
 /// How long other processes do not know of a closing or a reset, in microseconds; and how long leased units last.
 pub(crate) const A_SECOND: u64 = 1_000_000;
-
-/// What the judge says of a trace.
-#[derive(Debug, Default)]
-pub(crate) struct Verdict {
-    /// The calls that were admitted.
-    pub(crate) admitted: usize,
-    pub(crate) breaches: Vec<Breach>,
-    /// Other promises that were broken.
-    pub(crate) faults: Vec<String>,
-    /// What was played, for a trace that fails.
-    pub(crate) story: Vec<String>,
-}
-
-/// A call that waits.
-pub(crate) struct Waiting {
-    pub(crate) process: usize,
-    cost: u32,
-    /// The limit, with the amounts since the call waits.
-    pub(crate) limits: Vec<Limit>,
-    decided: u64,
-    pub(crate) excepted: Excepted,
-    task: JoinHandle<(u64, Result<Admitted, Rejection>)>,
-}
-
-/// An admitted call, and its permit if its charge can be settled.
-pub(crate) type Admitted = (Decision, Option<Permit>);
-
-/// An admitted call whose charge is not settled.
-struct Open {
-    pub(crate) process: usize,
-    permit: Permit,
-    cost: u32,
-    call: CallId,
-}
 
 /// The state of a trace that is played.
 pub(crate) struct Player<'a> {
@@ -72,12 +38,12 @@ pub(crate) struct Player<'a> {
     pub(crate) ahead: Vec<(u32, u32)>,
     /// Whether a call has waited since the lines were last seen at rest.
     has_waited: bool,
-    open: Vec<Open>,
+    permits: Vec<Open>,
     verdict: Verdict,
     /// Until when leased units of an excepted count are spent.
     pub(crate) leases_excepted_until: u64,
     /// Until when calls of other processes start although the key is closed.
-    closing_is_new_until: u64,
+    pub(crate) closing_is_new_until: u64,
     /// The process, the cost and the wait of the last rejection, if nothing happened since.
     retry: Option<(usize, u32, u64)>,
 }
@@ -109,7 +75,7 @@ impl<'a> Player<'a> {
             waiting: Vec::new(),
             ahead: Vec::new(),
             has_waited: false,
-            open: Vec::new(),
+            permits: Vec::new(),
             verdict: Verdict::default(),
             leases_excepted_until: 0,
             closing_is_new_until: 0,
@@ -170,48 +136,17 @@ impl<'a> Player<'a> {
                 self.tell(format_args!("p{} drops its call of {}", waiting.process, waiting.cost));
                 self.collect().await;
             }
-            Operation::Settle { which, used } if !self.open.is_empty() => {
-                let open = self.open.swap_remove(which % self.open.len());
+            Operation::Settle { which, used } if !self.permits.is_empty() => {
+                let open = self.permits.swap_remove(which % self.permits.len());
                 self.settle(open, used.into()).await;
             }
-            Operation::Keep { which } if !self.open.is_empty() => {
-                self.open.swap_remove(which % self.open.len()).permit.keep();
+            Operation::Keep { which } if !self.permits.is_empty() => {
+                self.permits.swap_remove(which % self.permits.len()).permit.keep();
             }
-            Operation::Refund { process, units } => {
-                let limit = self.limit(process);
-                self.limiter(process).refund(&limit, &self.key, units).await.expect("refunded");
-                self.tell(format_args!("p{process} refunds {units}"));
-                self.in_force(self.now(), &limit);
-                self.judge.excepted(self.now(), Exception::Refund { units: units.into() });
-                // Some of the units may be of moments ahead.
-                self.except(None, Excepted::Call);
-                self.collect().await;
-            }
-            Operation::Reset { process } => {
-                self.limiter(process).reset(&self.limit(process), &self.key).await.expect("reset");
-                self.tell(format_args!("p{process} resets"));
-                self.judge.opened(self.now());
-                self.lose(process);
-                self.collect().await;
-            }
-            Operation::Close { process, ticks } => {
-                let (from, time) = (self.now(), ticks * self.setup.tick);
-                let closed = Duration::from_micros(time);
-                let limiter = self.limiter(process);
-                limiter.close(&self.limit(process), &self.key, closed).await.expect("closed");
-                self.tell(format_args!("p{process} closes for {ticks} ticks"));
-                self.judge.closed(from, from + time);
-                // If the key opens within a second, they keep their moments, and others are reserved beside them.
-                self.except(Some(process), Excepted::Call);
-                self.closing_is_new_until = from + A_SECOND;
-                self.collect().await;
-            }
-            Operation::Open { process } => {
-                self.limiter(process).open(&self.limit(process), &self.key).await.expect("opened");
-                self.tell(format_args!("p{process} opens"));
-                self.judge.opened(self.now());
-                self.collect().await;
-            }
+            Operation::Refund { process, units } => self.refund(process, units).await,
+            Operation::Reset { process } => self.reset(process).await,
+            Operation::Close { process, ticks } => self.close(process, ticks).await,
+            Operation::Open { process } => self.open(process).await,
             Operation::Together { process, cost, acquires } if self.setup.settles() => {
                 self.together(process, cost, acquires).await;
             }
@@ -353,7 +288,7 @@ impl<'a> Player<'a> {
             show(limit)
         ));
         if let Some(permit) = permit {
-            self.open.push(Open { process, permit, cost, call });
+            self.permits.push(Open { process, permit, cost, call });
         }
     }
 
@@ -410,7 +345,7 @@ impl<'a> Player<'a> {
         for process in &self.fleet.processes {
             process.set_rules(RuleSet::new()).expect("no rules");
         }
-        self.open.clear();
+        self.permits.clear();
         self.verdict.breaches = self.judge.breaches();
         self.verdict.breaches.extend(self.beside.breaches());
         self.verdict.faults.extend(self.missing_beside().await);

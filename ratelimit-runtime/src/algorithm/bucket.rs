@@ -250,7 +250,7 @@ impl Bucket {
                     && let Some(ledger) = &mut self.ledger
                 {
                     // The call starts at its moment, whatever is given back until then. So the charges before it can
-                    // give back at most what is left at that moment.
+                    // give back the level right before that moment, and no more.
                     let wait = retry - (now - clock);
                     let drained = wait.saturating_mul(terms.rate().drain);
                     ledger.bring_to(level.saturating_sub(drained), u64::MAX);

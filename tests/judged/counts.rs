@@ -1,0 +1,49 @@
+//! What an operator does to a count: refunds units, resets it, and closes and opens its key.
+
+use std::time::Duration;
+
+use support::judge::Exception;
+
+use crate::exceptions::Excepted;
+use crate::player::{A_SECOND, Player};
+
+impl Player<'_> {
+    pub(crate) async fn refund(&mut self, process: usize, units: u32) {
+        let limit = self.limit(process);
+        self.limiter(process).refund(&limit, &self.key, units).await.expect("refunded");
+        self.tell(format_args!("p{process} refunds {units}"));
+        self.in_force(self.now(), &limit);
+        self.judge.excepted(self.now(), Exception::Refund { units: units.into() });
+        // Some of the units may be of moments ahead.
+        self.except(None, Excepted::Call);
+        self.collect().await;
+    }
+
+    pub(crate) async fn reset(&mut self, process: usize) {
+        self.limiter(process).reset(&self.limit(process), &self.key).await.expect("reset");
+        self.tell(format_args!("p{process} resets"));
+        self.judge.opened(self.now());
+        self.lose(process);
+        self.collect().await;
+    }
+
+    pub(crate) async fn close(&mut self, process: usize, ticks: u64) {
+        let (from, time) = (self.now(), ticks * self.setup.tick);
+        let closed = Duration::from_micros(time);
+        let limiter = self.limiter(process);
+        limiter.close(&self.limit(process), &self.key, closed).await.expect("closed");
+        self.tell(format_args!("p{process} closes for {ticks} ticks"));
+        self.judge.closed(from, from + time);
+        // If the key opens within a second, they keep their moments, and others are reserved beside them.
+        self.except(Some(process), Excepted::Call);
+        self.closing_is_new_until = from + A_SECOND;
+        self.collect().await;
+    }
+
+    pub(crate) async fn open(&mut self, process: usize) {
+        self.limiter(process).open(&self.limit(process), &self.key).await.expect("opened");
+        self.tell(format_args!("p{process} opens"));
+        self.judge.opened(self.now());
+        self.collect().await;
+    }
+}
