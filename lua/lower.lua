@@ -58,7 +58,7 @@ local function lower(call, read, pack, unpack, key, start, head, slots, length, 
     elseif high and low and high > low then
       place = index + (behind - index) * (at - low) / (high - low)
     elseif high then
-      -- As many records in a time as among those that were read.
+      -- Assumes that the records are as dense in time as the records that were read.
       place = behind - (high - at) * rate
     end
     guesses = guesses + 1

@@ -9,7 +9,7 @@ use support::server::Server;
 use crate::decision;
 use crate::leases::{LEASED, MINUTE, TERM, limiter, remaining, spend, wait_until};
 
-/// A plan of customers: a limit with these amounts, of which up to `lease` units are leased.
+/// The limit of a plan, which leases up to `lease` units.
 fn plan(algorithm: Algorithm, threshold: u32, lease: u32) -> Limit {
     let limit = Limit::new("plans", algorithm, threshold, MINUTE).expect("valid");
     let limit = if limit.capacity() == 1 { limit.burst(threshold) } else { limit };

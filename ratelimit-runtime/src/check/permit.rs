@@ -28,7 +28,7 @@ use crate::store::Charge;
 /// A permit is settled where the call was charged. On the embedded store, that happens at once. With Redis, the
 /// background thread sends settlements in batches: no caller waits. While Redis is down, settlements wait. If the reply
 /// to a settlement is lost, or too many wait, the estimate stays charged.
-/// [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements, and reports those that were lost.
+/// [`RateLimiter::flush`](crate::RateLimiter::flush) waits for settlements, and reports lost ones.
 ///
 /// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
 /// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.

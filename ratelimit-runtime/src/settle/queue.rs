@@ -34,7 +34,7 @@ pub(super) struct SharedQueue {
 pub(super) struct SettlementQueue {
     lanes: HashMap<LaneId, Lane>,
     flushes: Vec<Flush>,
-    /// The number of settlements that were added so far, and of those that are not done.
+    /// How many settlements were added so far, and how many are still pending.
     added: u64,
     pending: usize,
     replies: u64,
@@ -197,7 +197,7 @@ impl SettlementQueue {
         taken.into_iter().rev().for_each(|queued| lane.queued.push_front(queued));
     }
 
-    /// Records that the store does not execute the settlements of a lane now, and removes those that have nothing left
+    /// Records that the store does not execute the settlements of a lane now. Removes settlements that have nothing left
     /// to correct. Returns the charge of the first one.
     pub(super) fn delay(
         &mut self,
