@@ -82,7 +82,7 @@ impl Model {
     /// Records an answer of `tokens` tokens, and some more that differ from call to call.
     fn count(&self, start: Instant, tokens: u32) -> u32 {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let tokens = tokens + used.len() as u32 * 7 % 40;
+        let tokens = tokens + (used.len() * 7 % 40) as u32;
         used.push((start, tokens));
         tokens
     }

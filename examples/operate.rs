@@ -13,6 +13,7 @@
 //! `KEY_PREFIX`. The changes are signed with `USER`.
 
 use std::env;
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
@@ -40,7 +41,25 @@ A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis:
 const TOP: usize = 20;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
+    let Err(error) = run().await else { return ExitCode::SUCCESS };
+    eprintln!("Error: {}", shown(&format!("{error:#}")));
+    ExitCode::FAILURE
+}
+
+/// Returns a text of Redis without characters that a terminal obeys or hides. Whoever can write into Redis chooses it.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars() {
+        match character {
+            '\n' | '"' | '\'' | '\\' => shown.push(character),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown
+}
+
+async fn run() -> anyhow::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let [url, command @ ..] = &arguments[..] else { bail!("{USAGE}") };
@@ -105,19 +124,20 @@ async fn list(limiter: &RateLimiter) -> anyhow::Result<()> {
     for process in &fleet {
         let is_behind = process.rules != shared.version() && !process.limits.is_empty();
         let note = if is_behind { ", with older rules" } else { "" };
-        println!("process {}: {} limits{note}", process.id, process.limits.len());
+        let limits = process.limits.len() + process.left_out;
+        println!("process {}: {limits} limits{note}", shown(&process.id));
     }
     let limits = fleet.into_iter().flat_map(|process| process.limits);
     let mut lines: Vec<_> = limits.map(|announced| line(&announced)).collect();
     lines.sort();
     lines.dedup();
     for line in lines {
-        println!("limit {line}");
+        println!("limit {}", shown(&line));
     }
     for (limit, key, rule) in shared.rules.iter() {
         match key {
-            Some(key) => println!("rule {limit} {key}: {rule}"),
-            None => println!("rule {limit}: {rule}"),
+            Some(key) => println!("rule {} {key}: {rule}", shown(limit)),
+            None => println!("rule {}: {rule}", shown(limit)),
         }
     }
     Ok(())
@@ -135,7 +155,7 @@ fn line(AnnouncedLimit { limit, place, is_computed, .. }: &AnnouncedLimit) -> St
 async fn log(limiter: &RateLimiter) -> anyhow::Result<()> {
     for change in limiter.rule_changes(100).await? {
         let ago = SystemTime::now().duration_since(change.at).unwrap_or_default().as_secs();
-        println!("{ago} s ago, {}: {}", change.by, change.what.join("; "));
+        println!("{ago} s ago, {}: {}", shown(&change.by), shown(&change.what.join("; ")));
     }
     Ok(())
 }
@@ -228,7 +248,7 @@ async fn find(limiter: &RateLimiter, name: &str) -> anyhow::Result<Limit> {
 
 fn print(limit: &Limit, decision: &Decision) {
     let Decision { limit: capacity, remaining, retry_after, reset_after, .. } = *decision;
-    println!("{}: {remaining} of {capacity} left", limit.name());
+    println!("{}: {remaining} of {capacity} left", shown(limit.name()));
     if !decision.allowed {
         println!("the next call is admitted in {retry_after:?}");
     }

@@ -44,23 +44,27 @@ enum WeatherError {
 
 impl Weather {
     /// Five calls a second, evenly spaced. This is less than the API admits, because network delays move
-    /// calls closer together. A call that would wait for more than ten seconds is rejected at once.
+    /// calls closer together. A call that would wait for more than ten seconds is rejected at once. Whatever time the
+    /// API says, the calls stop for a minute at most.
     #[rate_limit(
         period = "1s",
         threshold = 5,
         algo = "leaky_bucket",
         wait = "10s",
         name = "weather",
-        close = |result| result.as_ref().err().and_then(WeatherError::retry_after)
+        close = |result| result.as_ref().err().and_then(WeatherError::retry_after),
+        close_at_most = "1m"
     )]
     async fn of(&self, city: &str) -> Result<String, WeatherError> {
         let response = self.http.get(format!("{}/weather/{city}", self.url)).send().await?;
-        let later =
-            response.headers().get("retry-after").and_then(|it| it.to_str().ok()?.parse().ok());
-        match later {
-            Some(seconds) => Err(WeatherError::Later(Duration::from_secs(seconds))),
-            None => Ok(response.error_for_status()?.text().await?),
+        // With any other status, the header does not ask for a pause.
+        if matches!(response.status().as_u16(), 429 | 503) {
+            let later = response.headers().get("retry-after");
+            if let Some(seconds) = later.and_then(|it| it.to_str().ok()?.parse().ok()) {
+                return Err(WeatherError::Later(Duration::from_secs(seconds)));
+            }
         }
+        Ok(response.error_for_status()?.text().await?)
     }
 
     /// Calls the API until it is available. In between, the call waits for its turn.

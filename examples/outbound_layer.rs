@@ -23,7 +23,7 @@ use axum::routing::get;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::web::{RateLimitLayer, host_key};
 use ratelimit_runtime::{Limit, RateLimiter, Rejection};
 use tokio::task::JoinSet;
 use tower::{ServiceBuilder, ServiceExt};
@@ -41,12 +41,12 @@ async fn main() -> anyhow::Result<()> {
     ratelimit_runtime::current().context("RATELIMIT_REDIS_URL")?;
     let url = api().await?;
 
-    let by_host = |request: &reqwest::Request| request.url().host_str().map(str::to_owned);
+    let by_host = |request: &reqwest::Request| request.url().host_str().map(host_key);
     let by_reqwest = ServiceBuilder::new()
         .layer(RateLimitLayer::outbound().limit(EACH_HOST, by_host))
         .service(reqwest::Client::new());
 
-    let by_host = |request: &Request<Empty<Bytes>>| request.uri().host().map(str::to_owned);
+    let by_host = |request: &Request<Empty<Bytes>>| request.uri().host().map(host_key);
     let by_hyper = ServiceBuilder::new()
         .layer(RateLimitLayer::outbound().limit(EACH_HOST, by_host))
         .service(Client::builder(TokioExecutor::new()).build_http());

@@ -49,6 +49,7 @@ const ALL: Limit = Limit::token_bucket("all", 5, Duration::from_secs(60));
 struct Greeter;
 
 impl Greeter {
+    /// Counts for each name. The client chooses the name, so the layer limits the client.
     #[rate_limit(period = "30s", threshold = 2, key = request.get_ref())]
     async fn greet(&self, request: Request<String>) -> Result<Response<String>, Status> {
         Ok(Response::new(format!("hi {}", request.into_inner())))

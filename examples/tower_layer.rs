@@ -2,7 +2,7 @@
 //! proxies.
 //!
 //! ```sh
-//! PORT=3000 TRUSTED_PROXIES=127.0.0.0/8,10.0.0.0/8 cargo run --example tower_layer
+//! PORT=3000 TRUSTED_PROXIES=127.0.0.1 cargo run --example tower_layer
 //! ```
 //!
 //! In another terminal, `curl` acts as a proxy on this machine:

@@ -16,7 +16,7 @@ end
 
 -- Closes a count in memory for `time` microseconds. If it is closed, the later opening holds.
 local function close(count, stands_still, time)
-  if not count.opening then count.opening, count.moved, count.cancelled = clock, 0, 0 end
+  if not count.opening then count.opening, count.moved = clock, 0 end
   local by = clock + time - count.opening
   if by <= 0 then return end
   if stands_still and count.state ~= '' then count.state = move(count.state, by) end

@@ -8,25 +8,23 @@
 -- A script reads such a value once, changes it in memory, and writes it once. While a hash slot moves to another node,
 -- each command on a key that is not there fails, so a script that first removed the closing could lose it.
 --
--- State    string of 28 bytes: 32 (1), six zero bytes, opening (7), moved: by how much the times of a bucket are moved
---          (7), cancelled: how much earlier the bucket is full because reservations were cancelled (7); then the state
---          of the open key; nothing if it has none
-local CLOSED_HEADER = 28
+-- State    string of 21 bytes: 32 (1), six zero bytes, opening (7), moved: by how much the times of a bucket are moved
+--          (7); then the state of the open key; nothing if it has none
+local CLOSED_HEADER = 21
 
--- Returns the parts of the state of a closed key: the opening, `moved`, `cancelled` and the state of the open key.
+-- Returns the parts of the state of a closed key: the opening, `moved` and the state of the open key.
 local function unwrap(value)
   if #value < CLOSED_HEADER or string.sub(value, 1, 7) ~= ' \0\0\0\0\0\0' then return end
-  local opening, moved, cancelled = unpack('>I7I7I7', value, 8)
-  return opening, moved, cancelled, string.sub(value, CLOSED_HEADER + 1)
+  local opening, moved = unpack('>I7I7', value, 8)
+  return opening, moved, string.sub(value, CLOSED_HEADER + 1)
 end
 
 -- Reads a key. Returns a table of its name, the state of the open key, the TTL, and the other parts if it is closed.
 local function read_count(key)
   local value = call('GET', key) or ''
-  local opening, moved, cancelled, state = unwrap(value)
+  local opening, moved, state = unwrap(value)
   return {
-    key = key, state = state or value, ttl = call('PTTL', key), is_changed = false,
-    opening = opening, moved = moved, cancelled = cancelled,
+    key = key, state = state or value, ttl = call('PTTL', key), is_changed = false, opening = opening, moved = moved,
   }
 end
 
@@ -34,7 +32,7 @@ local function write_count(count)
   if not count.is_changed then return end
   local value = count.state
   if count.opening then
-    value = pack('>I1I6I7I7I7', 32, 0, count.opening, count.moved, count.cancelled) .. value
+    value = pack('>I1I6I7I7', 32, 0, count.opening, count.moved) .. value
   end
   if value == '' then
     call('DEL', count.key)
@@ -83,32 +81,23 @@ local function ask_count(count, apply, stands_still, op, cost, moment)
   if not count.opening then return apply(call_of(count, 0), clock, op, cost, moment) end
 
   local ahead = count.opening - clock
-  local function peek(cost) return apply(call_of(count, ahead), count.opening, 'peek', cost, 0) end
-  if op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek' then
-    local reply = peek(cost)
+  local function reject()
+    local reply = apply(call_of(count, ahead), count.opening, 'peek', cost, 0)
     if type(reply) == 'table' then return reply end
     local _, _, _, retry, reset = unpack('>I7I1I4I7I7', reply)
     return pack('>I7I1I4I7I7I4', clock, retry > 0 and 3 or 2, 0, ahead + retry, ahead + reset, 0)
   end
+  if op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek' then return reject() end
 
-  local full
-  if op == 'cancel' then
-    -- All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after the
-    -- reservations, the count was reset or refunded: then no unit is known to be of them. The times are rounded.
-    local reply = peek(0)
-    if type(reply) == 'table' then return reply end
-    full = ahead + unpack('>I7', reply, 20)
-    local is_there = clock + full + count.cancelled + 1 >= moment + count.moved
-    op, cost, moment = is_there and 'refund' or 'peek', is_there and cost or 0, 0
-  end
-  -- A charge that is returned was made before the closing.
-  if stands_still and op == 'return' then moment = moment + count.moved end
+  -- A charge that is returned, and a reservation that is cancelled, were made before the closing.
+  if stands_still and (op == 'return' or op == 'cancel') then moment = moment + count.moved end
   local later = stands_still and ahead or 0
   local reply = apply(call_of(count, later), clock + later, op, cost, moment)
   if type(reply) == 'table' then return reply end
+  -- A process that has not observed the closing keeps its moments, so no reservation before them is cancelled.
+  if op == 'cancel' and string.byte(reply, 8) == 0 then return reject() end
   local reset, slack = unpack('>I7I4', reply, 20)
   reset = math.max(later + reset, ahead)
-  if full then count.cancelled = count.cancelled + math.max(full - reset, 0) end
   count.ttl = math.max(count.ttl, math.ceil(ahead / 1000))
   return pack('>I7I1I4I7I7I4', clock, 1, 0, 0, reset, slack) .. string.sub(reply, 31)
 end

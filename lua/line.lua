@@ -47,7 +47,7 @@ end
 local function decide()
   if stop > 0 then
     parts[1] = ask(1, KEYS[1], 'cancel', cancelled, stop)
-    if string.byte(parts[1], 8) == 0 then return end
+    if string.byte(parts[1], 8) ~= 1 then return end
   end
   local reserved = 0
   while position <= #runs do

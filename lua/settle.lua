@@ -23,7 +23,7 @@ end
 -- Returns the first bytes of the state of a key.
 local function beginning_of(key)
   local beginning = call('GETRANGE', key, 0, CLOSED_HEADER + 13)
-  local _, _, _, state = unwrap(beginning)
+  local _, _, state = unwrap(beginning)
   return state or beginning
 end
 

@@ -118,6 +118,46 @@ fn the_monitoring_files_name_metrics_that_exist() {
     }
 }
 
+/// The guide about security names the file and the test after each statement.
+#[test]
+fn the_tests_that_the_guide_about_security_names_exist() {
+    let (_, guide) = read(root().join("ratelimit-runtime/docs/security.md"));
+    let spans: Vec<_> = guide.split('`').skip(1).step_by(2).collect();
+    let is_file = |span: &str| span.starts_with("tests/") || span.starts_with("ratelimit-runtime/");
+    let tests: Vec<_> = spans.windows(2).filter(|pair| is_file(pair[0])).collect();
+    for pair in &tests {
+        let (path, name) = (pair[0], pair[1]);
+        let (_, source) = read(root().join(path));
+        assert!(source.contains(&format!("fn {name}(")), "no test {name} in {path}");
+    }
+    assert!(tests.len() > 25, "only {} tests", tests.len());
+}
+
+/// Code that looks right and does not limit: its text, and the reason.
+const HOLES: [(&str, &str); 9] = [
+    ("get(\"x-api-key\").ok_or", "a client can send a new key with each request"),
+    ("uri.path().to_owned()", "a client can send a new path with each request"),
+    ("uri.path(), 1)", "a client can send a new path with each request"),
+    ("address: IpAddr", "an IPv6 client has 2^64 addresses: use `Client`"),
+    ("host().map(str::to_owned)", "`Example.COM.` and `example.com` are one host: use `host_key`"),
+    (".len() as u32", "the length of a large value wraps to a small cost"),
+    ("/ 3) as u32", "the length of a large value wraps to a small cost"),
+    ("prompt.tokens + prompt.", "the sum of two large values wraps to a small cost"),
+    ("UNAVAILABLE, format!(\"{error}", "the error of Redis is not for strangers"),
+];
+
+#[test]
+fn examples_and_guides_limit_what_they_seem_to_limit() {
+    let mut checked = 0;
+    for (file, text) in documents().into_iter().chain(sources()) {
+        for (hole, reason) in HOLES {
+            assert!(!text.contains(hole), "{}: `{hole}`: {reason}", file.display());
+        }
+        checked += 1;
+    }
+    assert!(checked > 150, "only {checked} files");
+}
+
 #[test]
 fn mistakes_are_found() {
     let packages = packages();
@@ -297,6 +337,34 @@ fn example_heads() -> Vec<(PathBuf, String)> {
         (path, head.join("\n"))
     });
     sources.collect()
+}
+
+/// The examples, the documentation of the attribute, and the documentation comments of the runtime.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut sources = vec![read(root().join("ratelimit-macros/docs/rate_limit.md"))];
+    let mut folders = vec![root().join("examples"), root().join("ratelimit-runtime/src")];
+    while let Some(folder) = folders.pop() {
+        let is_examples = folder.ends_with("examples");
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            // The folders of the examples contain programs that are no patterns.
+            if path.is_dir() {
+                folders.extend((!is_examples).then_some(path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources.push(read(path));
+            }
+        }
+    }
+    let comments = |text: String| {
+        let lines = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let is_example = |path: &Path| path.starts_with(root().join("examples"));
+    let kept = sources.into_iter().map(|(path, text)| {
+        let is_whole = is_example(&path) || path.extension().is_some_and(|it| it == "md");
+        if is_whole { (path, text) } else { (path, comments(text)) }
+    });
+    kept.collect()
 }
 
 fn read(path: PathBuf) -> (PathBuf, String) {

@@ -1,15 +1,16 @@
-//! Rules whose names no limit has are reported once, a minute after they came, with the nearest name.
+//! Rules whose names no limit has are reported once, a minute after they came, with the nearest name. One process of a
+//! fleet reads what all have announced, and a hostile announcement harms none.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit};
+use ratelimit_runtime::{Name, RateLimiter, Rejection, Rules, rate_limit};
 use redis::Commands;
 use support::log::Log;
 use support::server::Server;
 
 const RULES: &str = r#"{
-    "search/1m": { "threshold": 5 },
+    "search/1m": { "threshold": 5, "burst": 9 },
     "serach": { "threshold": 5 },
     "search/1h": { "threshold": 5 },
     "elsewhere": { "threshold": 5 },
@@ -21,15 +22,41 @@ async fn search() -> Result<(), Rejection> {
     Ok(())
 }
 
-/// What another process has announced.
+/// What other processes have announced: the last of many has the limit `elsewhere`, and some are hostile.
 fn announce(server: &Server) {
-    let limit = r#"{"name":"elsewhere","threshold":1,"period":"1m"}"#;
-    let limit = format!(r#"{{"limit":{limit},"place":"lib.rs:1:1","is_computed":false}}"#);
-    let process = format!(r#"{{"id":"~other","rules":"","limits":[{limit}]}}"#);
+    let announcement = |id: &str, names: &mut dyn Iterator<Item = String>| {
+        let limit = |name| {
+            let limit = format!(r#"{{"name":"{name}","threshold":1,"period":"1m"}}"#);
+            format!(r#"{{"limit":{limit},"place":"lib.rs:1:1","is_computed":false}}"#)
+        };
+        let limits: Vec<_> = names.map(limit).collect();
+        format!(r#"{{"id":"{id}","rules":"","limits":[{}]}}"#, limits.join(","))
+    };
     let mut connection = server.connection();
-    let _: () = connection.set("ratelimit:{rules}:process:~other", process).expect("written");
-    let _: () =
-        connection.zadd("ratelimit:{rules}:processes", "~other", u64::MAX).expect("written");
+    let mut add = |id: &str, value: redis::Cmd| {
+        value.exec(&mut connection).expect("written");
+        let () = connection
+            .zadd("ratelimit:{rules}:processes", id, 4_000_000_000_000_u64)
+            .expect("added");
+    };
+    let key = |id: &str| format!("ratelimit:{{rules}}:process:{id}");
+    for process in 0..120 {
+        let id = format!("~{process:03}");
+        let names = &mut (0..100).map(|name| format!("made-{process}-{name}"));
+        add(&id, redis::Cmd::set(key(&id), announcement(&id, names)));
+    }
+    add("~large", redis::Cmd::set(key("~large"), "x".repeat(20_000_000)));
+    add("~bytes", redis::Cmd::set(key("~bytes"), b"\xff".as_slice()));
+    add("~list", redis::Cmd::rpush(key("~list"), "x"));
+    let id = "~other";
+    add(id, redis::Cmd::set(key(id), announcement(id, &mut ["elsewhere".to_owned()].into_iter())));
+}
+
+/// Returns a number of `INFO`.
+fn stat(server: &Server, name: &str) -> u64 {
+    let info: String = redis::cmd("INFO").arg("all").query(&mut server.connection()).expect("INFO");
+    let value = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+    value.split(',').next().expect("a number").parse().expect("a number")
 }
 
 #[tokio::test]
@@ -42,24 +69,27 @@ async fn rules_of_no_limit_are_reported_once() {
     fs::write(&path, RULES).expect("written");
     let by_file = RateLimiter::builder().rules(Rules::file(&path)).build().expect("valid");
     let by_redis = server.builder().rules(Rules::redis()).build().expect("valid");
+    let others = [(); 3].map(|()| server.builder().rules(Rules::redis()).build().expect("valid"));
     let mut shared = by_redis.shared_rules().await.expect("read");
     shared.rules = ratelimit_runtime::RuleSet::from_json(RULES).expect("valid");
     by_redis.share_rules(shared, "alice").await.expect("written");
     announce(&server);
+    let sent = stat(&server, "total_net_output_bytes:");
     let started = Instant::now();
     let reports = || -> Vec<String> {
         let lines = log.text();
         let lines = lines.lines().filter(|line| line.contains("the name of this rule"));
         lines.map(|line| line.split_once(": ").expect("a target").1.to_owned()).collect()
     };
-    while reports().len() < 7 && started.elapsed() < Duration::from_secs(90) {
-        for limiter in [&by_file, &by_redis] {
+    while reports().len() < 7 && started.elapsed() < Duration::from_secs(120) {
+        for limiter in [&by_file, &by_redis].into_iter().chain(&others) {
             limiter.scope(search()).await.ok();
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     assert!(started.elapsed() >= Duration::from_secs(59), "before all limits were called");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Each process looks at its own moment.
+    tokio::time::sleep(started.elapsed() / 2).await;
     fs::remove_file(path).expect("removed");
     let reports = reports();
     let reported = |words: &str, rule: &str, nearest: &str| {
@@ -74,4 +104,11 @@ async fn rules_of_no_limit_are_reported_once() {
     }
     reported("no call of this process", "elsewhere", "");
     assert_eq!(reports.len(), 7, "{reports:#?}");
+    let misfits = log.text().matches("a rule does not fit this limit: `burst` is").count();
+    assert_eq!(misfits, 5, "once for each limiter");
+    assert_eq!(stat(&server, "cmdstat_zrange:calls="), 1, "one limiter has read the announcements");
+    let sent = stat(&server, "total_net_output_bytes:") - sent;
+    assert!(sent < 4_000_000, "{sent} bytes: more than what is bounded");
+    let name = Name::kept("mine").expect("announcements take no names of this process");
+    assert_eq!(name, "mine");
 }

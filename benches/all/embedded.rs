@@ -144,10 +144,19 @@ fn by_threshold(scale: &Scale) -> Block {
 
 fn by_algorithm(scale: &Scale) -> Block {
     let picked = keys::uniform(10_000.min(scale.most_keys), scale.decisions);
-    let took = [FLOWING, 1].map(|threshold| {
-        let all = ALGORITHMS.map(|algorithm| Ours::new(algorithm, threshold));
-        in_turns(scale.rounds, &all, |ours| [decide(1, &picked, ours)])
-    });
+    let mut took: Vec<_> = [FLOWING, 1]
+        .map(|threshold| {
+            let all = ALGORITHMS.map(|algorithm| Ours::new(algorithm, threshold));
+            in_turns(scale.rounds, &all, |ours| [decide(1, &picked, ours)])
+        })
+        .into();
+    // Each call has a key that no call had before. A full store evicts a key for it.
+    let (fresh, many): (Vec<u32>, _) = ((0..scale.decisions as u32).collect(), 20_000_000);
+    took.extend([many, 10_000].map(|max_keys| {
+        in_turns(scale.rounds, &ALGORITHMS, |algorithm| {
+            [decide(1, &fresh, &Ours::bounded(*algorithm, FLOWING, max_keys))]
+        })
+    }));
     let rows = ALGORITHMS.iter().enumerate().map(|(index, algorithm)| {
         Row::of(algorithm.as_str(), took.iter().map(|took| took[index][0]))
     });
@@ -159,7 +168,9 @@ fn by_algorithm(scale: &Scale) -> Block {
             better: Better::Less,
             by: "algorithm",
             rows: rows.collect(),
-            columns: ["admitted", "rejected"].map(|name| Column::new(name, Kind::Beside)).into(),
+            columns: ["admitted", "rejected", "new keys", "new keys, full store"]
+                .map(|name| Column::new(name, Kind::Beside))
+                .into(),
             chart: None,
         },
     )

@@ -84,7 +84,12 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn new(algorithm: Algorithm, threshold: u32) -> Self {
-        let limiter = RateLimiter::builder().max_keys(20_000_000).build().expect("valid");
+        Self::bounded(algorithm, threshold, 20_000_000)
+    }
+
+    /// Creates a limiter whose store holds at most `max_keys` keys.
+    pub(crate) fn bounded(algorithm: Algorithm, threshold: u32, max_keys: usize) -> Self {
+        let limiter = RateLimiter::builder().max_keys(max_keys).build().expect("valid");
         let mut limit = Limit::new("bench", algorithm, threshold, PERIOD).expect("valid");
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(threshold);

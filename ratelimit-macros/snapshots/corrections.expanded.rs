@@ -254,7 +254,12 @@ async fn closed() -> Answer {
     }
         .await;
     ::ratelimit_runtime::Permit::keep(
-        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+        ::ratelimit_runtime::__private::close(
+            permit_0,
+            ::ratelimit_runtime::__private::CLOSE_AT_MOST,
+            &output,
+            retry_after,
+        ),
     );
     output
 }
@@ -297,7 +302,12 @@ async fn closed_and_counted() -> Answer {
     }
         .await;
     ::ratelimit_runtime::__private::count_if(
-        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+        ::ratelimit_runtime::__private::close(
+            permit_0,
+            ::ratelimit_runtime::__private::micros(600000000u64),
+            &output,
+            retry_after,
+        ),
         &output,
         Answer::is_wrong,
     );
@@ -346,7 +356,12 @@ async fn closed_by_result_and_settled_by_hand() -> Answer {
     }
         .await;
     ::ratelimit_runtime::Permit::keep(
-        ::ratelimit_runtime::__private::close(permit_0, &output, retry_after),
+        ::ratelimit_runtime::__private::close(
+            permit_0,
+            ::ratelimit_runtime::__private::CLOSE_AT_MOST,
+            &output,
+            retry_after,
+        ),
     );
     output
 }

@@ -25,7 +25,9 @@ async fn closed() -> Answer {
     ask().await
 }
 
-#[rate_limit(period = 60, threshold = 100, count_if = Answer::is_wrong, close = retry_after)]
+#[rate_limit(
+    period = 60, threshold = 100, count_if = Answer::is_wrong, close = retry_after, close_at_most = "10m"
+)]
 async fn closed_and_counted() -> Answer {
     ask().await
 }

@@ -10,15 +10,24 @@ use crate::args::Args;
 use crate::argument::ArgumentName;
 use crate::diagnostics::ReportedError;
 use crate::function::Function;
-use crate::values::{as_literal, as_path, unwrap_parens};
+use crate::values::{Constant, as_literal, as_path, unwrap_parens};
 
 /// What happens once the call has ended.
 #[derive(Clone)]
 pub(crate) struct AfterCall {
     /// How the charge is corrected.
     pub(crate) correction: Option<Correction>,
+    /// Whether and for how long the key is closed.
+    pub(crate) close: Option<Close>,
+}
+
+/// The closing of a key, by the return value.
+#[derive(Clone)]
+pub(crate) struct Close {
     /// A function of the return value that returns for how long the key is closed, if it is.
-    pub(crate) close: Option<Expr>,
+    pub(crate) function: Expr,
+    /// The longest time; `None` for that of the runtime.
+    pub(crate) at_most: Option<Constant<u64>>,
 }
 
 #[derive(Clone)]
@@ -73,16 +82,18 @@ impl AfterCall {
         let count_if = read(ArgumentName::CountIf).map(|expr| expr.map(Correction::CountIf));
         let permit =
             args.optional(ArgumentName::Permit, |expr| read_permit(expr).map(Correction::Permit));
-        let close = read(ArgumentName::Close).transpose();
+        let function = read(ArgumentName::Close).transpose();
+        let at_most = read_ceiling(args).transpose();
         let correction = settle.or(count_if).or(permit).transpose();
-        Ok(Self { correction: correction?, close: close? })
+        let (function, at_most) = (function?, at_most?);
+        let close = function.map(|function| Close { function, at_most });
+        Ok(Self { correction: correction?, close })
     }
 
-    /// Returns this, with what it does not have from `shared`.
+    /// Returns this, with the correction of `shared` if it has none.
     pub(crate) fn or(&self, shared: &Self) -> Self {
         let correction = self.correction.as_ref().or(shared.correction.as_ref());
-        let close = self.close.as_ref().or(shared.close.as_ref());
-        Self { correction: correction.cloned(), close: close.cloned() }
+        Self { correction: correction.cloned(), close: self.close.clone() }
     }
 
     /// Whether nothing happens.
@@ -98,6 +109,17 @@ impl AfterCall {
         };
         corrects || self.close.is_some()
     }
+}
+
+/// Reads the ceiling of `close`, which has no effect without `close`.
+fn read_ceiling(args: &Args<'_>) -> Option<Result<Constant<u64>, ReportedError>> {
+    let name = ArgumentName::CloseAtMost;
+    // Beside groups, both are in a wrong place, which is reported.
+    if args.get(ArgumentName::Close).is_none() && args.groups.is_empty() {
+        let message = "`close_at_most` is the ceiling of `close`: remove it, or add `close`";
+        args.reject(name, message);
+    }
+    args.optional(name, |expr| Constant::duration(name, expr))
 }
 
 /// Reads a function of the return value.

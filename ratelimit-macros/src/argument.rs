@@ -28,6 +28,7 @@ word_enum! {
         CountIf = "count_if" | "only_if" | "charge_if",
         Permit = "permit",
         Close = "close" | "close_for" | "retry_after" | "backoff",
+        CloseAtMost = "close_at_most" | "max_close" | "max_retry_after" | "max_backoff",
         Crate = "crate",
     }
 }
@@ -55,8 +56,10 @@ impl ArgumentName {
             | Self::Align
             | Self::Limit
             | Self::Settle
-            | Self::Permit => Place::OneLimit,
-            Self::Key | Self::Cost | Self::Name | Self::CountIf | Self::Close => Place::Anywhere,
+            | Self::Permit
+            | Self::Close
+            | Self::CloseAtMost => Place::OneLimit,
+            Self::Key | Self::Cost | Self::Name | Self::CountIf => Place::Anywhere,
             Self::Scope
             | Self::OnError
             | Self::Shadow
@@ -89,6 +92,7 @@ impl ArgumentName {
             Self::CountIf => "count_if = Result::is_err",
             Self::Permit => "permit = tokens",
             Self::Close => "close = |result| result.as_ref().err().and_then(Error::retry_after)",
+            Self::CloseAtMost => "close_at_most = \"10m\"",
             Self::Crate => "crate = my_crate::limits",
         }
     }

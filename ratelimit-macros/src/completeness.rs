@@ -30,6 +30,7 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         ArgumentName::Threshold => "period = \"1d\",",
         ArgumentName::Burst => "period = \"1d\", threshold = 100, algo = \"token_bucket\",",
         ArgumentName::Align => "period = \"1d\", threshold = 100, algo = \"fixed\",",
+        ArgumentName::CloseAtMost => "period = \"1d\", threshold = 100, close = retry_after,",
         // The same limit, described by the arguments.
         ArgumentName::Limit => "",
         ArgumentName::Algo

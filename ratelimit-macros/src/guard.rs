@@ -114,12 +114,17 @@ impl ChargeGroup {
     }
 }
 
+/// The message for a `close` beside `limit(…)` groups: it would close a key of each, also the one that all calls share.
+const CLOSE_BESIDE_GROUPS: &str = "`close` closes the key of one limit: move it into the `limit(…)` whose \
+                                   key it closes";
+
 /// Rejects the arguments beside `limit(…)` groups that belong to one limit.
 fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
     let mut outcome = Ok(());
     for name in ArgumentName::ALL {
         let message = match name.place() {
             Place::Anywhere | Place::Attribute => continue,
+            Place::OneLimit if *name == ArgumentName::Close => CLOSE_BESIDE_GROUPS.to_owned(),
             Place::OneLimit => format!("`{name}` describes one limit: move it into `limit(…)`"),
             Place::WithoutGroups => LEASE_WITH_GROUPS.to_owned(),
         };

@@ -53,7 +53,11 @@ impl LimitSource {
 /// Whether a constant contains what the argument says.
 fn describes_the_limit(name: ArgumentName) -> bool {
     match name {
-        ArgumentName::Limit | ArgumentName::Settle | ArgumentName::Permit => false,
+        ArgumentName::Limit
+        | ArgumentName::Settle
+        | ArgumentName::Permit
+        | ArgumentName::Close
+        | ArgumentName::CloseAtMost => false,
         // Leased units can be counted elsewhere, where code that names the constant would not find them.
         ArgumentName::Name | ArgumentName::Lease => true,
         other => other.place() == Place::OneLimit,

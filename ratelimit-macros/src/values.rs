@@ -5,6 +5,7 @@ use syn::{Expr, ExprLit, ExprPath, ExprUnary, Lit, LitInt, LitStr, UnOp};
 use crate::argument::ArgumentName;
 
 /// A literal, whose value the macro knows, or a path to a constant, which the compiler evaluates.
+#[derive(Clone)]
 pub(crate) struct Constant<T> {
     /// The expression as written; the expansion repeats it.
     pub(crate) expr: Expr,

@@ -28,7 +28,7 @@
     feature = "redis",
     doc = "- The [guides](guide) cover [choosing an algorithm](guide::algorithms), limits\n  \
            [per plan and tenant](guide::plans), [testing](guide::testing), and\n  \
-           [production](guide::production), and what [Redis](guide::redis) holds."
+           [production](guide::production), [security](guide::security), and what [Redis](guide::redis) holds."
 )]
 #![cfg_attr(
     all(feature = "redis", feature = "axum", feature = "actix"),
@@ -61,8 +61,8 @@
 //! | `tracing` event | level | fields |
 //! | --- | --- | --- |
 //! | a call is rejected | `DEBUG` | `limit`, `key`, `retry_after`, `source` |
-//! | a call is rejected because its cost is above the capacity | `INFO` | `limit`, `key`, `cost`, `capacity` |
-//! | a [shadow](Limit::shadow) would reject a call | `INFO` | the fields of the rejection |
+//! | a call is rejected because its cost is above the capacity | `DEBUG` | `limit`, `key`, `cost`, `capacity` |
+//! | a [shadow](Limit::shadow) would reject a call | `DEBUG` | the fields of the rejection |
 //! | no decision, also for a shadow: [`Rejection::Unavailable`] | `DEBUG` | `limit`, `error` |
 //!
 //! With feature `metrics`, the following metrics go to the recorder that the application installs for the
@@ -154,6 +154,8 @@ pub mod guide {
     pub mod redis {}
 
     #[cfg(feature = "rules")]
+    #[doc = "[redis]: crate::guide::redis"]
+    #[doc = ""]
     #[doc = include_str!("../docs/rules.md")]
     pub mod rules {}
 
@@ -162,6 +164,14 @@ pub mod guide {
     #[doc = ""]
     #[doc = include_str!("../docs/scale.md")]
     pub mod scale {}
+
+    #[cfg(feature = "axum")]
+    #[doc = "[metering]: crate::guide::metering"]
+    #[doc = "[redis]: crate::guide::redis"]
+    #[doc = "[web]: crate::guide::web"]
+    #[doc = ""]
+    #[doc = include_str!("../docs/security.md")]
+    pub mod security {}
 
     #[doc = "[production]: crate::guide::production"]
     #[doc = ""]

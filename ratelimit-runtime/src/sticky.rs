@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Records that a task-local value was set in this process. Saves the lookup of the value until then
-/// (`benches/all -- attribute`).
+/// Records that something has happened in this process: that an event was emitted, which is then not repeated, or that a
+/// task-local value was set, which saves its lookup until then (`benches/all -- attribute`). Unlike in `Once`, no thread
+/// waits for another, so a subscriber can come here again while it receives the event.
 ///
 /// `Relaxed` suffices: a task sets the flag before the value, and a runtime that moves the task to another
 /// thread makes its earlier writes visible there.
@@ -15,11 +16,10 @@ impl StickyFlag {
         Self(AtomicBool::new(false))
     }
 
-    pub(crate) fn set(&self) {
+    /// Sets the flag. Returns whether it was not set.
+    pub(crate) fn set(&self) -> bool {
         // Writes once only: a write would evict the flag from the caches of the threads that read it.
-        if !self.is_set() {
-            self.0.store(true, Relaxed);
-        }
+        !self.is_set() && !self.0.swap(true, Relaxed)
     }
 
     #[inline]

@@ -2,11 +2,11 @@
 //! rules that exempt calls or only observe them.
 
 use ratelimit_runtime::{Limit, Part, Rejection, Rule, RuleSet};
-use support::judge::{Breach, Exception, Judge, JudgedCall};
+use support::judge::{Breach, Judge, JudgedCall};
 
-use crate::exceptions::Excepted;
+use crate::operation::Cost;
 use crate::player::Player;
-use crate::trace::{Cost, Setup};
+use crate::trace::Setup;
 
 /// The limit that stands beside the limit of a trace: a window that calls of both limits share.
 pub(crate) struct Beside {
@@ -20,7 +20,7 @@ impl Beside {
     pub(crate) fn new(setup: &Setup) -> Self {
         let main = setup.limit("beside", 0);
         let limit = Limit::sliding("beside", 2 * main.capacity(), main.period());
-        let judge = Judge::new(&limit, None);
+        let judge = setup.with_exceptions(Judge::new(&limit, None));
         Self { limit, judge, admitted: Vec::new() }
     }
 
@@ -65,18 +65,14 @@ impl Player<'_> {
             self.beside.admit(now, cost);
         }
         self.tell(format_args!("p{process}, with another limit:"));
-        self.ended(process, cost, &[main], (now, now), Excepted::No, result);
+        self.ended(self.at_once(process, cost, &main), result);
     }
 
     /// The server evicts the count.
     pub(crate) async fn evict(&mut self) {
         if self.fleet.evict(self.name, &self.key) {
             self.tell("the server evicts the count");
-            self.judge.opened(self.now());
-            self.judge.excepted(self.now(), Exception::Lost);
-            self.leases_excepted_until = self.now() + crate::player::A_SECOND;
-            self.except(None, Excepted::Call);
-            self.collect().await;
+            self.lose(None).await;
         }
     }
 
@@ -94,6 +90,10 @@ impl Player<'_> {
 
     /// Returns a fault if the other limit does not have exactly the units of the calls that were admitted.
     pub(crate) async fn missing_beside(&self) -> Option<String> {
+        if self.setup.skew > 0 {
+            // It does not know the time of each charge.
+            return None;
+        }
         let peek = self.limiter(0).peek(&self.beside.limit, &self.key, 1).await;
         let (Ok(decision) | Err(Rejection::Limited { decision, .. })) = peek else {
             return Some(format!("{peek:?}"));

@@ -22,9 +22,7 @@ impl Player<'_> {
     pub(crate) async fn reset(&mut self, process: usize) {
         self.limiter(process).reset(&self.limit(process), &self.key).await.expect("reset");
         self.tell(format_args!("p{process} resets"));
-        self.judge.opened(self.now());
-        self.lose(process);
-        self.collect().await;
+        self.lose(Some(process)).await;
     }
 
     pub(crate) async fn close(&mut self, process: usize, ticks: u64) {
@@ -34,8 +32,6 @@ impl Player<'_> {
         limiter.close(&self.limit(process), &self.key, closed).await.expect("closed");
         self.tell(format_args!("p{process} closes for {ticks} ticks"));
         self.judge.closed(from, from + time);
-        // If the key opens within a second, they keep their moments, and others are reserved beside them.
-        self.except(Some(process), Excepted::Call);
         self.closing_is_new_until = from + A_SECOND;
         self.collect().await;
     }

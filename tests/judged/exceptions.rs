@@ -1,10 +1,11 @@
 //! What rule 1 excepts by design, for the judge. The guide `algorithms.md` has the same list.
 
 use ratelimit_runtime::Limit;
-use support::judge::Exception;
+use support::judge::{Exception, Judge};
 
 use crate::calls::Waiting;
 use crate::player::{A_SECOND, Player};
+use crate::trace::Setup;
 
 /// What rule 1 excepts of a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,16 +13,44 @@ pub(crate) enum Excepted {
     No,
     /// A call has used more than it was charged: the moments that are reserved do not move.
     Start,
-    /// The count under its moment was lost, closed or refilled faster: the call comes on top.
+    /// The count under its moment was lost or refilled faster: the call comes on top.
     Call,
 }
 
+impl Setup {
+    /// Returns a judge that knows how much the clocks of processes differ: by twice the skew, because one may be behind
+    /// and another ahead.
+    pub(crate) fn with_exceptions(&self, judge: Judge) -> Judge {
+        judge.with_skew(2 * self.skew * self.tick)
+    }
+}
+
 impl Player<'_> {
-    /// The count starts anew, by a process. What other processes hold of it comes on top.
-    pub(crate) fn lose(&mut self, process: usize) {
+    /// The count starts anew, by a process or by the server. What other processes hold of it comes on top.
+    pub(crate) async fn lose(&mut self, process: Option<usize>) {
+        self.judge.opened(self.now());
         self.judge.excepted(self.now(), Exception::Lost);
         self.leases_excepted_until = self.now() + A_SECOND;
-        self.except(Some(process), Excepted::Call);
+        if self.setup.is_bucket() {
+            // Leased units that other processes give back instead of spending them.
+            let units = u64::from(self.setup.most_leased()) * self.alive.len() as u64;
+            let others = process.map_or(units, |_| units - u64::from(self.setup.most_leased()));
+            self.judge.excepted(self.now(), Exception::Refund { units: others });
+        }
+        self.except(process, Excepted::Call);
+        self.except_paused(Excepted::Call);
+        self.collect().await;
+        // Units go back to the count of the time at which they were charged. So the new count begins later, by any clock.
+        if self.has_waited || self.setup.most_leased() > 0 {
+            self.advance(1 + 2 * self.setup.skew).await;
+        }
+    }
+
+    /// Excepts the calls that are not polled: they may have been charged before, and start once they are polled.
+    pub(crate) fn except_paused(&mut self, excepted: Excepted) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.paused.is_some()) {
+            waiting.excepted = waiting.excepted.max(excepted);
+        }
     }
 
     /// Excepts the calls that wait for moments, but not those of one process.
@@ -42,8 +71,9 @@ impl Player<'_> {
             on_top += if is_raised { u64::from(*cost) } else { 0 };
             !is_raised
         });
+        let is_bucket = self.setup.is_bucket();
         let lower = |waiting: &&mut Waiting| {
-            waiting.limits.iter().any(|own| own.threshold() < limit.threshold())
+            is_bucket && waiting.limits.iter().any(|own| own.threshold() < limit.threshold())
         };
         for waiting in self.waiting.iter_mut().filter(lower) {
             waiting.excepted = Excepted::Call;

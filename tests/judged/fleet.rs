@@ -1,57 +1,117 @@
-//! The processes of a trace: limiters that share a store and a virtual clock.
+//! The processes of traces: limiters that share a store. Each process has a virtual clock of its own.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Clock, OnError, RateLimiter, VirtualClock};
 use redis::Commands;
-use support::lines::settle_lines;
+use support::cluster::Cluster;
+use support::proxy::{Network, Proxy};
 use support::server::Server;
 
 /// The most processes of a trace.
 pub(crate) const MOST_PROCESSES: usize = 8;
 
-/// The processes that share a store and a clock. Each trace has a key of its own.
-pub(crate) struct Fleet {
-    pub(crate) processes: Vec<RateLimiter>,
+/// A process, and its clock. A process whose clock stands still does nothing any more, as one that was killed.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) limiter: RateLimiter,
     pub(crate) clock: VirtualClock,
-    server: Option<RefCell<redis::Connection>>,
+}
+
+/// The processes that share a store, and the time of the traces. Each trace has a key of its own.
+pub(crate) struct Fleet {
+    pub(crate) processes: Vec<Process>,
+    pub(crate) clock: VirtualClock,
+    store: SharedStore,
+}
+
+enum SharedStore {
+    Embedded,
+    Server {
+        url: String,
+        connection: RefCell<redis::Connection>,
+        /// The network of the first process.
+        proxy: Proxy,
+    },
+    Cluster(Cluster),
 }
 
 impl Fleet {
     /// One process on the embedded store.
     pub(crate) fn embedded() -> Self {
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        // A busy test machine must not take a grant from a call that it does not poll for a while.
-        let builder = builder.deadline(Duration::from_secs(30));
-        Self { processes: vec![builder.build().expect("valid settings")], clock, server: None }
+        Self::start(SharedStore::Embedded, 1)
     }
 
     /// Processes that share a server.
     pub(crate) fn redis(server: &Server) -> Self {
+        let connection = RefCell::new(server.connection());
+        let proxy = Proxy::start(server.port(), Duration::ZERO);
+        let url = server.url.clone();
+        Self::start(SharedStore::Server { url, connection, proxy }, MOST_PROCESSES)
+    }
+
+    /// Processes that share a cluster.
+    pub(crate) fn cluster(cluster: Cluster) -> Self {
+        Self::start(SharedStore::Cluster(cluster), 3)
+    }
+
+    fn start(store: SharedStore, processes: usize) -> Self {
         let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let process = || {
-            let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-            builder.build().expect("valid settings")
+        let mut fleet = Self { processes: Vec::new(), clock, store };
+        fleet.processes = (0..processes).map(|number| fleet.process(number)).collect();
+        fleet
+    }
+
+    /// Starts a process.
+    pub(crate) fn process(&self, number: usize) -> Process {
+        let builder = RateLimiter::builder();
+        let builder = match &self.store {
+            SharedStore::Embedded => builder,
+            SharedStore::Server { proxy, .. } if number == 0 => {
+                builder.redis(format!("redis://127.0.0.1:{}", proxy.port))
+            }
+            SharedStore::Server { url, .. } => builder.redis(&**url),
+            SharedStore::Cluster(cluster) => builder.redis(cluster.url()),
         };
-        let processes = (0..MOST_PROCESSES).map(|_| process()).collect();
-        let connection = Some(RefCell::new(server.connection()));
-        Self { processes, clock: clock.clone(), server: connection }
+        let clock = VirtualClock::at(self.clock.now());
+        // A busy test machine must not take a grant from a call that it does not poll for a while.
+        let builder = builder.deadline(Duration::from_secs(30)).on_error(OnError::Deny);
+        let limiter = builder.clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
+        Process { limiter, clock }
+    }
+
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self.store, SharedStore::Embedded)
     }
 
     pub(crate) fn now(&self) -> u64 {
         self.clock.now().as_micros() as u64
     }
 
-    pub(crate) fn advance(&self, micros: u64) {
-        self.clock.advance(Duration::from_micros(micros));
+    /// Removes what earlier traces have left.
+    pub(crate) fn clear(&self) {
+        if let SharedStore::Server { connection, .. } = &self.store {
+            redis::cmd("FLUSHALL").exec(&mut *connection.borrow_mut()).expect("FLUSHALL");
+        }
+    }
+
+    /// Lets the TTLs of all keys follow the clock, as those of a real server do: it deletes a key whose time has come.
+    pub(crate) fn expire(&self, micros: u64) {
+        let SharedStore::Server { connection, .. } = &self.store else { return };
+        let mut server = connection.borrow_mut();
+        let passed = i64::try_from(micros / 1_000).expect("a time");
+        for key in server.keys::<_, Vec<Vec<u8>>>("*").expect("KEYS") {
+            let ttl: i64 = server.pttl(&key).expect("PTTL");
+            assert!(ttl != -1, "{} has no TTL", String::from_utf8_lossy(&key));
+            let _: i64 = server.pexpire(&key, ttl - passed).expect("PEXPIRE");
+        }
     }
 
     /// Removes the counts of a key, as a server that is full does. Returns whether there is a server.
     pub(crate) fn evict(&self, limit: &str, key: &str) -> bool {
-        let Some(server) = &self.server else { return false };
-        let mut server = server.borrow_mut();
+        let SharedStore::Server { connection, .. } = &self.store else { return false };
+        let mut server = connection.borrow_mut();
         let pattern = format!("*:{limit}{{{key}}}*");
         for name in server.keys::<_, Vec<Vec<u8>>>(pattern).expect("KEYS") {
             server.del::<_, ()>(name).expect("DEL");
@@ -59,9 +119,46 @@ impl Fleet {
         true
     }
 
-    pub(crate) async fn settle(&self, processes: usize) {
-        for process in &self.processes[..processes] {
-            settle_lines(process).await;
+    /// Returns the network of the first process, if it can fail.
+    pub(crate) fn network(&self) -> Option<&Proxy> {
+        match &self.store {
+            SharedStore::Server { proxy, .. } => Some(proxy),
+            SharedStore::Embedded | SharedStore::Cluster(_) => None,
         }
+    }
+
+    /// Begins to move the hash slot of a key to another node. With `all`, the keys that are there stay on the old node;
+    /// without, one of them is moved. Returns whether there is a cluster.
+    pub(crate) fn begin_move(&self, key: &str, all: bool) -> bool {
+        let SharedStore::Cluster(cluster) = &self.store else { return false };
+        let tag = format!("{{{key}}}");
+        let slot = cluster.slot(&tag);
+        let mut keys = cluster.keys(cluster.owner(slot));
+        keys.retain(|name| name.contains(&tag));
+        let moved = keys.into_iter().min().filter(|_| !all).unwrap_or(format!("other{tag}"));
+        cluster.begin_move(slot, &moved);
+        true
+    }
+
+    pub(crate) fn finish_move(&self, key: &str) {
+        if let SharedStore::Cluster(cluster) = &self.store {
+            cluster.move_slot(cluster.slot(&format!("{{{key}}}")), Duration::ZERO);
+        }
+    }
+}
+
+/// Breaks the connections of a network instead of delivering replies, until it is dropped.
+pub(crate) struct Losing<'a>(&'a Proxy);
+
+impl<'a> Losing<'a> {
+    pub(crate) fn replies(proxy: &'a Proxy) -> Self {
+        proxy.set(Network::RepliesCut);
+        Self(proxy)
+    }
+}
+
+impl Drop for Losing<'_> {
+    fn drop(&mut self) {
+        self.0.set(Network::Up);
     }
 }

@@ -1,29 +1,36 @@
 //! Pairs of operations that have admitted too much, operation by operation.
 
 use ratelimit_runtime::Algorithm;
+use support::leases::Leasing;
 use support::server::Server;
 
 use crate::fleet::Fleet;
+use crate::operation::{Cost, Operation};
 use crate::player::Player;
 use crate::runtime;
-use crate::trace::{Cost, Operation, Setup, Trace};
+use crate::trace::{Setup, Trace};
 
-/// A bucket of `threshold` a period, and the time in which the clock of the trace moves, in microseconds.
-fn bucket(algorithm: Algorithm, threshold: u32, burst: u32, period: u64, tick: u64) -> Setup {
+/// Returns limits with these amounts, and the time in which the clock of the trace moves, in microseconds.
+pub(crate) fn setup(algorithm: Algorithm, amounts: (u32, u32), period: u64, tick: u64) -> Setup {
     Setup {
         algorithm,
         period,
         tick,
-        amounts: vec![(threshold, burst)],
+        amounts: vec![amounts],
         align: None,
-        lease: 0,
+        leasing: Leasing::None,
         processes: 3,
+        skew: 0,
         left: Vec::new(),
     }
 }
 
+fn bucket(algorithm: Algorithm, threshold: u32, burst: u32, period: u64, tick: u64) -> Setup {
+    setup(algorithm, (threshold, burst), period, tick)
+}
+
 /// Plays operations on both stores. Returns how many calls each store has admitted.
-fn play(setup: &Setup, operations: &[Operation]) -> [usize; 2] {
+pub(crate) fn play(setup: &Setup, operations: &[Operation]) -> [usize; 2] {
     let server = Server::start();
     [Fleet::embedded(), Fleet::redis(&server)].map(|fleet| admitted(&fleet, setup, operations))
 }
@@ -106,8 +113,10 @@ fn a_settlement_beside_a_small_reservation_gives_most_back() {
 #[test]
 fn a_lease_beside_a_reservation_admits_one_burst() {
     let server = Server::start();
-    let setup =
-        Setup { lease: 1, ..bucket(Algorithm::TokenBucket, 6_000, 100, 60_000_000, 10_000) };
+    let setup = Setup {
+        leasing: Leasing::UpTo(1),
+        ..bucket(Algorithm::TokenBucket, 6_000, 100, 60_000_000, 10_000)
+    };
     let operations = [
         check(0, 1),
         Operation::Advance { ticks: 30 },
@@ -118,4 +127,26 @@ fn a_lease_beside_a_reservation_admits_one_burst() {
         acquire(2, 30),
     ];
     assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 3);
+}
+
+/// The limit of the reset does not lease. The process gives nothing back that it leased before.
+#[test]
+fn a_reset_discards_leased_units_of_the_count() {
+    let server = Server::start();
+    let fleet = Fleet::redis(&server);
+    let setup = Setup {
+        leasing: Leasing::UpTo(40),
+        processes: 1,
+        ..bucket(Algorithm::LeakyBucket, 6_000, 230, 60_000_000, 5_000)
+    };
+    let operations = [
+        Operation::Burst { process: 0, calls: 8 },
+        Operation::Reset { process: 0 },
+        wait(0, 230, 1),
+        Operation::Close { process: 0, ticks: 1 },
+        check(0, 1),
+        wait(0, 1, 1),
+        Operation::Advance { ticks: 1 },
+    ];
+    assert_eq!(admitted(&fleet, &setup, &operations), 9);
 }

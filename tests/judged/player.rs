@@ -1,7 +1,7 @@
-//! The player: plays operations of all kinds against processes that share a store, and writes down what was admitted.
+//! The player: plays operations of all kinds by processes that share a store, and writes down what was admitted.
 //!
 //! Times are multiples of a tick, in which each rate of a trace refills a whole part of a token. So each moment that a
-//! bucket reserves is at a tick, and the player knows exactly when each call starts: it moves the clock tick by tick
+//! bucket reserves is at a tick, and the player knows exactly when each call starts: it moves the clocks tick by tick
 //! while calls wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection, RuleSet, Source};
 use support::judge::{Judge, JudgedCall};
+use support::operations::OperationKind;
 
 use crate::beside::Beside;
 use crate::calls::{Admitted, Open, Verdict, Waiting};
 use crate::exceptions::Excepted;
-use crate::fleet::{Fleet, MOST_PROCESSES};
-use crate::trace::{Kind, Operation, Setup, Trace};
+use crate::faults::Crashed;
+use crate::fleet::{Fleet, MOST_PROCESSES, Process};
+use crate::operation::{Cost, Operation};
+use crate::rest::Missing;
+use crate::trace::{Setup, Trace};
 
 /// How long other processes do not know of a closing or a reset, in microseconds; and how long leased units last.
 pub(crate) const A_SECOND: u64 = 1_000_000;
@@ -26,6 +30,11 @@ pub(crate) struct Player<'a> {
     pub(crate) judge: Judge,
     pub(crate) name: &'static str,
     pub(crate) key: String,
+    /// The processes, of which some have taken the place of one that was killed.
+    pub(crate) alive: Vec<Process>,
+    /// By how much the clock of each process is ahead.
+    pub(crate) ahead_by: [i64; MOST_PROCESSES],
+    pub(crate) crashed: Vec<Crashed>,
     /// The amounts of the next calls, by their place in the setup.
     pub(crate) amounts: usize,
     /// The amounts that a rule of each process sets.
@@ -36,16 +45,35 @@ pub(crate) struct Player<'a> {
     pub(crate) waiting: Vec<Waiting>,
     /// The threshold and the units of calls that were charged before they started.
     pub(crate) ahead: Vec<(u32, u32)>,
+    /// Since when calls of each process are not polled. Grants may be as old.
+    pub(crate) granted_from: [Option<u64>; MOST_PROCESSES],
     /// Whether a call has waited since the lines were last seen at rest.
-    has_waited: bool,
-    permits: Vec<Open>,
-    verdict: Verdict,
+    pub(crate) has_waited: bool,
+    pub(crate) permits: Vec<Open>,
+    pub(crate) verdict: Verdict,
     /// Until when leased units of an excepted count are spent.
     pub(crate) leases_excepted_until: u64,
+    /// Until when leased units are spent that were charged before a call has used more than its charge.
+    pub(crate) debt_is_new_until: u64,
     /// Until when calls of other processes start although the key is closed.
     pub(crate) closing_is_new_until: u64,
     /// The process, the cost and the wait of the last rejection, if nothing happened since.
     retry: Option<(usize, u32, u64)>,
+    pub(crate) missing: Missing,
+    pub(crate) slot_moves: bool,
+}
+
+/// A call that has ended.
+pub(crate) struct Ended {
+    pub(crate) process: usize,
+    pub(crate) cost: u32,
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) decided: u64,
+    /// The earliest and the latest time at which it may have started.
+    pub(crate) starts: (u64, u64),
+    pub(crate) excepted: Excepted,
+    /// Whether a rule has exempted the call when it began, or has made its limit a shadow.
+    pub(crate) is_free: bool,
 }
 
 impl<'a> Player<'a> {
@@ -61,28 +89,38 @@ impl<'a> Player<'a> {
         let setup = &trace.setup;
         // Every trace starts at a tick.
         let tick = setup.tick;
-        fleet.advance((tick - fleet.now() % tick) % tick);
+        fleet.clock.advance(Duration::from_micros((tick - fleet.now() % tick) % tick));
+        fleet.clear();
+        let processes = setup.processes.min(fleet.processes.len());
         let mut player = Self {
             fleet,
             setup,
-            judge,
+            judge: setup.with_exceptions(judge),
             name: "judged",
             key: NEXT.fetch_add(1, Ordering::Relaxed).to_string(),
+            alive: fleet.processes[..processes].to_vec(),
+            ahead_by: [0; MOST_PROCESSES],
+            crashed: Vec::new(),
             amounts: 0,
             ruled: [None; MOST_PROCESSES],
             is_free: [false; MOST_PROCESSES],
             beside: Beside::new(setup),
             waiting: Vec::new(),
             ahead: Vec::new(),
+            granted_from: [None; MOST_PROCESSES],
             has_waited: false,
             permits: Vec::new(),
             verdict: Verdict::default(),
             leases_excepted_until: 0,
+            debt_is_new_until: 0,
             closing_is_new_until: 0,
             retry: None,
+            missing: Missing::default(),
+            slot_moves: false,
         };
-        for process in &fleet.processes {
-            process.set_rules(RuleSet::new()).expect("no rules");
+        player.move_clocks();
+        for process in player.processes() {
+            process.limiter.set_rules(RuleSet::new()).expect("no rules");
         }
         for operation in &trace.operations {
             player.operate(*operation).await;
@@ -95,11 +133,15 @@ impl<'a> Player<'a> {
     }
 
     pub(crate) fn process(&self, number: usize) -> usize {
-        number % self.setup.processes.min(self.fleet.processes.len())
+        number % self.alive.len()
     }
 
-    pub(crate) fn limiter(&self, number: usize) -> &'a RateLimiter {
-        &self.fleet.processes[self.process(number)]
+    pub(crate) fn processes(&self) -> &[Process] {
+        &self.alive
+    }
+
+    pub(crate) fn limiter(&self, number: usize) -> RateLimiter {
+        self.alive[self.process(number)].limiter.clone()
     }
 
     pub(crate) fn tell(&mut self, what: impl std::fmt::Display) {
@@ -108,6 +150,7 @@ impl<'a> Player<'a> {
     }
 
     async fn operate(&mut self, operation: Operation) {
+        self.verdict.operations += 1;
         if !matches!(operation, Operation::Retry) {
             self.retry = None;
         }
@@ -116,56 +159,51 @@ impl<'a> Player<'a> {
                 let limit = self.setup.leased(&self.limit(process));
                 self.check(process, &limit, cost).await;
             }
+            Operation::Burst { process, calls } => {
+                let limit = self.setup.leased(&self.limit(process));
+                for _ in 0..calls {
+                    self.check(process, &limit, Cost::Units(1)).await;
+                }
+            }
             // Charges of a limit that leases are not settled.
             Operation::Acquire { process, cost } if self.setup.settles() => {
-                let limit = self.limit(process);
-                let cost = cost.of(&limit);
-                let result = self.limiter(process).acquire(&limit, &self.key, cost).await;
-                let result = result.map(|permit| (permit.decision(), Some(permit)));
-                self.ended(process, cost, &[limit], (self.now(), self.now()), Excepted::No, result);
+                self.acquire(process, cost).await;
             }
             // A call that waits does not lease, so in a window it would have another count.
             Operation::Wait { process, cost, ticks, acquires } if self.setup.settles() => {
-                let wait = Duration::from_micros(ticks * self.setup.tick);
-                self.wait(process, cost.of(&self.limit(process)), wait, acquires).await;
+                self.wait(process, cost.of(&self.limit(process)), ticks, acquires).await;
             }
-            Operation::DropWaiting { which } if !self.waiting.is_empty() => {
-                let waiting = self.waiting.swap_remove(which % self.waiting.len());
-                waiting.task.abort();
-                let _ = waiting.task.await;
-                self.tell(format_args!("p{} drops its call of {}", waiting.process, waiting.cost));
-                self.collect().await;
+            Operation::Together { process, cost, acquires } if self.setup.settles() => {
+                self.together(process, cost, acquires).await;
             }
-            Operation::Settle { which, used } if !self.permits.is_empty() => {
-                let open = self.permits.swap_remove(which % self.permits.len());
-                self.settle(open, used.into()).await;
-            }
-            Operation::Keep { which } if !self.permits.is_empty() => {
-                self.permits.swap_remove(which % self.permits.len()).permit.keep();
+            Operation::Acquire { .. } | Operation::Wait { .. } | Operation::Together { .. } => {}
+            Operation::DropWaiting { which } => self.drop_waiting(which).await,
+            Operation::Pause { which } => self.pause(which).await,
+            Operation::Settle { which, used } => self.settle(which, used).await,
+            Operation::Keep { which } => {
+                if let Some(open) = self.take_permit(which) {
+                    open.permit.keep();
+                }
             }
             Operation::Refund { process, units } => self.refund(process, units).await,
             Operation::Reset { process } => self.reset(process).await,
             Operation::Close { process, ticks } => self.close(process, ticks).await,
             Operation::Open { process } => self.open(process).await,
-            Operation::Together { process, cost, acquires } if self.setup.settles() => {
-                self.together(process, cost, acquires).await;
-            }
-            Operation::Acquire { .. }
-            | Operation::Wait { .. }
-            | Operation::DropWaiting { .. }
-            | Operation::Settle { .. }
-            | Operation::Keep { .. }
-            | Operation::Together { .. } => {}
-            Operation::Evict => self.evict().await,
             Operation::Free { process, shadow } => self.free(process, shadow).await,
             Operation::Change { amounts } => self.change(amounts),
             Operation::Rule { process, amounts } => self.rule(process, amounts).await,
             Operation::Advance { ticks } => self.advance(ticks).await,
+            Operation::Idle => self.idle().await,
+            Operation::Step { process, ticks } => self.step(process, ticks).await,
             Operation::Retry => self.repeat().await,
+            Operation::Evict => self.evict().await,
+            Operation::LoseReply { request, cost } => self.lose_reply(request, cost).await,
+            Operation::Crash { process } => self.crash(process),
+            Operation::MoveSlot => self.move_slot(),
         }
     }
 
-    async fn check(&mut self, process: usize, limit: &Limit, cost: crate::trace::Cost) {
+    async fn check(&mut self, process: usize, limit: &Limit, cost: Cost) {
         let cost = cost.of(limit);
         let result = self.limiter(process).check(limit, &self.key, cost).await;
         if let Err(Rejection::Limited { decision, .. }) = &result
@@ -174,74 +212,31 @@ impl<'a> Player<'a> {
             self.retry = Some((process, cost, decision.retry_after.as_micros() as u64));
         }
         let result = result.map(|decision| (decision, None));
-        self.ended(
-            process,
-            cost,
-            std::slice::from_ref(limit),
-            (self.now(), self.now()),
-            Excepted::No,
-            result,
-        );
+        self.ended(self.at_once(process, cost, limit), result);
     }
 
-    async fn wait(&mut self, process: usize, cost: u32, wait: Duration, acquires: bool) {
+    async fn acquire(&mut self, process: usize, cost: Cost) {
         let limit = self.limit(process);
-        let (waits, clock) = (limit.clone().wait(wait), self.fleet.clock.clone());
-        let limiter = self.limiter(process).clone();
-        let key = self.key.clone();
-        let task = tokio::spawn(async move {
-            let result = if acquires {
-                let permit = limiter.acquire(&waits, key, cost).await;
-                permit.map(|permit| (permit.decision(), Some(permit)))
-            } else {
-                limiter.check(&waits, key, cost).await.map(|decision| (decision, None))
-            };
-            (clock.now().as_micros() as u64, result)
-        });
-        self.tell(format_args!("p{process} waits {wait:?} for {cost} of {}", show(&limit)));
-        let (decided, process) = (self.now(), self.process(process));
-        // It starts after the calls before it, or takes the moment of one that is dropped.
-        let before = self.waiting.iter().filter(|waiting| waiting.process == process);
-        let excepted = before.map(|waiting| waiting.excepted).max().unwrap_or(Excepted::No);
-        self.in_force(decided, &limit);
-        let limits = vec![limit];
-        self.has_waited = true;
-        self.waiting.push(Waiting { process, cost, limits, decided, excepted, task });
-        self.collect().await;
+        let cost = cost.of(&limit);
+        let result = self.limiter(process).acquire(&limit, &self.key, cost).await;
+        let result = result.map(|permit| (permit.decision(), Some(permit)));
+        self.ended(self.at_once(process, cost, &limit), result);
     }
 
-    /// Records the calls that have ended.
-    pub(crate) async fn collect(&mut self) {
-        if !self.has_waited {
-            return;
-        }
-        self.fleet.settle(self.setup.processes.min(self.fleet.processes.len())).await;
-        self.has_waited = !self.waiting.is_empty();
-        let mut index = 0;
-        while index < self.waiting.len() {
-            if !self.waiting[index].task.is_finished() {
-                index += 1;
-                continue;
-            }
-            let waiting = self.waiting.remove(index);
-            let Waiting { process, cost, limits, decided, excepted, task } = waiting;
-            let (at, result) = task.await.expect("no panic");
-            self.ended(process, cost, &limits, (decided, at), excepted, result);
-        }
+    /// Returns a call that did not wait.
+    pub(crate) fn at_once(&self, process: usize, cost: u32, limit: &Limit) -> Ended {
+        let (limits, decided, excepted) = (vec![limit.clone()], self.now(), Excepted::No);
+        let is_free = self.is_free[self.process(process)];
+        Ended { process, cost, limits, decided, starts: (decided, decided), excepted, is_free }
     }
 
-    /// Records a call that was decided at one time and ended at another.
-    pub(crate) fn ended(
-        &mut self,
-        process: usize,
-        cost: u32,
-        limits: &[Limit],
-        (decided, at): (u64, u64),
-        mut excepted: Excepted,
-        result: Result<Admitted, Rejection>,
-    ) {
-        let limit = limits.last().expect("a limit");
-        if self.is_free[self.process(process)] {
+    /// Records a call that has ended.
+    pub(crate) fn ended(&mut self, ended: Ended, result: Result<Admitted, Rejection>) {
+        let Ended { process, cost, limits, decided, starts, mut excepted, is_free } = ended;
+        let (limit, at) = (limits.last().expect("a limit"), starts.1);
+        if is_free || self.is_free[self.process(process)] {
+            // A shadow charges what the limit admits.
+            self.missing.units += u64::from(cost);
             return;
         }
         let (decision, permit) = match result {
@@ -262,8 +257,11 @@ impl<'a> Player<'a> {
         if is_leased && at < self.leases_excepted_until {
             excepted = Excepted::Call;
         }
+        if is_leased && at < self.debt_is_new_until {
+            excepted = excepted.max(Excepted::Start);
+        }
         let call = self.judge.admitted(JudgedCall {
-            starts: (at, at),
+            starts,
             decided,
             charged: cost.into(),
             threshold: limits.iter().map(Limit::threshold).max().unwrap_or(0),
@@ -273,7 +271,10 @@ impl<'a> Player<'a> {
         match excepted {
             Excepted::No => {}
             Excepted::Start => self.judge.except_start(call),
-            Excepted::Call => self.judge.except_call(call),
+            Excepted::Call => {
+                self.judge.except_call(call);
+                self.missing.units += u64::from(cost);
+            }
         }
         if knows_no_closing {
             self.judge.except_closing(call);
@@ -288,32 +289,46 @@ impl<'a> Player<'a> {
             show(limit)
         ));
         if let Some(permit) = permit {
-            self.permits.push(Open { process, permit, cost, call });
+            let is_excepted = excepted == Excepted::Call;
+            self.permits.push(Open { process, permit, cost, call, is_excepted });
         }
     }
 
-    async fn settle(&mut self, open: Open, used: u64) {
-        let Open { process, permit, cost, call } = open;
-        let used =
-            if self.setup.left.contains(&Kind::Debts) { used.min(cost.into()) } else { used };
-        self.tell(format_args!("p{process} settles a call to {used}"));
-        permit.settle(used as u32);
+    pub(crate) fn take_permit(&mut self, which: usize) -> Option<Open> {
+        let length = self.permits.len();
+        (length > 0).then(|| self.permits.swap_remove(which % length))
+    }
+
+    async fn settle(&mut self, which: usize, used: u32) {
+        let Some(open) = self.take_permit(which) else { return };
+        let Open { process, permit, cost, call, is_excepted } = open;
+        let is_debt = used > cost;
+        let left = if is_debt { OperationKind::Debt } else { OperationKind::Settle };
+        if self.setup.leaves_out(left) {
+            return;
+        }
+        self.tell(format_args!("p{process} settles a call of {cost} to {used}"));
+        permit.settle(used);
         self.limiter(process).flush().await.expect("settled");
-        self.judge.settled(call, self.now(), used);
-        if used > cost.into() {
+        self.judge.settled(call, self.now(), used.into());
+        if is_debt {
+            self.missing.debts += u64::from(used - cost);
+            self.missing.units += if is_excepted { u64::from(used - cost) } else { 0 };
             self.except(None, Excepted::Start);
+            self.except_paused(Excepted::Start);
+            self.debt_is_new_until = self.now() + A_SECOND;
         }
         self.collect().await;
     }
 
-    /// Moves the clock, tick by tick while calls wait.
-    async fn advance(&mut self, ticks: u64) {
+    /// Moves the clocks, tick by tick while calls wait.
+    pub(crate) async fn advance(&mut self, ticks: u64) {
         for passed in 0..ticks {
             if !self.has_waited {
-                self.fleet.advance((ticks - passed) * self.setup.tick);
+                self.pass((ticks - passed) * self.setup.tick);
                 return;
             }
-            self.fleet.advance(self.setup.tick);
+            self.pass(self.setup.tick);
             self.collect().await;
         }
     }
@@ -322,49 +337,17 @@ impl<'a> Player<'a> {
     async fn repeat(&mut self) {
         let Some((process, cost, wait)) = self.retry.take() else { return };
         let limit = self.setup.leased(&self.limit(process));
-        // The player stays at its ticks.
-        if !wait.is_multiple_of(self.setup.tick) || wait > 1_000_000_000_000 {
+        // The player stays at its ticks. A clock that is behind the others does not know when a call may be repeated.
+        let is_at_tick = wait.is_multiple_of(self.setup.tick) && wait <= 1_000_000_000_000;
+        if !is_at_tick || self.setup.skew > 0 {
             return;
         }
-        self.fleet.advance(wait);
+        self.pass(wait);
         let before = self.verdict.admitted;
-        self.check(process, &limit, crate::trace::Cost::Units(cost)).await;
+        self.check(process, &limit, Cost::Units(cost)).await;
         if self.verdict.admitted == before {
             self.verdict.faults.push(format!("`retry_after` of {wait} us was too short"));
         }
-    }
-
-    /// Ends all calls. Then nothing is held, and no unit is missing once all is drained or has left its window.
-    async fn end(mut self) -> Verdict {
-        for waiting in std::mem::take(&mut self.waiting) {
-            waiting.task.abort();
-            let _ = waiting.task.await;
-        }
-        let processes = self.setup.processes.min(self.fleet.processes.len());
-        self.fleet.settle(processes).await;
-        for process in &self.fleet.processes {
-            process.set_rules(RuleSet::new()).expect("no rules");
-        }
-        self.permits.clear();
-        self.verdict.breaches = self.judge.breaches();
-        self.verdict.breaches.extend(self.beside.breaches());
-        self.verdict.faults.extend(self.missing_beside().await);
-        for amounts in 0..self.setup.amounts.len() {
-            let limit = self.setup.limit(self.name, amounts);
-            // Of what was charged, the debts are the largest part.
-            let rejected = match self.limiter(0).peek(&limit, &self.key, limit.capacity()).await {
-                Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
-                    decision.retry_after
-                }
-                _ => Duration::ZERO,
-            };
-            self.fleet.clock.advance(rejected);
-            let left = self.limiter(0).peek(&limit, &self.key, limit.capacity()).await;
-            if left.is_err() {
-                self.verdict.faults.push(format!("{rejected:?} after the end: {left:?}"));
-            }
-        }
-        self.verdict
     }
 }
 

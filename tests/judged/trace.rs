@@ -1,155 +1,15 @@
-//! Random traces: operations, and the limits under which they are played.
+//! Random traces: operations, and the limits, the processes and the clocks with which they are played.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
+use support::leases::Leasing;
+use support::operations::OperationKind;
 
-/// An operation of one process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation {
-    /// Decides a call. With a limit that leases, spends or requests leased units.
-    Check {
-        process: usize,
-        cost: Cost,
-    },
-    /// Decides a call whose charge is settled or kept later.
-    Acquire {
-        process: usize,
-        cost: Cost,
-    },
-    /// Waits to be admitted.
-    Wait {
-        process: usize,
-        cost: Cost,
-        ticks: u64,
-        acquires: bool,
-    },
-    /// Drops one of the calls that wait.
-    DropWaiting {
-        which: usize,
-    },
-    /// Settles one of the open permits to the units that its call has used.
-    Settle {
-        which: usize,
-        used: u32,
-    },
-    /// Keeps the charge of one of the open permits.
-    Keep {
-        which: usize,
-    },
-    Refund {
-        process: usize,
-        units: u32,
-    },
-    Reset {
-        process: usize,
-    },
-    Close {
-        process: usize,
-        ticks: u64,
-    },
-    Open {
-        process: usize,
-    },
-    /// The next calls have other amounts, as with a computed threshold.
-    Change {
-        amounts: usize,
-    },
-    /// A rule changes the amounts of one process.
-    Rule {
-        process: usize,
-        amounts: usize,
-    },
-    /// Decides a call of two limits.
-    Together {
-        process: usize,
-        cost: Cost,
-        acquires: bool,
-    },
-    /// The server evicts the count.
-    Evict,
-    /// A rule exempts the calls of a process, or makes their limit a shadow.
-    Free {
-        process: usize,
-        shadow: bool,
-    },
-    Advance {
-        ticks: u64,
-    },
-    /// Repeats the last call after its `retry_after`, if it was rejected.
-    Retry,
-}
+use crate::operation::{Operation, operation};
 
-/// The cost of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Cost {
-    Units(u32),
-    /// As many eighths of the capacity.
-    Eighths(u32),
-}
-
-impl Cost {
-    pub(crate) fn of(self, limit: &Limit) -> u32 {
-        match self {
-            Self::Units(units) => units,
-            Self::Eighths(eighths) => (limit.capacity() * eighths / 8).max(1),
-        }
-    }
-}
-
-/// A kind of operations that a run can leave out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Waits,
-    Leases,
-    Settlements,
-    /// Settlements of calls that have used more than they were charged.
-    Debts,
-    Refunds,
-    Resets,
-    Closings,
-    /// Other amounts, by a rule or computed for a call.
-    Changes,
-    /// Calls of several limits.
-    Several,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Waits,
-        Self::Leases,
-        Self::Settlements,
-        Self::Debts,
-        Self::Refunds,
-        Self::Resets,
-        Self::Closings,
-        Self::Changes,
-        Self::Several,
-    ];
-}
-
-impl Operation {
-    /// Returns the kind of an operation that can be left out.
-    fn kind(&self) -> Option<Kind> {
-        match self {
-            Self::Wait { .. } | Self::DropWaiting { .. } => Some(Kind::Waits),
-            Self::Settle { .. } => Some(Kind::Settlements),
-            Self::Refund { .. } => Some(Kind::Refunds),
-            Self::Reset { .. } | Self::Evict => Some(Kind::Resets),
-            Self::Close { .. } | Self::Open { .. } => Some(Kind::Closings),
-            Self::Change { .. } | Self::Rule { .. } | Self::Free { .. } => Some(Kind::Changes),
-            Self::Together { .. } => Some(Kind::Several),
-            Self::Check { .. }
-            | Self::Acquire { .. }
-            | Self::Keep { .. }
-            | Self::Advance { .. }
-            | Self::Retry => None,
-        }
-    }
-}
-
-/// The limits of a trace, its processes and its clock.
+/// The limits of a trace, its processes and its clocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) algorithm: Algorithm,
@@ -160,11 +20,12 @@ pub(crate) struct Setup {
     pub(crate) amounts: Vec<(u32, u32)>,
     /// The offset of aligned windows in minutes.
     pub(crate) align: Option<i32>,
-    /// The units that a process leases; 0 if none.
-    pub(crate) lease: u32,
+    pub(crate) leasing: Leasing,
     pub(crate) processes: usize,
+    /// By how many ticks the clock of a process is before or behind the time of the trace, at most.
+    pub(crate) skew: u64,
     /// The operations that are left out.
-    pub(crate) left: Vec<Kind>,
+    pub(crate) left: Vec<OperationKind>,
 }
 
 #[derive(Clone, Debug)]
@@ -191,12 +52,27 @@ impl Setup {
     /// Returns a limit with the lease of the trace.
     pub(crate) fn leased(&self, limit: &Limit) -> Limit {
         let limit = limit.clone();
-        if self.lease == 0 { limit } else { limit.lease(self.lease) }
+        match self.leasing {
+            Leasing::None => limit,
+            Leasing::UpTo(units) => limit.lease(units),
+            Leasing::Auto => limit.auto_lease(),
+        }
     }
 
     /// Returns whether the limit of calls that do not lease can settle charges.
     pub(crate) fn settles(&self) -> bool {
-        self.lease == 0 || self.is_bucket()
+        self.leasing == Leasing::None || self.is_bucket()
+    }
+
+    /// Returns the most units that a process leases.
+    pub(crate) fn most_leased(&self) -> u32 {
+        match self.leasing {
+            Leasing::None => 0,
+            Leasing::UpTo(units) => units,
+            Leasing::Auto => {
+                self.amounts.iter().map(|(threshold, _)| threshold / 100).max().unwrap_or(0)
+            }
+        }
     }
 
     /// Returns the limit to judge by.
@@ -207,104 +83,94 @@ impl Setup {
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
     }
+
+    pub(crate) fn leaves_out(&self, kind: OperationKind) -> bool {
+        self.left.contains(&kind)
+    }
 }
 
-fn cost() -> impl Strategy<Value = Cost> {
-    prop_oneof![
-        3 => (1_u32..4).prop_map(Cost::Units),
-        4 => (1_u32..=8).prop_map(Cost::Eighths),
-        2 => Just(Cost::Eighths(8)),
-    ]
+/// What is chosen at random for a trace, besides its operations.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    threshold: u32,
+    bursts: [u32; 2],
+    tick: u64,
+    align: Option<i32>,
+    processes: usize,
+    leasing: Leasing,
+    skew: u64,
 }
 
-fn operation(processes: usize, most: u32) -> impl Strategy<Value = Operation> {
-    let process = || 0..processes;
-    let ticks = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120];
-    let less = any::<(usize, u32)>()
-        .prop_map(move |(which, used)| Operation::Settle { which, used: used % (most / 2 + 1) });
-    let none = any::<usize>().prop_map(|which| Operation::Settle { which, used: 0 });
-    let more = any::<(usize, u32)>()
-        .prop_map(move |(which, used)| Operation::Settle { which, used: used % (most * 2) });
-    prop_oneof![
-        4 => (process(), cost()).prop_map(|(process, cost)| Operation::Check { process, cost }),
-        4 => (process(), cost()).prop_map(|(process, cost)| Operation::Acquire { process, cost }),
-        6 => (process(), cost(), ticks(), any::<bool>()).prop_map(
-            |(process, cost, ticks, acquires)| Operation::Wait { process, cost, ticks, acquires }
-        ),
-        2 => any::<usize>().prop_map(|which| Operation::DropWaiting { which }),
-        3 => less,
-        3 => none,
-        1 => more,
-        1 => any::<usize>().prop_map(|which| Operation::Keep { which }),
-        1 => (process(), 1..=most).prop_map(
-            |(process, units)| Operation::Refund { process, units }
-        ),
-        1 => process().prop_map(|process| Operation::Reset { process }),
-        1 => (process(), ticks()).prop_map(
-            |(process, ticks)| Operation::Close { process, ticks }
-        ),
-        1 => process().prop_map(|process| Operation::Open { process }),
-        1 => (0_usize..3).prop_map(|amounts| Operation::Change { amounts }),
-        1 => (process(), 0_usize..3).prop_map(
-            |(process, amounts)| Operation::Rule { process, amounts }
-        ),
-        2 => (process(), cost(), any::<bool>()).prop_map(|(process, cost, acquires)| {
-            Operation::Together { process, cost, acquires }
-        }),
-        7 => ticks().prop_map(|ticks| Operation::Advance { ticks }),
-        1 => prop_oneof![
-            1 => Just(Operation::Evict),
-            1 => (process(), any::<bool>()).prop_map(|(process, shadow)| {
-                Operation::Free { process, shadow }
-            }),
-            2 => Just(Operation::Retry),
-        ],
-    ]
+fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
+    let threshold = prop_oneof![Just(2_u32), Just(4), Just(6), Just(10)];
+    let tick = prop_oneof![Just(5_000_u64), Just(50_000), Just(250_000)];
+    let align = prop::option::of(prop_oneof![Just(0), Just(330), Just(-480)]);
+    let leasing = prop_oneof![
+        7 => Just(Leasing::None),
+        2 => Just(Leasing::UpTo(40)),
+        1 => Just(Leasing::Auto),
+    ];
+    let skew = prop_oneof![5 => Just(0_u64), 1 => 1_u64..4];
+    let bursts = [1_u32..20, 1_u32..20];
+    (threshold, bursts, tick, align, 1..=processes, leasing, skew).prop_map(
+        |(threshold, bursts, tick, align, processes, leasing, skew)| Chosen {
+            threshold,
+            bursts,
+            tick,
+            align,
+            processes,
+            leasing,
+            skew,
+        },
+    )
+}
+
+impl Setup {
+    fn new(algorithm: Algorithm, chosen: &Chosen, left: &[OperationKind]) -> Self {
+        let Chosen { threshold, bursts, tick, align, processes, leasing, skew } = *chosen;
+        let align = align.filter(|_| algorithm == Algorithm::Fixed);
+        // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
+        let can_lease = algorithm != Algorithm::SlidingCounter && align.is_none();
+        let is_leased = can_lease && !left.contains(&OperationKind::Lease);
+        let leasing = if is_leased { leasing } else { Leasing::None };
+        let skew = if left.contains(&OperationKind::Step) { 0 } else { skew };
+        // A token refills in so many ticks, so that a skewed clock is a small part of a period.
+        let ticks = if skew > 0 { 20 } else { 2 };
+        let (threshold, period, tick, bursts) = match (leasing, align) {
+            (Leasing::None, None) => (threshold, u64::from(threshold) * ticks * tick, tick, bursts),
+            (Leasing::None, Some(_)) => {
+                (threshold, 900_000_000, 900_000_000 / ticks / u64::from(threshold), bursts)
+            }
+            // A lease lasts for a hundredth of the period, and a bucket keeps what refills in it.
+            _ => (6_000, 60_000_000, 5_000, bursts.map(|burst| 170 + 10 * burst)),
+        };
+        let [burst, other] = bursts;
+        let amounts = [(threshold, burst), (threshold * 2, other), (threshold / 2, burst)];
+        let amounts = amounts.map(|(threshold, burst)| match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => (threshold, burst),
+            _ => (threshold, threshold),
+        });
+        let (amounts, left) = (amounts.to_vec(), left.to_vec());
+        Self { algorithm, period, tick, amounts, align, leasing, processes, skew, left }
+    }
 }
 
 /// Returns random traces of an algorithm for up to `processes` processes.
 pub(crate) fn trace(
     algorithm: Algorithm,
     processes: usize,
-    left: &[Kind],
+    left: &[OperationKind],
 ) -> impl Strategy<Value = Trace> + use<> {
-    let threshold = prop_oneof![Just(2_u32), Just(4), Just(6), Just(10)];
-    let tick = prop_oneof![Just(5_000_u64), Just(50_000), Just(250_000)];
     let left = left.to_vec();
-    // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
-    let leases = !left.contains(&Kind::Leases) && algorithm != Algorithm::SlidingCounter;
-    let leases = if leases { 0.3 } else { 0.0 };
-    let align = prop::option::of(prop_oneof![Just(0), Just(330), Just(-480)]);
-    (threshold, 1_u32..20, 1_u32..20, tick, align, 1..=processes, prop::bool::weighted(leases))
-        .prop_map(move |(threshold, burst, other, tick, align, processes, leases)| {
-            let align = align.filter(|_| algorithm == Algorithm::Fixed);
-            // A lease lasts for a hundredth of the period, and a bucket keeps what refills in it.
-            let (threshold, period, tick, burst, other) = match (leases, align) {
-                (true, None) => (6_000, 60_000_000, 5_000, 170 + 10 * burst, 170 + 10 * other),
-                (_, None) => (threshold, u64::from(threshold) * 2 * tick, tick, burst, other),
-                (_, Some(_)) => {
-                    (threshold, 900_000_000, 450_000_000 / u64::from(threshold), burst, other)
-                }
-            };
-            let lease = if leases && align.is_none() { 40 } else { 0 };
-            let amounts = vec![(threshold, burst), (threshold * 2, other), (threshold / 2, burst)];
-            let amounts = amounts.into_iter().map(|(threshold, burst)| match algorithm {
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => (threshold, burst),
-                _ => (threshold, threshold),
-            });
-            let amounts = amounts.collect();
-            let left = left.clone();
-            Setup { algorithm, period, tick, amounts, align, lease, processes, left }
-        })
+    chosen(processes)
+        .prop_map(move |chosen| Setup::new(algorithm, &chosen, &left))
         .prop_flat_map(move |setup| {
             let most = setup.amounts[0].1;
             let operations = operation(setup.processes, most);
             (Just(setup), prop::collection::vec(operations, 1..60))
         })
         .prop_map(|(setup, mut operations)| {
-            operations.retain(|operation| {
-                operation.kind().is_none_or(|kind| !setup.left.contains(&kind))
-            });
+            operations.retain(|operation| !setup.leaves_out(operation.kind()));
             Trace { setup, operations }
         })
 }

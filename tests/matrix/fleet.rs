@@ -6,12 +6,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
-use ratelimit_runtime::{OnError, RateLimiter, Rejection, StoreError};
+use ratelimit_runtime::{OnError, RateLimiter, Rejection, Rules, StoreError};
 
 use crate::{DEADLINE, LIMIT};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
+
+/// How long a starved process stands still at a time: longer than the deadline.
+const STOPPED: Duration = Duration::from_millis(200);
 
 /// The longest time in which a process may go without a decision.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
@@ -38,10 +41,19 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) fn start(url: &str) -> Self {
+        Self::start_with(&["process", url])
+    }
+
+    /// Starts processes that read rules from Redis.
+    pub(crate) fn start_with_rules(url: &str) -> Self {
+        Self::start_with(&["process", url, "rules"])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let process = |_| {
             let mut command = Command::new(&program);
-            command.args(["process", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = command.spawn().expect("a process");
             // The process prints this line after its first decision.
             let mut line = String::new();
@@ -51,6 +63,23 @@ impl Fleet {
             process
         };
         Self { processes: (0..PROCESSES).map(process).collect() }
+    }
+
+    /// Gives the processes a tenth of the time, as a machine with too many of them does.
+    pub(crate) fn starve(&self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.signal("-STOP");
+            sleep(STOPPED);
+            self.signal("-CONT");
+            sleep(STOPPED / 10);
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pids = self.processes.iter().map(|process| process.id().to_string());
+        let status = Command::new("kill").arg(signal).args(pids).status();
+        assert!(status.is_ok_and(|status| status.success()), "{signal}");
     }
 
     /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
@@ -99,10 +128,11 @@ struct Tally {
 }
 
 /// Calls from many tasks until standard input contains a line, and prints the results.
-pub(crate) fn member(url: &str) {
+pub(crate) fn member(url: &str, has_rules: bool) {
     let started = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
+    let limiter = if has_rules { limiter.rules(Rules::redis()) } else { limiter };
     let limiter = limiter.build().expect("valid");
     let tally = std::rc::Rc::new(std::cell::RefCell::new(Tally::default()));
     let tasks = tokio::task::LocalSet::new();

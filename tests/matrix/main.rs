@@ -9,6 +9,7 @@
 
 mod durable_server;
 mod fleet;
+mod hostile;
 
 use std::fmt::Write as _;
 use std::thread::sleep;
@@ -22,6 +23,7 @@ use support::server::{Server, is_replicated};
 
 use self::durable_server::DurableServer;
 use self::fleet::{Fleet, Report, member};
+use self::hostile::long_keys;
 
 const THRESHOLD: u32 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -37,7 +39,8 @@ const FAULT: Duration = Duration::from_secs(1);
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
-        [process, url] if process == "process" => member(url),
+        [process, url] if process == "process" => member(url, false),
+        [process, url, _] if process == "process" => member(url, true),
         filters => test(filters),
     }
 }
@@ -53,7 +56,7 @@ struct Fault {
     run: fn() -> Report,
 }
 
-const FAULTS: [Fault; 11] = [
+const FAULTS: [Fault; 14] = [
     Fault { name: "killed and started again", most: THRESHOLD, exact: false, run: killed },
     Fault { name: "stopped (SIGSTOP)", most: THRESHOLD, exact: false, run: stopped },
     Fault { name: "paused (CLIENT PAUSE)", most: THRESHOLD, exact: false, run: paused },
@@ -63,6 +66,7 @@ const FAULTS: [Fault; 11] = [
     // The deleted count starts from zero.
     Fault { name: "FLUSHALL, once", most: 2 * THRESHOLD, exact: true, run: emptied },
     Fault { name: "out of memory", most: THRESHOLD, exact: true, run: full },
+    Fault { name: "hostile writer", most: THRESHOLD, exact: true, run: hostile },
     // Replication is asynchronous, so a replica can lack some counts.
     Fault {
         name: "primary lost (Sentinel)",
@@ -72,6 +76,8 @@ const FAULTS: [Fault; 11] = [
     },
     Fault { name: "node lost (cluster)", most: MOST_AFTER_FAILOVER, exact: false, run: node_lost },
     Fault { name: "slot moved (cluster)", most: THRESHOLD, exact: true, run: resharded },
+    Fault { name: "keys of 2 MB by a client", most: THRESHOLD, exact: true, run: long_keys },
+    Fault { name: "starved processes", most: THRESHOLD, exact: true, run: starved },
 ];
 
 /// A fiftieth above the threshold: calls that a lost primary had admitted before its replica received them.
@@ -143,6 +149,14 @@ fn stopped() -> Report {
     fleet.finish(Duration::from_millis(2_500))
 }
 
+fn starved() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    sleep(BEFORE);
+    fleet.starve(FAULT);
+    fleet.finish(Duration::from_millis(2_500))
+}
+
 fn paused() -> Report {
     let server = Server::start();
     let fleet = Fleet::start(&server.url);
@@ -207,6 +221,32 @@ fn full() -> Report {
     sleep(FAULT);
     limit("0");
     fleet.finish(Duration::from_millis(3_500))
+}
+
+/// Processes that read rules from Redis, and a writer that has the rights for rules.
+fn hostile() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start_with_rules(&server.url);
+    let mut connection = server.connection();
+    let large = "x".repeat(20_000_000);
+    sleep(BEFORE);
+    let rules = "ratelimit:{rules}";
+    for field in ["rules", "version"] {
+        redis::cmd("HSET").arg(rules).arg(field).arg(&large).exec(&mut connection).expect("HSET");
+    }
+    let start = Instant::now();
+    for round in 0.. {
+        if start.elapsed() >= FAULT {
+            break;
+        }
+        let id = format!("~{round}");
+        let mut writes = redis::pipe();
+        writes.set(format!("{rules}:process:{id}"), "[".repeat(50_000));
+        writes.zadd(format!("{rules}:processes"), &id, u64::MAX);
+        writes.exec(&mut connection).expect("written");
+        sleep(Duration::from_millis(3));
+    }
+    fleet.finish(Duration::from_millis(2_500))
 }
 
 fn failed_over() -> Report {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError};
+use ratelimit_runtime::{Limit, OnError, Rejection, Rule, RuleSet, rate_limit};
 use redis::Commands;
 use support::server::Server;
 
@@ -21,7 +21,7 @@ async fn a_rejection_is_an_event() {
                 format!(
                     "DEBUG rejected limit=\"plain\" key=# retry_after=3600s source=\"{source}\""
                 ),
-                "INFO rejected: the cost exceeds the capacity limit=\"plain\" key=# cost=2 capacity=1"
+                "DEBUG rejected: the cost exceeds the capacity limit=\"plain\" key=# cost=2 capacity=1"
                     .to_owned(),
             ]
         );
@@ -32,12 +32,27 @@ async fn a_rejection_is_an_event() {
         };
         assert_eq!(
             events_of(calls::closed(&test)).await,
-            ["DEBUG rejected", "INFO would be rejected", "DEBUG rejected"].map(closed)
+            ["DEBUG rejected", "DEBUG would be rejected", "DEBUG rejected"].map(closed)
         );
         let narrow =
             format!("DEBUG rejected limit=\"narrow\" key=# retry_after=3600s source=\"{source}\"");
         assert_eq!(events_of(calls::several(&test)).await, [narrow]);
     }
+}
+
+#[tokio::test]
+async fn a_key_that_is_closed_without_an_end_reports_no_wait() {
+    let test = TestLimiter::embedded();
+    let mut rules = RuleSet::default();
+    rules.set("events", Rule::new().closed(true)).expect("valid");
+    test.limiter.set_rules(rules).expect("set");
+    let check = async {
+        test.limiter.check(&LIMIT, "key", 1).await.expect_err("closed");
+    };
+    assert_eq!(
+        events_of(check).await,
+        ["DEBUG rejected: the key is closed limit=\"events\" key=# source=\"embedded\""]
+    );
 }
 
 #[tokio::test]
@@ -49,9 +64,9 @@ async fn a_shadow_reports_the_calls_it_would_reject() {
             events_of(calls::shadow(&test)).await,
             [
                 format!(
-                    "INFO would be rejected limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
+                    "DEBUG would be rejected limit=\"shadow\" key=# retry_after=3600s source=\"{source}\""
                 ),
-                "INFO would be rejected: the cost exceeds the capacity limit=\"shadow\" key=# cost=2 capacity=1"
+                "DEBUG would be rejected: the cost exceeds the capacity limit=\"shadow\" key=# cost=2 capacity=1"
                     .to_owned(),
             ]
         );
@@ -164,6 +179,35 @@ async fn undecided_calls_are_reported_without_their_key() {
         "{events:#?}"
     );
     assert!(events.iter().all(|event| !event.contains(KEY)), "{events:#?}");
+}
+
+#[rate_limit(
+    period = 3600, threshold = 5, name = "upstream", key = KEY,
+    close = |time| time.as_ref().ok().copied(), close_at_most = "10m"
+)]
+async fn upstream(time: Duration) -> Result<Duration, Rejection> {
+    Ok(time)
+}
+
+/// The service asked for a day. The operator sees it, and the key opens after ten minutes.
+#[tokio::test]
+async fn a_closing_that_is_cut_is_an_event() {
+    let server = Server::start();
+    for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
+        let calls = async {
+            upstream(Duration::from_secs(600)).await.expect("open");
+            test.limiter.flush().await.expect("closed");
+            test.clock.advance(Duration::from_secs(600));
+            upstream(Duration::from_secs(86_400)).await.expect("open again");
+            test.limiter.flush().await.expect("closed");
+            test.clock.advance(Duration::from_secs(600));
+            upstream(Duration::ZERO).await.expect("open again");
+        };
+        let events = events_of(test.limiter.scope(calls)).await;
+        let expected = "WARN the result of a call asked to close its key for longer than `close_at_most` \
+                        limit=\"upstream\" asked=86400s closed_for=600s";
+        assert_eq!(events, [expected]);
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod calls;
 mod events;
+mod first_call;
 mod metrics;
 mod rejected_calls;
 mod startup;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock, rate_limit};
+use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, rate_limit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const TOKENS: Limit = Limit::sliding("corrections.tokens", 100, HOUR);
@@ -300,97 +300,4 @@ async fn the_future_stays_send() {
     }
     let run = send(owns(std::cell::Cell::new(1)));
     assert_eq!(RateLimiter::embedded().scope(run).await.expect("admitted"), 2);
-}
-
-/// An error of another service, which says when it takes calls again.
-#[derive(Debug)]
-enum UpstreamError {
-    TryAgain(Duration),
-    Limited(Rejection),
-}
-
-impl From<Rejection> for UpstreamError {
-    fn from(rejection: Rejection) -> Self {
-        Self::Limited(rejection)
-    }
-}
-
-fn retry_after<T>(result: &Result<T, UpstreamError>) -> Option<Duration> {
-    match result {
-        Err(UpstreamError::TryAgain(wait)) => Some(*wait),
-        _ => None,
-    }
-}
-
-async fn answer(wait: u64) -> Result<u32, UpstreamError> {
-    tokio::task::yield_now().await;
-    if wait == 0 { Ok(1) } else { Err(UpstreamError::TryAgain(Duration::from_secs(wait))) }
-}
-
-#[rate_limit(limit = TOKENS, key = host, close = retry_after)]
-async fn closing(host: &str, wait: u64) -> Result<u32, UpstreamError> {
-    answer(wait).await
-}
-
-#[rate_limit(limit = TOKENS, key = host, close = retry_after, count_if = Result::is_ok)]
-async fn closing_and_counting(host: &str, wait: u64) -> Result<u32, UpstreamError> {
-    answer(wait).await
-}
-
-#[rate_limit(limit = TOKENS, key = host, close = retry_after, cost = 9, permit = tokens)]
-async fn closing_by_result(host: &str, wait: u64) -> Result<u32, UpstreamError> {
-    tokens.settle(2);
-    answer(wait).await
-}
-
-#[rate_limit(limit(limit = REQUESTS), limit(limit = TOKENS), key = host, close = retry_after)]
-async fn closing_all(host: &str, wait: u64) -> Result<u32, UpstreamError> {
-    answer(wait).await
-}
-
-#[rate_limit(limit = TOKENS, key = host, scope = "process", close = retry_after)]
-fn closing_at_once(host: &str, wait: u64) -> Result<u32, UpstreamError> {
-    if wait == 0 { Ok(1) } else { Err(UpstreamError::TryAgain(Duration::from_secs(wait))) }
-}
-
-/// Each call but the first says that it takes no more; the last is rejected.
-#[tokio::test]
-async fn a_result_closes_the_key() {
-    let run = async {
-        let limiter = ratelimit_runtime::current().expect("a limiter");
-        let left = async |host: &'static str| {
-            limiter.open(&TOKENS, host).await.expect("opened");
-            limiter.peek(&TOKENS, host, 1).await.expect("a decision").remaining
-        };
-        let is_closed = |result: Result<u32, UpstreamError>| match result {
-            Err(UpstreamError::Limited(Rejection::Closed { decision, .. })) => {
-                decision.retry_after == Duration::from_secs(30)
-            }
-            _ => false,
-        };
-        closing("a", 0).await.expect("open");
-        closing("a", 30).await.expect_err("its own error");
-        assert!(is_closed(closing("a", 0).await));
-        closing("another", 0).await.expect("open");
-        assert_eq!(left("a").await, 98);
-
-        closing_and_counting("b", 0).await.expect("open");
-        closing_and_counting("b", 30).await.expect_err("its own error");
-        assert!(is_closed(closing_and_counting("b", 0).await));
-        assert_eq!(left("b").await, 99);
-
-        closing_by_result("c", 30).await.expect_err("its own error");
-        assert!(is_closed(closing_by_result("c", 0).await));
-        assert_eq!(left("c").await, 98);
-
-        closing_all("d", 30).await.expect_err("its own error");
-        assert!(is_closed(closing_all("d", 0).await));
-        assert!(limiter.open(&REQUESTS, "d").await.expect("opened"));
-        assert_eq!(left("d").await, 99);
-
-        closing_at_once("e", 30).expect_err("its own error");
-        assert!(is_closed(closing_at_once("e", 0)));
-    };
-    let builder = RateLimiter::builder().clock(Clock::Virtual(VirtualClock::new()));
-    builder.build().expect("valid settings").scope(run).await;
 }

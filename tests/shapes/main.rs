@@ -13,6 +13,7 @@
 mod algorithms;
 mod amounts;
 mod async_trait;
+mod closings;
 mod constants;
 mod corrections;
 mod cost;

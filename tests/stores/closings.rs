@@ -19,7 +19,7 @@ fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
 
 /// Two processes hold reservations in one bucket, one between those of the other.
 #[tokio::test]
-async fn reservations_of_several_processes_are_cancelled_in_any_order() {
+async fn reservations_of_several_processes_wait_for_the_opening() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let processes = [limiter(&server, &clock), limiter(&server, &clock)];
     let limit = Limit::leaky_bucket("reserved", 10, SECOND);
@@ -62,6 +62,35 @@ async fn reservations_of_several_processes_are_cancelled_in_any_order() {
     for call in calls {
         timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
     }
+}
+
+/// A process that has not observed the closing keeps its moment. No other call is reserved for that moment.
+#[tokio::test]
+async fn an_early_opening_admits_no_two_calls_at_a_moment() {
+    let (server, clock) = (Server::start(), VirtualClock::new());
+    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    let limit = Limit::leaky_bucket("reserved", 10, SECOND);
+    let waiting = limit.clone().wait(MINUTE);
+    here.check(&limit, "key", 1).await.expect("a new key");
+    let mut calls = Vec::new();
+    for limiter in [&here, &there] {
+        calls.push(tokio::spawn(limiter.check(&waiting, "key", 1)));
+        settle_lines(limiter).await;
+    }
+    here.close(&limit, "key", 10 * SECOND).await.expect("closed");
+    settle_lines(&here).await;
+    assert!(here.open(&limit, "key").await.expect("opened"));
+    let mut finished = 0;
+    for _ in 0..10 {
+        for limiter in [&here, &there] {
+            settle_lines(limiter).await;
+        }
+        let now = calls.iter().filter(|call| call.is_finished()).count();
+        assert!(now <= finished + 1, "{now} calls, {finished} before");
+        finished = now;
+        clock.advance(SECOND / 10);
+    }
+    assert_eq!(finished, 2);
 }
 
 #[tokio::test]

@@ -74,6 +74,32 @@ async fn a_line_is_asked_for_together() {
     }
 }
 
+/// Returns how often a server has read from a socket. Requests that arrive together need one read.
+fn reads(server: &Server) -> u32 {
+    let info = redis::cmd("INFO").arg("stats").query::<String>(&mut server.connection());
+    let info = info.expect("statistics");
+    let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+    reads.expect("a figure of Redis 6 and later").trim().parse().expect("a number")
+}
+
+#[tokio::test]
+async fn lines_of_different_keys_travel_together() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(5 * SECOND).build().expect("valid settings");
+    let limit = Limit::sliding("together", 1, MINUTE);
+    for key in 0..1_000 {
+        limiter.check(&limit, key, 1).await.expect("a new key");
+    }
+    let waiting = limit.clone().wait(2 * MINUTE);
+    let before = (server.script_calls(), reads(&server));
+    let _calls: JoinSet<_> = (0..1_000).map(|key| limiter.check(&waiting, key, 1)).collect();
+    while server.script_calls() < before.0 + 1_000 {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let (calls, reads) = (server.script_calls() - before.0, reads(&server) - before.1);
+    assert!(4 * reads < calls, "{calls} requests in {reads} reads");
+}
+
 #[tokio::test]
 async fn a_call_that_is_not_polled_does_not_hold_up_others() {
     let server = Server::start();

@@ -28,7 +28,8 @@ async fn keys_have_the_names_of_the_guide() {
     let limiter = server.builder().build().expect("valid");
     let login = Limit::sliding("login", 5, QUARTER);
     let (tenant, user) = ("acme", "ann");
-    let address = "2001:db8::1".parse::<std::net::IpAddr>().expect("an address");
+    // As the key of a client is written: its network.
+    let address = "2001:db8::/64";
     let function = Limit::token_bucket("shop::say_hi", 5, QUARTER);
     let daily = Limit::fixed("login", 5, Duration::from_secs(86_400));
     let daily = daily.align(Align::offset_minutes(480));

@@ -1,5 +1,6 @@
 //! The rejection cache: rejects a key locally, with the decision that the store would make.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter, Source};
@@ -99,5 +100,25 @@ async fn the_cache_rejects_only_calls_that_redis_would_reject() {
     let uncached = server.builder().cache_rejections(false).build().expect("valid");
     for _ in 0..5 {
         assert_eq!(source(&uncached, &LIMIT, "uncached").await.1, Source::Redis);
+    }
+}
+
+#[tokio::test]
+async fn a_cached_rejection_ends_in_time_if_the_clock_steps_back_during_its_request() {
+    const SHORT: Limit = Limit::fixed("stepped", 1, Duration::from_millis(500));
+    const STEP: Duration = Duration::from_secs(10);
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    assert_eq!(source(&test.limiter, &SHORT, "key").await, (true, Source::Redis));
+    let mut check = Box::pin(test.limiter.check(&SHORT, "key", 1));
+    let poll = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll.is_pending(), "the request was sent");
+    test.clock.set(test.clock.now() - STEP);
+    assert!(!decision(check.await).allowed);
+    for _ in 0..20 {
+        test.clock.advance(Duration::from_millis(50));
+        let again = decision(test.limiter.check(&SHORT, "key", 1).await);
+        // The window ends by the clock before the step.
+        assert!(again.retry_after <= SHORT.period() + STEP, "{again:?}");
     }
 }

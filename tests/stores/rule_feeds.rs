@@ -218,6 +218,41 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     until_capacity(&limiter, "acme", 60).await;
 }
 
+/// Whoever can write the rules must not make each process read any number of bytes.
+#[tokio::test]
+async fn rules_of_any_size_are_not_read() {
+    let server = Server::start();
+    let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules = set("acme", 50);
+    limiter.share_rules(shared.clone(), "alice").await.expect("written");
+    until_capacity(&limiter, "acme", 50).await;
+    let large = "x".repeat(20_000_000);
+    let sent = || -> u64 {
+        let mut connection = server.connection();
+        let info: String = redis::cmd("INFO").arg("stats").query(&mut connection).expect("INFO");
+        let line = info.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        line.expect("a number").parse().expect("a number")
+    };
+    for field in ["rules", "version"] {
+        let before = sent();
+        let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
+        let () = server.connection().hset_multiple("ratelimit:{rules}", &hash).expect("HSET");
+        let () = server.connection().lpush("ratelimit:{rules}:changes", &large).expect("LPUSH");
+        tokio::time::sleep(IN_FORCE).await;
+        let error = limiter.shared_rules().await.expect_err("too large").to_string();
+        assert!(error.contains("too large"), "{error}");
+        let changes = limiter.rule_changes(10).await.expect("read");
+        assert_eq!(changes.len(), 1, "without those that are too large");
+        assert_eq!(capacity(&limiter, "acme").await, 50);
+        let sent = sent() - before;
+        assert!(sent < 1_000_000, "{sent} bytes were read");
+    }
+    shared.rules.set(&"k".repeat(17 << 20), Rule::new().threshold(1)).expect("valid");
+    let result = limiter.share_rules(shared, "alice").await.expect_err("too large").to_string();
+    assert!(result.contains("too large"), "{result}");
+}
+
 #[tokio::test]
 async fn the_embedded_store_shares_no_rules() {
     let limiter = RateLimiter::embedded();

@@ -38,8 +38,7 @@ fn of_key(key: &str, rule: Rule) -> RuleSet {
     rules
 }
 
-/// Rules for an annotated limit. The other limits here have names of their own, because rules have to fit the
-/// algorithms of annotated limits.
+/// Rules for an annotated limit.
 fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
     let mut rules = RuleSet::new();
     let set = match key {
@@ -448,6 +447,26 @@ on_both_stores! {
         }
     }
 
+    async fn any_bytes_of_a_key_can_have_a_rule(test: TestLimiter) {
+        let limit = Limit::sliding("ruled", 10, MINUTE);
+        let keys: [(&[u8], &str); 6] = [
+            (b"\xff", "%FF"),
+            (b"a\xc3(", "a%C3%28"),
+            (b"\xff\xfe", "%FF%FE"),
+            (b"\x1b[2J", "%1B[2J"),
+            ("\u{202e}ann".as_bytes(), "%E2%80%AEann"),
+            ("\u{fffd}".as_bytes(), "\u{fffd}"),
+        ];
+        for (key, text) in keys {
+            assert_eq!(OwnedKey::parse(text).expect("a key").text(), text);
+            test.set_rules(of_key(text, Rule::new().threshold(3)));
+            for (other, _) in keys {
+                let capacity = test.limiter.peek(&limit, other, 1).await.expect("a decision").limit;
+                assert_eq!(capacity, if other == key { 3 } else { 10 }, "{text}");
+            }
+        }
+    }
+
     async fn rules_override_computed_amounts(test: TestLimiter) {
         #[rate_limit(name = "annotated", period = 60, threshold = plan)]
         async fn call(plan: Option<u32>) -> Result<(), Rejection> { Ok(()) }
@@ -581,39 +600,39 @@ on_both_stores! {
     }
 }
 
-/// Two periods under one name: a rule without a period could mean either.
+/// The meaning of a rule must not depend on the limits that a process has called.
 #[tokio::test]
-async fn a_name_with_several_periods_is_written_with_one() {
-    let limiter = RateLimiter::embedded();
+async fn an_amount_without_a_period_is_for_all_limits_of_its_name() {
     let (minute, hour) = (Limit::fixed("two", 1, MINUTE), Limit::fixed("two", 10, HOUR));
-    let capacity = async |limit: &Limit| limiter.peek(limit, "key", 1).await.unwrap().limit;
     let mut rules = RuleSet::new();
     rules.set("two/60s", Rule::new().threshold(3)).expect("valid");
-    limiter.set_rules(rules.clone()).expect("valid");
-    assert_eq!((capacity(&minute).await, capacity(&hour).await), (3, 10));
     assert_eq!(rules.iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["two/1m"]);
     let error = rules.set("two", Rule::new().threshold(3)).expect_err("a period is missing");
     assert!(error.to_string().contains("`two` and `two/1m` name the same limit"), "{error}");
-
-    // Once both are seen, the amounts hold for neither, but closed is closed.
-    let mut rules = RuleSet::new();
-    rules.set("two", Rule::new().threshold(3)).expect("valid");
-    limiter.set_rules(rules).expect("valid");
-    assert_eq!(capacity(&minute).await, 3);
-    assert_eq!(capacity(&hour).await, 10);
-    assert_eq!(capacity(&minute).await, 1);
-    let mut rules = RuleSet::new();
-    rules.set("two", Rule::new().closed(true)).expect("valid");
-    limiter.set_rules(rules).expect("valid");
-    for limit in [&minute, &hour, &minute] {
-        let result = limiter.check(limit, "key", 1).await;
-        assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}");
+    let mut of_all = RuleSet::new();
+    of_all.set("two", Rule::new().threshold(3)).expect("valid");
+    let mut closed = RuleSet::new();
+    closed.set("two", Rule::new().closed(true)).expect("valid");
+    for order in [[&minute, &hour, &minute], [&hour, &minute, &hour]] {
+        let limiter = RateLimiter::embedded();
+        let capacity = async |limit: &Limit| limiter.peek(limit, "key", 1).await.unwrap().limit;
+        limiter.set_rules(rules.clone()).expect("valid");
+        assert_eq!((capacity(&minute).await, capacity(&hour).await), (3, 10));
+        limiter.set_rules(of_all.clone()).expect("valid");
+        for limit in order {
+            assert_eq!(capacity(limit).await, 3, "{limit:?}");
+        }
+        limiter.set_rules(closed.clone()).expect("valid");
+        for limit in order {
+            let result = limiter.check(limit, "key", 1).await;
+            assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}");
+        }
     }
 }
 
-/// Rules are compared with the limits that the process has seen.
+/// A set of rules that is in force in one process must be in force in each other.
 #[tokio::test]
-async fn a_rule_fits_the_limits_of_its_name() {
+async fn a_set_with_an_amount_that_does_not_fit_is_obeyed_otherwise() {
     #[rate_limit(name = "known", period = "1m", threshold = 1)]
     async fn minute() -> Result<(), Rejection> {
         Ok(())
@@ -624,23 +643,27 @@ async fn a_rule_fits_the_limits_of_its_name() {
         Ok(())
     }
 
-    let limiter = RateLimiter::embedded();
-    let error = |name: &str, rule| {
-        let mut rules = RuleSet::new();
-        rules.set(name, rule).expect("valid");
-        limiter.set_rules(rules).map_err(|error| error.to_string())
+    let mut rules = RuleSet::new();
+    rules.set("known/1m", Rule::new().threshold(7).burst(5)).expect("valid");
+    rules.set_key("known/1h", "%", Rule::new().burst(5)).expect("valid");
+    rules.set("other", Rule::new().threshold(3)).expect("valid");
+    let capacities = async || {
+        let limiter = RateLimiter::embedded();
+        limiter.set_rules(rules.clone()).expect("in force");
+        let mut capacities = Vec::new();
+        for limit in [
+            Limit::sliding("known", 1, MINUTE),
+            Limit::token_bucket("known", 1, HOUR),
+            Limit::fixed("other", 1, MINUTE),
+        ] {
+            capacities.push(limiter.peek(&limit, (), 1).await.expect("a decision").limit);
+        }
+        capacities
     };
-    let (amounts, burst) = (Rule::new().threshold(5), Rule::new().burst(5));
-    limiter.scope(minute()).await.expect("admitted");
-    let message = error("known", burst).expect_err("a window");
-    assert!(message.contains("the rule of `known`: `burst`") && message.contains("`sliding`"));
-    error("known", amounts).expect("one period");
-    limiter.scope(hour()).await.expect("admitted");
-    let message = error("known", amounts).expect_err("two periods");
-    assert!(message.contains("write `known/1m` or `known/1h`"), "{message}");
-    let message = error("known/1m", burst).expect_err("a window");
-    assert!(message.contains("remove `burst`"), "{message}");
-    error("known/1h", burst).expect("a bucket");
+    assert_eq!(capacities().await, [7, 5, 3], "before a call of the limits");
+    RateLimiter::embedded().scope(minute()).await.expect("admitted");
+    RateLimiter::embedded().scope(hour()).await.expect("admitted");
+    assert_eq!(capacities().await, [7, 5, 3], "after a call of the limits");
 
     let seen = ratelimit_runtime::limits();
     let seen: Vec<_> = seen.iter().filter(|seen| seen.limit.name() == "known").collect();

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ratelimit_runtime::StoreError;
+use futures::future::join_all;
+use ratelimit_runtime::{Limit, StoreError};
 use support::server::Server;
 
 use crate::faults::{DAILY, store_error};
@@ -67,4 +68,35 @@ fn a_call_without_a_runtime_is_an_error_and_no_panic() {
         panic!("the call is pending")
     };
     assert_eq!(store_error(result), StoreError::NoRuntime);
+}
+
+/// Code of the application that blocks its runtime for longer than the deadline.
+#[test]
+fn a_reply_that_has_arrived_decides_although_the_runtime_was_blocked() {
+    const DEADLINE: Duration = Duration::from_millis(100);
+    const LEASED: Limit = Limit::sliding("leased", 500, Duration::from_secs(86_400)).lease(5);
+    let server = Server::start();
+    let limiter = server.builder().deadline(DEADLINE).build().expect("valid");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
+    runtime.block_on(async {
+        // The server learns the scripts.
+        for _ in 0..5 {
+            join_all((0..30).map(|_| limiter.check(&DAILY, (), 1))).await;
+        }
+        // One call is sent alone, many are sent in batches.
+        for (round, calls) in [1, 1, 1, 1, 30, 30].into_iter().enumerate() {
+            let calls = (0..calls).map(|_| tokio::spawn(limiter.check(&DAILY, (), 1)));
+            let mut calls: Vec<_> = calls.collect();
+            calls.push(tokio::spawn(limiter.check(&LEASED, (), 1)));
+            // The requests are sent, and the replies arrive while the runtime is blocked.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            std::thread::sleep(5 * DEADLINE);
+            for call in calls {
+                let result = call.await.expect("no panic");
+                assert!(result.is_ok(), "in round {round}, Redis has replied in time: {result:?}");
+            }
+        }
+    });
 }

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Clock, Limit, Part, RateLimiter, Rejection, StoreError};
-use support::ALGORITHMS;
+use ratelimit_runtime::{Limit, Part, Rejection, StoreError};
 use support::server::Server;
 
 use crate::faults::{DAILY, denying_builder, store_error};
@@ -29,67 +28,6 @@ async fn the_error_of_a_user_without_rights_says_what_to_allow() {
     assert!(matches!(error, StoreError::Server { .. }), "{error:?}");
     for text in [format!("{error:?}"), error.to_string(), format!("{limiter:?}")] {
         assert!(!text.contains("-word"), "{text}");
-    }
-}
-
-/// A limiter works with the rights in "What Redis holds", and with none of them missing.
-#[tokio::test]
-async fn the_documented_rights_are_sufficient_and_necessary() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    let least = "~ratelimit:* +eval +evalsha +time +get +mget +set +getrange +setrange +pexpire +del \
-                 +unlink";
-    let page = include_str!("../../ratelimit-runtime/docs/redis.md");
-    assert!(page.contains(least), "the page lists other rights");
-    let rights: Vec<_> = least.split_whitespace().collect();
-    let url = server.url.replace("redis://", "redis://least:any@");
-    let mut allow = |rights: &[&str]| {
-        let mut user = redis::cmd("ACL");
-        user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
-        user.exec(&mut connection).expect("ACL SETUSER");
-    };
-    for left_out in 0..=rights.len() {
-        let some = rights.iter().enumerate().filter(|(index, _)| *index != left_out);
-        let some: Vec<_> = some.map(|(_, right)| *right).collect();
-        allow(&some);
-        let limiter =
-            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
-        let result = use_all_operations(&limiter, &left_out.to_string()).await;
-        assert_eq!(result.is_ok(), left_out == rights.len(), "{some:?}: {result:?}");
-        if let Err(error @ StoreError::Server { code, .. }) = &result {
-            assert_eq!(&**code, "NOPERM", "{error}");
-            assert!(error.to_string().contains("allow this user"), "{error}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_database_and_another_clock_need_one_more_right_each() {
-    let server = Server::start();
-    let mut connection = server.connection();
-    let page = include_str!("../../ratelimit-runtime/docs/redis.md");
-    let least =
-        "~ratelimit:* +eval +evalsha +get +mget +set +getrange +setrange +pexpire +del +unlink";
-    let url = server.url.replace("redis://", "redis://least:any@");
-    let with_database = format!("{url}/3");
-    for (right, other, url, clock) in
-        [("+select", "+time", &with_database, Clock::Store), ("+pttl", "", &url, Clock::Client)]
-    {
-        assert!(page.contains(&format!("`{right}`")), "the page does not list {right}");
-        for is_allowed in [false, true] {
-            let rights = least.split_whitespace().chain([other, right]);
-            let rights = rights.filter(|one| !one.is_empty() && (is_allowed || *one != right));
-            let rights: Vec<_> = rights.collect();
-            let mut user = redis::cmd("ACL");
-            user.arg(&["SETUSER", "least", "reset", "on", "nopass"]).arg(rights);
-            user.exec(&mut connection).expect("ACL SETUSER");
-            let builder =
-                denying_builder(url).deadline(Duration::from_secs(5)).clock(clock.clone());
-            let limiter = builder.build().expect("valid");
-            let result = use_all_operations(&limiter, right).await;
-            assert_eq!(result.is_ok(), is_allowed, "{right}: {result:?}");
-            let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
-        }
     }
 }
 
@@ -126,36 +64,6 @@ async fn every_script_reports_a_missing_right() {
         assert!(errors.len() >= 16, "{denied}: {} errors", errors.len());
         errors.iter().for_each(assert_advice);
     }
-}
-
-/// Uses all operations of a limiter.
-async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), StoreError> {
-    let undecided = |rejection| match rejection {
-        Rejection::Unavailable { error, .. } => Err(error),
-        _ => Ok(()),
-    };
-    for algorithm in ALGORITHMS {
-        let limit = Limit::new("least", algorithm, 40, Duration::from_secs(60)).expect("valid");
-        for cost in [1, 1, limit.capacity()] {
-            limiter.check(&limit, key, cost).await.map(drop).or_else(undecided)?;
-        }
-        limiter.refund(&limit, key, 100).await?;
-        let parts = [Part::new(&limit, &key, 1)];
-        limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
-        limiter.reset(&limit, key).await?;
-    }
-    // Concurrent calls share scripts.
-    let bucket = Limit::token_bucket("shared", 5, Duration::from_secs(60));
-    let calls = (0..32).map(|number| tokio::spawn(limiter.check(&bucket, (key, number), 1)));
-    for call in calls.collect::<Vec<_>>() {
-        call.await.expect("no panic").map(drop).or_else(undecided)?;
-    }
-    // The log is long enough to be rewritten and to have a segment.
-    let long = Limit::sliding("long", 5_000, Duration::from_secs(60));
-    for _ in 0..4_200 {
-        limiter.check(&long, key, 1).await.map(drop).or_else(undecided)?;
-    }
-    limiter.reset(&long, key).await.map(drop)
 }
 
 #[tokio::test]

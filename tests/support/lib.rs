@@ -5,6 +5,7 @@
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
+//! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
 //! - [`leases`]: a model of the leases of a fleet.
 //! - [`http`]: a client that shows the bytes of a response.
@@ -26,6 +27,7 @@ pub mod leases;
 pub mod lines;
 pub mod log;
 pub mod model;
+pub mod operations;
 pub mod port;
 pub mod proxy;
 mod search;

@@ -8,11 +8,9 @@ use ratelimit_runtime::RateLimiter;
 /// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
 pub async fn settle_lines(limiter: &RateLimiter) {
     let mut quiet = 0;
-    // A task that was woken runs within a few yields, and may change its line again.
+    // A task that was woken may change its line again.
     while quiet < 3 {
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
+        yield_to_tasks().await;
         if lines_are_settled(limiter) {
             quiet += 1;
         } else {
@@ -20,5 +18,19 @@ pub async fn settle_lines(limiter: &RateLimiter) {
             // The background thread drives the lines.
             tokio::time::sleep(Duration::from_micros(200)).await;
         }
+    }
+}
+
+/// Runs all other tasks until they wait for the clock, if they drive their lines themselves.
+pub async fn run_tasks() {
+    for _ in 0..3 {
+        yield_to_tasks().await;
+    }
+}
+
+/// A task that was woken runs within a few yields.
+async fn yield_to_tasks() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
     }
 }

@@ -18,6 +18,8 @@ pub enum Network {
     Cut,
     /// Delivers requests, and drops replies. Connections stay open.
     RepliesLost,
+    /// Delivers requests, and breaks a connection instead of delivering a reply.
+    RepliesCut,
     /// Drops requests and replies. Connections stay open.
     Blackhole,
 }
@@ -109,6 +111,7 @@ impl Shared {
             0 => Network::Up,
             1 => Network::Cut,
             2 => Network::RepliesLost,
+            3 => Network::RepliesCut,
             _ => Network::Blackhole,
         }
     }
@@ -125,7 +128,7 @@ impl Shared {
         let back = (clone(&server), clone(&client));
         let shared = Arc::clone(self);
         spawn(move || shared.copy(back.0, &back.1, &[Network::Up]));
-        self.copy(client, &server, &[Network::Up, Network::RepliesLost]);
+        self.copy(client, &server, &[Network::Up, Network::RepliesLost, Network::RepliesCut]);
     }
 
     fn copy(self: &Arc<Self>, mut from: TcpStream, to: &TcpStream, passes: &[Network]) {
@@ -143,7 +146,11 @@ impl Shared {
         // A TCP stream has no gaps: after the first lost bytes, the connection delivers nothing.
         let mut lost = false;
         while let Ok(length @ 1..) = from.read(&mut bytes) {
-            lost |= !passes.contains(&self.network());
+            let network = self.network();
+            lost |= !passes.contains(&network);
+            if lost && network == Network::RepliesCut {
+                break;
+            }
             if !lost {
                 // The writing thread ends after this one, so the channel is open.
                 let _ = sender.send((Instant::now() + self.latency, bytes[..length].to_vec()));

@@ -70,6 +70,46 @@ fn identifies_an_ipv6_network_of_the_size_that_is_set() {
     assert_eq!(of(128), "2001:db8:1:2:3:4:5:6/128");
 }
 
+/// A translator (NAT64) writes the IPv4 address of its client into the last bits of an IPv6 address.
+#[test]
+fn counts_translated_ipv4_clients_by_their_ipv4_address() {
+    let direct = |peer| client(&Clients::direct(), peer, "x", &[]);
+    assert_eq!(direct("64:ff9b::203.0.113.7"), "203.0.113.7");
+    assert_eq!(direct("64:ff9b::203.0.113.8"), "203.0.113.8");
+    // Next to the prefix.
+    assert_eq!(direct("64:ff9b:0:0:0:1:cb00:7107"), "64:ff9b::/64");
+    assert_eq!(direct("64:ff9b:1::203.0.113.7"), "64:ff9b:1::/64");
+    let hop = client(&behind(), PROXY, "x-forwarded-for", &[b"64:ff9b::203.0.113.7"]);
+    assert_eq!(hop, "203.0.113.7");
+
+    let clients = Clients::direct().nat64_prefix("2001:db8:64::/96").expect("a prefix");
+    let clients = clients.nat64_prefix("2001:db8:65::/48").expect("another prefix");
+    let of = |peer| client(&clients, peer, "x", &[]);
+    assert_eq!(of("2001:db8:64::203.0.113.7"), "203.0.113.7");
+    assert_eq!(of("2001:db8:65:cb00:71:700::"), "203.0.113.7");
+    assert_eq!(of("64:ff9b::203.0.113.7"), "203.0.113.7");
+    let error = Clients::direct().nat64_prefix("2001:db8:64::/95").expect_err("95 bits");
+    assert!(error.to_string().contains("64 or 96 bits"), "{error}");
+}
+
+/// A stranger behind a translator is no proxy, whatever IPv4 address the translator writes.
+#[test]
+fn a_translated_address_is_not_a_trusted_proxy() {
+    let of = |peer| client(&behind(), peer, "x-forwarded-for", &[b"1.1.1.1"]);
+    assert_eq!(of("64:ff9b::10.0.0.1"), "10.0.0.1");
+    assert_eq!(of(PROXY), "1.1.1.1");
+}
+
+/// The load balancer of Google appends the address of the client, and then its own.
+#[test]
+fn identifies_clients_behind_the_load_balancer_of_google() {
+    let clients = Clients::behind_proxies(["130.211.0.0/22", "35.191.0.0/16", "203.0.113.80"]);
+    let clients = clients.expect("networks");
+    let of = |line: &[u8]| client(&clients, "35.191.4.2", "x-forwarded-for", &[line]);
+    assert_eq!(of(b"198.51.100.9,203.0.113.80"), "198.51.100.9");
+    assert_eq!(of(b"1.1.1.1, 198.51.100.9,203.0.113.80"), "198.51.100.9");
+}
+
 #[test]
 fn reads_headers_with_one_address() {
     for (header, name) in

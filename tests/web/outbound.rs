@@ -16,7 +16,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use ratelimit_runtime::__private::lines_are_settled;
-use ratelimit_runtime::web::{OutboundLayer, OutboundService, RateLimitLayer, RequestLimits};
+use ratelimit_runtime::web::{
+    OutboundLayer, OutboundService, RateLimitLayer, RequestLimits, host_key,
+};
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock};
 use support::http::get;
 use support::server::Server;
@@ -88,6 +90,27 @@ async fn requests_wait_for_their_units() {
             clock.advance(Duration::from_millis(100));
         }
     }
+}
+
+/// The limit of a host holds for all its spellings.
+#[tokio::test]
+async fn spellings_of_one_host_share_its_count() {
+    let (limiter, _) = timed();
+    let by_host = |request: &Request<Empty<Bytes>>| request.uri().host().map(host_key);
+    let limit = Limit::fixed("host", 3, MINUTE);
+    let layer = RateLimitLayer::outbound().limit(limit, by_host).limiter(limiter);
+    let sent =
+        service_fn(async |_: Request<Empty<Bytes>>| Ok::<_, Box<dyn Error + Send + Sync>>(()));
+    let mut service = layer.layer(sent);
+    let mut call = async |url: &str| {
+        let request = Request::get(url).body(Empty::new()).expect("a request");
+        service.call(request).await.is_ok()
+    };
+    for url in ["http://example.com/", "https://Example.COM:8443/a", "http://example.com./"] {
+        assert!(call(url).await, "{url}");
+    }
+    assert!(!call("http://EXAMPLE.com./b").await);
+    assert!(call("http://another.example.com/").await);
 }
 
 #[tokio::test]

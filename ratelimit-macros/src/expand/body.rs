@@ -5,9 +5,10 @@ use quote::{ToTokens, quote_spanned};
 use syn::{Expr, FnArg, Pat, Signature, parse_quote};
 
 use super::Expansion;
-use crate::after_call::{AfterCall, Correction};
+use crate::after_call::{AfterCall, Close, Correction};
 use crate::function::Body;
 use crate::spans::{hygienic, spanned_at};
+use crate::values::Constant;
 
 impl Expansion<'_> {
     /// The body, whose value the function returns.
@@ -159,8 +160,13 @@ impl Expansion<'_> {
         };
         let close = after_call.close.as_ref();
         let permit = permit.to_token_stream();
-        let permit =
-            close.map_or_else(|| permit.clone(), |close| call("close", permit.clone(), close));
+        let permit = match close {
+            Some(Close { function, at_most }) => {
+                let at_most = self.ceiling(at_most.as_ref());
+                call("close", quote_spanned!(hygienic()=> #permit, #at_most), function)
+            }
+            None => permit,
+        };
         match &after_call.correction {
             Some(Correction::Settle(function)) => Some(call("settle", permit, function)),
             Some(Correction::CountIf(function)) => Some(call("count_if", permit, function)),
@@ -168,6 +174,21 @@ impl Expansion<'_> {
                 close.map(|_| quote_spanned!(hygienic()=> #rt::Permit::keep(#permit)))
             }
         }
+    }
+
+    /// The longest time for which `close` closes the key.
+    fn ceiling(&self, at_most: Option<&Constant<u64>>) -> TokenStream {
+        let rt = &self.rt;
+        let Some(at_most) = at_most else {
+            return quote_spanned!(hygienic()=> #rt::__private::CLOSE_AT_MOST);
+        };
+        let duration = self.duration(at_most);
+        if at_most.known.is_some() {
+            return duration;
+        }
+        let call = quote_spanned!(hygienic()=> #rt::__private::close_at_most(#duration));
+        let call = spanned_at(&at_most.expr, call);
+        quote_spanned!(hygienic()=> const { #call })
     }
 
     /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection

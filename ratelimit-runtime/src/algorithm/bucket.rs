@@ -89,6 +89,11 @@ impl State for Bucket {
     }
 
     #[inline(always)]
+    fn is_allowed(decided: &DecidedBucket) -> bool {
+        decided.allowed
+    }
+
+    #[inline(always)]
     fn outcome(decided: DecidedBucket, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         decided.outcome(terms, clock, cost)
     }

@@ -20,8 +20,6 @@ pub(crate) struct ClosedCount<S> {
     opening: u64,
     /// By how much the times of a bucket are moved.
     moved: u64,
-    /// How much earlier the bucket is full because reservations were cancelled.
-    cancelled: u64,
     /// The state of the open key.
     state: S,
 }
@@ -56,7 +54,7 @@ impl OpeningChange {
 impl<S: State> ClosedCount<S> {
     /// Closes a key at `clock`, for no time yet.
     pub(crate) fn new(state: S, clock: u64) -> Self {
-        Self { opening: clock, moved: 0, cancelled: 0, state }
+        Self { opening: clock, moved: 0, state }
     }
 
     /// Moves the opening to `clock` + `time`, if that is later.
@@ -121,7 +119,9 @@ impl<S: State> ClosedCount<S> {
 }
 
 impl ClosedCount<Bucket> {
-    /// Reserves nothing, and cancels reservations.
+    /// Reserves nothing, and cancels the last reservations. A process that has not observed the closing keeps its
+    /// moments. So no reservation before them is cancelled: after an early opening, other calls would be reserved for
+    /// its moments. Such a cancellation is rejected as a call is, which says that the key is closed.
     pub(crate) fn apply_ahead(
         &mut self,
         op: BucketOp,
@@ -129,23 +129,10 @@ impl ClosedCount<Bucket> {
         clock: u64,
         cost: u32,
     ) -> Outcome {
-        let end = match op {
-            BucketOp::Reserve { .. } => return self.reject(terms, clock, cost),
-            BucketOp::Cancel { end } => end + self.moved,
-        };
-        // All processes cancel what they have reserved, in any order. If the bucket would be full earlier than after
-        // the reservations, the count was reset or refunded: then no unit is known to be of them. The times are
-        // rounded.
-        let full = |state: &mut Bucket| {
-            self.opening + state.apply(Op::Peek, terms, self.opening, 0).reset_us
-        };
-        let before = full(&mut self.state);
-        let is_there = before + self.cancelled + 1 >= end;
-        let (op, cost) = if is_there { (Op::Refund, cost) } else { (Op::Peek, 0) };
-        let opening = self.opening;
-        let outcome = self.correct(clock, |state, at| state.apply(op, terms, at, cost));
-        self.cancelled += before.saturating_sub(clock + outcome.reset_us.max(opening - clock));
-        outcome
+        let BucketOp::Cancel { end } = op else { return self.reject(terms, clock, cost) };
+        let op = BucketOp::Cancel { end: end.saturating_add(self.moved) };
+        let outcome = self.correct(clock, |state, at| state.apply_ahead(op, terms, at, cost));
+        if outcome.is_allowed() { outcome } else { self.reject(terms, clock, cost) }
     }
 }
 

@@ -28,6 +28,11 @@ impl State for Window {
         self.apply(Op::Decide, terms, clock, cost)
     }
 
+    #[inline]
+    fn is_allowed(decided: &Outcome) -> bool {
+        decided.is_allowed()
+    }
+
     #[inline(always)]
     fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
         decided

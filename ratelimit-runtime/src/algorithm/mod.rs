@@ -174,6 +174,9 @@ pub(crate) trait State: Expires {
     /// Applies [`Op::Decide`].
     fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Self::Decided;
 
+    /// Returns whether a call that was decided is admitted.
+    fn is_allowed(decided: &Self::Decided) -> bool;
+
     /// Returns whether [`decide`](Self::decide) would admit a call.
     fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
         self.apply(Op::Peek, terms, clock, cost).is_allowed()

@@ -39,6 +39,11 @@ impl State for Counters {
         self.apply(Op::Decide, terms, clock, cost)
     }
 
+    #[inline]
+    fn is_allowed(decided: &Outcome) -> bool {
+        decided.is_allowed()
+    }
+
     #[inline(always)]
     fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
         decided

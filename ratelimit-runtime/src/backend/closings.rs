@@ -3,19 +3,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 
 #[derive(Default)]
 pub(super) struct PendingClosings {
-    keys: Mutex<HashMap<KeyId, Vec<ClosingSender>>>,
+    keys: Mutex<OwnValue<HashMap<KeyId, Vec<ClosingSender>>>>,
     /// The number of these keys. Saves the lock for nearly all calls.
     count: AtomicUsize,
 }
@@ -68,8 +69,8 @@ impl PendingClosings {
         timeout(deadline, all).await.unwrap_or(Err(StoreError::Timeout { deadline }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyId, Vec<ClosingSender>>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, OwnValue<HashMap<KeyId, Vec<ClosingSender>>>> {
+        lock_own(&self.keys)
     }
 }
 

@@ -3,62 +3,136 @@
 //!
 //! The thread has its own tokio runtime. It starts with the first job. After its [`Background`] was dropped,
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
-//! owner exists must hold a weak reference to the owner.
+//! owner exists must hold a weak reference to the owner. A job that nobody sends again is a resident.
+
+mod process;
 
 use std::convert::Infallible;
-use std::io;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
+#[cfg(any(feature = "redis", feature = "rules"))]
+pub(crate) use self::process::seen_process;
+pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process};
+
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
+type Resident = Box<dyn Fn() -> Option<Job> + Send>;
 
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
+/// The shortest time between two attempts to start the thread. Calls that need it can come at any rate.
+const START_INTERVAL: Duration = Duration::from_millis(400);
+
 /// The background thread of a limiter.
 #[derive(Default)]
 pub(crate) struct Background {
-    jobs: Mutex<Option<UnboundedSender<Job>>>,
+    thread: Mutex<OwnValue<JobThread>>,
+    residents: Mutex<Vec<Resident>>,
+    /// The process in which the thread runs; 0 before it has started, and after it could not start.
+    runs_in: Arc<AtomicU32>,
+    /// Whether there was a job.
+    was_used: AtomicBool,
+}
+
+#[derive(Default)]
+struct JobThread {
+    jobs: Option<UnboundedSender<Job>>,
+    last_start: Option<Instant>,
 }
 
 impl Background {
-    /// Runs `job` on the thread. Starts the thread if it is not running. If the thread cannot start, drops
-    /// the job and logs an error.
+    /// Runs `job` on the thread. Starts the thread if it is not running. If the thread cannot start, drops the job and
+    /// logs an error: the process may have no descriptor, memory or thread left at this moment. A later job starts the
+    /// thread.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
-        if let Err(error) = self.send(Box::pin(job)) {
+        self.send(Some(Box::pin(job)));
+    }
+
+    /// Runs the job that `resident` returns, in this thread and in each one that takes its place.
+    #[cfg(feature = "rules")]
+    pub(crate) fn spawn_resident(&self, resident: impl Fn() -> Option<Job> + Send + 'static) {
+        let job = resident();
+        self.send(job);
+        self.residents().push(Box::new(resident));
+    }
+
+    /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
+    /// otherwise, so that each request calls it.
+    #[cfg(any(feature = "redis", feature = "rules"))]
+    pub(crate) fn revive(&self) {
+        if self.runs_in.load(Relaxed) != seen_process() && self.was_used.load(Relaxed) {
+            self.send(None);
+        }
+    }
+
+    /// Sends a job to the thread. Starts the thread if it is not running, and not more often than [`START_INTERVAL`].
+    // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
+    fn send(&self, mut job: Option<Job>) {
+        let process = read_process();
+        self.was_used.store(true, Relaxed);
+        let mut thread = lock_own(&self.thread);
+        if let Some(jobs) = &thread.jobs {
+            let unsent = match job {
+                Some(job) => jobs.send(job).err().map(|SendError(job)| Some(job)),
+                None => jobs.is_closed().then_some(None),
+            };
+            match unsent {
+                // The thread has ended because it could not create its runtime.
+                Some(unsent) => job = unsent,
+                None => return,
+            }
+        }
+        let now = Instant::now();
+        if thread.last_start.is_some_and(|last| now.duration_since(last) < START_INTERVAL) {
+            return;
+        }
+        thread.last_start = Some(now);
+        let (sender, receiver) = unbounded_channel();
+        let runs_in = Arc::clone(&self.runs_in);
+        runs_in.store(0, Relaxed);
+        let started = thread::Builder::new()
+            .name("ratelimit".to_owned())
+            .spawn(move || run_thread(receiver, process, &runs_in));
+        let mut unsent = Vec::new();
+        if started.is_ok() {
+            self.residents().retain(|resident| {
+                let job = resident();
+                let is_wanted = job.is_some();
+                unsent.extend(job.and_then(|job| sender.send(job).err()));
+                is_wanted
+            });
+            unsent.extend(job.take().and_then(|job| sender.send(job).err()));
+            thread.jobs = Some(sender);
+        }
+        drop(thread);
+        if let Err(error) = started {
             tracing::error!(%error, "cannot start the background thread of the rate limiter");
         }
     }
 
-    fn send(&self, job: Job) -> io::Result<()> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let unsent = match &*jobs {
-            Some(sender) => match sender.send(job) {
-                Ok(()) => return Ok(()),
-                // The thread has ended because it could not create its runtime.
-                Err(SendError(job)) => job,
-            },
-            None => job,
-        };
-        let (sender, receiver) = unbounded_channel();
-        thread::Builder::new().name("ratelimit".to_owned()).spawn(|| run_thread(receiver))?;
-        let _ = sender.send(unsent);
-        *jobs = Some(sender);
-        Ok(())
+    fn residents(&self) -> MutexGuard<'_, Vec<Resident>> {
+        self.residents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Creates a runtime and runs the jobs on it. If the caller created the runtime and the thread could not start, the
 /// caller would drop the runtime, which panics in an async task.
-fn run_thread(jobs: UnboundedReceiver<Job>) {
+fn run_thread(jobs: UnboundedReceiver<Job>, process: u32, runs_in: &AtomicU32) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run_jobs(jobs)),
+        Ok(runtime) => {
+            runs_in.store(process, Relaxed);
+            runtime.block_on(run_jobs(jobs));
+        }
         Err(error) => {
             tracing::error!(%error, "cannot create the tokio runtime of the background thread of the rate limiter");
         }

@@ -96,15 +96,14 @@ impl Checker {
             return Acquire::uncharged(Check::failed(report, limit.label(), StoreError::Leased));
         }
         let charge = self.backend.charge(limit.terms().clone(), key, cost);
-        let (label, shadow) = (limit.label(), limit.is_shadow());
-        let reports = self.backend.reports();
-        let report = report.with_key(reports, shadow, (&charge.terms, cost), key, || charge.key_id);
+        let (label, reports) = (limit.label(), self.backend.reports());
+        let report = report.with_key(reports, &charge.terms, key, || charge.key_id);
         if cost > charge.terms.capacity() {
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Acquire::uncharged(Check::rejected(Some(report), label, rejection));
         }
         if limit.max_wait().is_none()
-            && !shadow
+            && !limit.is_shadow()
             && let Some(reply) = self.backend.cached_rejection(&charge)
         {
             let check = Check::decided(report, &label, &reply.first(), reply.source);

@@ -67,7 +67,7 @@ impl Checker {
         if let Some(outcome) = outcome
             && outcome.verdict == Verdict::Rejected
             && !report::is_observed()
-            && !self.reports_rejections_of(limit)
+            && !self.reports_rejections()
         {
             return Check::rejected_here(limit, outcome);
         }
@@ -77,8 +77,8 @@ impl Checker {
 
     /// Returns whether rejections are reported.
     #[inline]
-    pub(super) fn reports_rejections_of(&self, limit: &Limit) -> bool {
-        self.backend.reports().on_rejected.is_some() || report::is_traced(limit.is_shadow(), false)
+    pub(super) fn reports_rejections(&self) -> bool {
+        self.backend.reports().on_rejected.is_some() || report::is_traced()
     }
 
     /// Decides the call if this process decides it at once, and there are no rules for it. Without Redis, that is every

@@ -82,8 +82,7 @@ impl Checker {
         let mut report = Report::since(started);
         if !outcome.is_allowed() {
             let key_id = || self.backend.key_id(limit.terms(), key);
-            let (settings, charged) = (self.backend.reports(), (limit.terms(), cost));
-            report = report.with_key(settings, limit.is_shadow(), charged, key, key_id);
+            report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
         }
         Check::decided(report, &label, outcome, Source::Embedded)
     }
@@ -101,9 +100,8 @@ impl Checker {
         }
         let mut charge = self.backend.charge(self.counted(limit), key, cost);
         let (mut label, shadow) = (limit.label_for(&charge.terms), limit.is_shadow());
-        let charged = (&charge.terms, cost);
-        let report =
-            report.with_key(self.backend.reports(), shadow, charged, key, || charge.key_id);
+        let reports = self.backend.reports();
+        let report = report.with_key(reports, &charge.terms, key, || charge.key_id);
         if cost > charge.terms.capacity() {
             let rejection = Rejection::exceeds_capacity_of(&label, cost);
             return Check::rejected(Some(report), label, rejection);
@@ -143,13 +141,11 @@ impl Checker {
         &self,
         limit: &Limit,
         key: &K,
-        cost: u32,
         retry_after: Duration,
     ) -> Check {
-        let (shadow, charged) = (limit.is_shadow(), (limit.terms(), cost));
         let key_id = || self.backend.key_id(limit.terms(), key);
         let report = Report::start();
-        let report = report.with_key(self.backend.reports(), shadow, charged, &key, key_id);
+        let report = report.with_key(self.backend.reports(), limit.terms(), &key, key_id);
         let rejection = Rejection::closed_without_count(limit, retry_after);
         Check::rejected(Some(report), limit.label(), rejection)
     }
@@ -245,7 +241,8 @@ impl Checker {
         let charge = self.backend.charge(self.counted(limit), key, 0);
         let charge = self.backend.address(policy, charge, key);
         let reset = self.backend.reset(policy, charge);
-        if !self.is_leased(limit) {
+        // Other calls of the count may lease, although this limit does not.
+        if !self.backend.is_shared(policy) {
             return reset;
         }
         let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));

@@ -9,6 +9,7 @@ use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Decision, Source};
+use crate::report;
 use crate::settle::Settlements;
 use crate::store::Charge;
 
@@ -61,6 +62,15 @@ pub(super) enum MadeCharge {
     Here { key_id: KeyId, terms: KeptTerms },
     /// By a request, which `source` has executed.
     ByRequest { charge: Arc<Charge>, policy: Policy, source: Source },
+}
+
+impl MadeCharge {
+    fn terms(&self) -> &Terms {
+        match self {
+            Self::Here { terms, .. } => terms,
+            Self::ByRequest { charge, .. } => &charge.terms,
+        }
+    }
 }
 
 /// The terms of a limit, for as long as a permit lives.
@@ -147,10 +157,14 @@ impl Permit {
         self.correct(None);
     }
 
-    /// Returns a permit that closes the key for `duration` once it is settled or kept.
-    pub(crate) fn closing(mut self, duration: Option<Duration>) -> Self {
+    /// Returns a permit that closes the key for `duration` once it is settled or kept, or for `at_most` if that is
+    /// shorter.
+    pub(crate) fn closing(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
-            charge.opening = OpeningChange::close_for(duration);
+            if duration > at_most {
+                report::closing_cut(charge.made.terms().name(), duration, at_most);
+            }
+            charge.opening = OpeningChange::close_for(duration.min(at_most));
         }
         self
     }

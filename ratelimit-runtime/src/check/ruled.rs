@@ -143,9 +143,7 @@ impl Checker {
         let ruled = self.under(&self.rules.table(), part);
         match ruled.access {
             Access::Exempt => Check::unlimited(),
-            Access::Closed => {
-                self.reject_closed(&ruled.limit, part.key, part.cost, self.closed_for(&ruled))
-            }
+            Access::Closed => self.reject_closed(&ruled.limit, part.key, self.closed_for(&ruled)),
             Access::Limited => self.check_as_written(&ruled.limit, &part.key, part.cost),
         }
     }
@@ -240,7 +238,7 @@ impl Checker {
                 Access::Exempt => {}
                 Access::Closed => {
                     let closed_for = self.closed_for(ruled);
-                    let reject = || self.reject_closed(limit, part.key, part.cost, closed_for);
+                    let reject = || self.reject_closed(limit, part.key, closed_for);
                     if limit.is_shadow() && parts.len() > 1 {
                         sorted.closed.push(reject());
                     } else if longest.as_ref().is_none_or(|(other, _)| *other < closed_for) {

@@ -85,7 +85,7 @@ impl Checker {
         if outcome.is_allowed() {
             return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
         }
-        (!self.reports_rejections_of(limit)).then(|| Check::rejected_here(limit, outcome))
+        (!self.reports_rejections()).then(|| Check::rejected_here(limit, outcome))
     }
 
     /// Checks a call against several limits as they are.
@@ -139,8 +139,8 @@ impl Checker {
             }
         };
         let keys = charges.iter().zip(keys);
-        let keys = keys.map(|(charge, key)| (&charge.terms, charge.key_id, charge.cost, key));
-        let report = report.with_keys(self.backend.reports(), first.is_shadow(), keys);
+        let keys = keys.map(|(charge, key)| (&charge.terms, charge.key_id, key));
+        let report = report.with_keys(self.backend.reports(), keys);
         let too_large = charges.iter().position(|charge| charge.cost > charge.terms.capacity());
         if let Some(index) = too_large {
             let rejection = Rejection::exceeds_capacity_of(&labels[index], charges[index].cost);

@@ -83,8 +83,8 @@ fn with_limited<T, const N: usize>(
         PartLimit::Closed(part) => Some(part),
         PartLimit::Limited(_) | PartLimit::Unlimited => None,
     });
-    if let Some(UnsyncPart { limit, key, cost, .. }) = closed {
-        return decided(reject_by_amounts(limit, key, *cost));
+    if let Some(UnsyncPart { limit, key, .. }) = closed {
+        return decided(reject_by_amounts(limit, key));
     }
     let mut limited = parts.iter().filter_map(|part| match part.limit {
         PartLimit::Limited(part) => Some(part),

@@ -16,7 +16,6 @@ pub trait CheckedLimit: Sized {
     fn with<T>(
         self,
         key: &impl Key,
-        cost: u32,
         check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         decided: impl FnOnce(Check) -> T,
     ) -> T;
@@ -32,7 +31,6 @@ impl CheckedLimit for SiteLimit<'static> {
     fn with<T>(
         self,
         _: &impl Key,
-        _: u32,
         check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         _: impl FnOnce(Check) -> T,
     ) -> T {
@@ -55,7 +53,6 @@ impl CheckedLimit for CallLimit {
     fn with<T>(
         self,
         key: &impl Key,
-        cost: u32,
         check: impl FnOnce(&Limit, WrittenAmounts) -> T,
         decided: impl FnOnce(Check) -> T,
     ) -> T {
@@ -69,7 +66,7 @@ impl CheckedLimit for CallLimit {
                 check(limit, WrittenAmounts::Zero)
             }
             CallAmounts::Unlimited(_) => decided(Check::unlimited()),
-            CallAmounts::Closed(limit) => decided(reject_by_amounts(limit, key, cost)),
+            CallAmounts::Closed(limit) => decided(reject_by_amounts(limit, key)),
         }
     }
 
@@ -88,9 +85,9 @@ impl CheckedLimit for CallLimit {
 }
 
 /// Rejects a call whose threshold or burst is 0.
-pub(super) fn reject_by_amounts(limit: &Limit, key: &dyn Key, cost: u32) -> Check {
+pub(super) fn reject_by_amounts(limit: &Limit, key: &dyn Key) -> Check {
     limiter::with_current(
-        |limiter| limiter.checker().reject_closed(limit, &key, cost, Duration::MAX),
+        |limiter| limiter.checker().reject_closed(limit, &key, Duration::MAX),
         |error| Check::undecided(limit, StoreError::Configuration(error)),
     )
 }

@@ -42,7 +42,6 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Start
     let site = limit.site();
     let check = limit.with(
         &key,
-        cost,
         |limit, amounts| {
             limiter::with_current(
                 |limiter| limiter.checker().check_written(limit, &key, cost, amounts),
@@ -73,7 +72,7 @@ pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(
         };
         limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
     };
-    let result = limit.with(&key, cost, check, |decided| decided.now(LimitLabel::unnamed));
+    let result = limit.with(&key, check, |decided| decided.now(LimitLabel::unnamed));
     count_call(&[site], result.as_ref().err());
     result.map(drop)
 }
@@ -100,7 +99,6 @@ pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcq
     let (kept, site) = (limit.kept(), limit.site());
     let acquire = limit.with(
         &key,
-        cost,
         |limit, amounts| {
             let terms = || match kept {
                 Some(limit) => KeptTerms::Static(limit.terms()),
@@ -140,7 +138,7 @@ pub fn acquire_now(
             .now(|| limit.label())
     };
     let decided = |check| Acquire::uncharged(check).now(LimitLabel::unnamed);
-    let result = limit.with(&key, cost, acquire, decided);
+    let result = limit.with(&key, acquire, decided);
     count_call(&[site], result.as_ref().err());
     result.map(|permit| [permit])
 }
@@ -187,14 +185,33 @@ pub fn count_if<T: ?Sized>(permit: Permit, output: &T, counts: impl FnOnce(&T) -
     }
 }
 
-/// Closes the key of a call for as long as `time` says, by its return value. The permit closes it once it is settled or
-/// kept.
+/// The longest time for which a return value closes a key, without `close_at_most`.
+pub const CLOSE_AT_MOST: Duration = Duration::from_secs(3600);
+
+/// Closes the key of a call for as long as `time` says, by its return value, and for `at_most` if that is shorter. The
+/// permit closes it once it is settled or kept.
 pub fn close<T: ?Sized>(
     permit: Permit,
+    at_most: Duration,
     output: &T,
     time: impl FnOnce(&T) -> Option<Duration>,
 ) -> Permit {
-    permit.closing(time(output))
+    permit.closing(time(output), at_most)
+}
+
+/// Returns the ceiling of a constant. Zero is an error at its path.
+///
+/// # Panics
+///
+/// If the ceiling is zero.
+#[must_use]
+#[track_caller]
+pub const fn close_at_most(at_most: Duration) -> Duration {
+    assert!(
+        !at_most.is_zero(),
+        "`close_at_most` is zero, so `close` would never close the key: write a longer time, or remove `close`"
+    );
+    at_most
 }
 
 /// Returns the permit with which the body settles a charge, and one that closes its key.

@@ -164,9 +164,7 @@ mod tests {
     use super::*;
 
     fn text(pieces: impl Piece) -> String {
-        let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| Format(pieces).write(out));
-        String::from_utf8(text).expect("ASCII")
+        crate::key::OwnedKey::of(&Format(pieces)).text()
     }
 
     #[test]

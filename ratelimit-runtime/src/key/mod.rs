@@ -10,6 +10,8 @@ mod fingerprint;
 mod format;
 mod id;
 mod owned;
+mod shown;
+mod text;
 mod writer;
 
 use std::borrow::Cow;
@@ -21,7 +23,10 @@ pub(crate) use self::fingerprint::Secret;
 pub use self::format::{AnyHole, Colon, Format, Hole, Piece, Plain, PlainValue, Shown, Text};
 pub(crate) use self::id::KeyId;
 pub use self::owned::{InvalidKey, OwnedKey};
+pub(crate) use self::shown::shown;
 pub use self::writer::KeyWriter;
+#[cfg(feature = "redis")]
+pub(crate) use self::writer::put_count_name;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
 ///
@@ -29,6 +34,9 @@ pub use self::writer::KeyWriter;
 /// key changes. Keys with different texts never share a count, whatever bytes they contain. The parts of a tuple stay
 /// separate, also in nested tuples: `("a:b", "c")` and `("a", "b:c")` are two keys, and `("a", ("b", "c"))` and
 /// `("a", "b", "c")` are two keys.
+///
+/// A text above 256 bytes is shortened to its beginning and its SHA-256. So a client that chooses its key does not choose
+/// how much memory a count takes.
 ///
 /// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///
@@ -47,7 +55,7 @@ pub use self::writer::KeyWriter;
     message = "`{Self}` is not a rate limit key",
     label = "not a key",
     note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`), and tuples, `Option`s and references of these",
-    note = "of a `SocketAddr`, take the address without the port, which changes with each connection: `key = addr.ip()`",
+    note = "of a `SocketAddr`, take `ratelimit_runtime::web::Client`: the port changes with each connection, and an IPv6 client has many addresses",
     note = "a format string takes any type that is `Display`: `key = \"{{value}}\"`",
     note = "for a type of your own, implement `ratelimit_runtime::Key`"
 )]

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use super::shown::shown_byte;
+use super::text::{self, KeyText};
 use super::writer::{ESCAPED, NO_KEY, escape};
-use super::{Key, KeyWriter};
+use super::{Key, KeyWriter, shown};
 
 /// A key that borrows nothing, such as one of [`key!`](crate::key!).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -16,9 +18,7 @@ pub struct InvalidKey(&'static str);
 impl OwnedKey {
     /// Returns a copy of `key`.
     pub(crate) fn of(key: &dyn Key) -> Self {
-        let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| key.write(out));
-        Self(text.into())
+        Self(KeyText::of(key).as_bytes().into())
     }
 
     /// Returns the key with this text.
@@ -29,7 +29,9 @@ impl OwnedKey {
 
     /// Reads a key as it is written into Redis and into logs: `alice`, the tuple `(alice:42)`, the format string
     /// `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`; in a
-    /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`.
+    /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`. A byte that is
+    /// not ASCII, and a control, can be written as `%` and two hexadecimal digits, such as `%FF` and `%0A`. Of a key above
+    /// 256 bytes, takes the whole text and the short one: its beginning and `(sha256:…`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -54,9 +56,17 @@ impl OwnedKey {
         if text.as_bytes() == [NO_KEY] {
             return Ok(Self([NO_KEY].into()));
         }
-        let (mut depth, mut written) = (0_usize, Vec::with_capacity(text.len()));
-        let is_value = !text.contains(['(', ')']);
-        for (at, byte) in text.bytes().enumerate() {
+        // The mark of a short text opens a parenthesis, and its beginning can open others.
+        let (whole, (text, hash)) = (text, text::split(text).unwrap_or((text, "")));
+        let (mut depth, mut written) = (0_usize, Vec::with_capacity(whole.len()));
+        let is_value = !whole.contains(['(', ')']);
+        let mut at = 0;
+        while let Some(&byte) = text.as_bytes().get(at) {
+            if let Some(byte) = shown_byte(&text.as_bytes()[at..]) {
+                written.push(byte);
+                at += 3;
+                continue;
+            }
             match byte {
                 b'(' => depth += 1,
                 b')' => {
@@ -82,17 +92,21 @@ impl OwnedKey {
                 Some(escaped) if !is_structure => written.extend_from_slice(escaped),
                 _ => written.push(byte),
             }
+            at += 1;
         }
-        if depth > 0 {
+        if depth > 0 && hash.is_empty() {
             return Err(InvalidKey::PARENTHESES);
         }
-        Ok(Self(written.into()))
+        written.extend_from_slice(hash.as_bytes());
+        Ok(Self(KeyText::from_bytes(&written).as_bytes().into()))
     }
 
-    /// Returns the text of the key. Bytes that are not UTF-8 are replaced.
+    /// Returns the text of the key, which [`parse`](Self::parse) reads. It has visible characters only: bytes that are
+    /// not UTF-8, controls, and characters that are invisible or change the direction of text are `%` and two
+    /// hexadecimal digits for each byte, so a terminal can print it.
     #[must_use]
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
+        shown(&self.0)
     }
 
     #[cfg(test)]
@@ -128,25 +142,29 @@ impl fmt::Debug for OwnedKey {
 
 impl Key for OwnedKey {
     fn write(&self, out: &mut KeyWriter<'_>) {
-        // A `%` alone is the text of `()`. In the text of a value, each `%` is escaped.
-        if *self.0 == [NO_KEY] {
-            return out.no_key();
-        }
-        let mut rest = &*self.0;
-        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
-            out.bytes(&rest[..at]);
-            let escaped =
-                |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
-            if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
-                out.bytes(&[*byte]);
-                rest = &rest[at + 3..];
-            } else {
-                out.structure(rest[at]);
-                rest = &rest[at + 1..];
-            }
-        }
-        out.bytes(rest);
+        write_text(&self.0, out);
     }
+}
+
+/// Writes the key with this text.
+pub(super) fn write_text(text: &[u8], out: &mut KeyWriter<'_>) {
+    // A `%` alone is the text of `()`. In the text of a value, each `%` is escaped.
+    if *text == [NO_KEY] {
+        return out.no_key();
+    }
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+        out.bytes(&rest[..at]);
+        let escaped = |byte: &u8| escape(*byte).is_some_and(|text| rest[at..].starts_with(text));
+        if let Some(byte) = b"():%{}".iter().find(|byte| escaped(byte)) {
+            out.bytes(&[*byte]);
+            rest = &rest[at + 3..];
+        } else {
+            out.structure(rest[at]);
+            rest = &rest[at + 1..];
+        }
+    }
+    out.bytes(rest);
 }
 
 #[cfg(test)]
@@ -157,7 +175,10 @@ mod tests {
     #[test]
     fn a_key_is_read_as_it_is_written() {
         let format = (Text("user"), Colon, Shown(format_args!("{}", "a:b")));
-        let keys: [&dyn Key; 14] = [
+        let keys: [&dyn Key; 17] = [
+            &b"\xff\xc3\xa4%\xc3(".as_slice(),
+            &("\n\0\u{7f}\u{85}\u{202e}%0A", b"\xe2\x80".as_slice()),
+            &"\u{e4}\u{fffd}",
             &"",
             &(),
             &"alice",
@@ -181,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_value_needs_no_escapes() {
-        for value in ["::1", "100%", "{x}", "GET /a:b", "a%zz", "%:"] {
+        for value in ["::1", "100%", "{x}", "GET /a:b", "a%zz", "%:", "a%20b", "%f", "%ff"] {
             assert_eq!(OwnedKey::parse(value), Ok(OwnedKey::of(&value)), "{value}");
         }
         assert_eq!(OwnedKey::parse("(50%:{x})"), Ok(OwnedKey::of(&("50%", "{x}"))));

@@ -9,15 +9,22 @@
 //! | `%28` `%29` `%3A` `%25` `%7B` `%7D` | the bytes `(` `)` `:` `%` `{` `}` of a value |
 //! | `name{key}`, `name%` | the count of a limit for a key, or for no key |
 //! | `name{(}` | the count of a limit for a key with an empty text, because Redis ignores an empty hash tag |
+//! | `name{abc(sha256:…}` | the count of a limit for a key whose text is long, see `text.rs` |
 //!
 //! The braces are a Redis Cluster hash tag. All counts of one key are in one hash slot, so one script can decide
-//! several limits of the key. A value cannot choose its hash slot, because its braces are escaped. Counts
-//! without a key have no hash tag: their names distribute them over the hash slots.
+//! several limits of the key. Counts without a key have no hash tag: their names distribute them over the hash slots.
+//!
+//! A client that chooses its key also chooses the hash slot: the slot is a CRC16 of the key, which anybody can compute.
+//! So the client can direct the calls and the memory of many keys at one node of a cluster. No limit admits more for it,
+//! because the braces of a value are escaped: a key cannot be another key.
 
 use std::fmt;
 
 use super::Key;
 use super::fingerprint::{Secret, TextHasher};
+use super::owned::write_text;
+use super::text::KeyText;
+#[cfg(feature = "redis")]
 use crate::limit::{Align, Terms};
 
 /// The text of `()`.
@@ -25,75 +32,74 @@ pub(super) const NO_KEY: u8 = b'%';
 
 /// Receives the parts of a [`Key`]. See [`Key`] for how to implement one.
 pub struct KeyWriter<'a> {
-    tag: HashTag,
     output: KeyOutput<'a>,
 }
 
 /// The output of a [`KeyWriter`]: a text or a fingerprint.
 enum KeyOutput<'a> {
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
-    Text(&'a mut Vec<u8>),
+    Text(&'a mut KeyText),
     Hash(TextHasher<'a>),
 }
 
-/// The state of the hash tag around a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HashTag {
-    None,
-    /// The next byte opens the tag.
-    Pending,
-    Open,
+/// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period and
+/// the align are in the name, because a window that has ended under one period can still be open under another.
+#[cfg(feature = "redis")]
+pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
+    out.extend_from_slice(terms.algorithm().as_str().as_bytes());
+    out.push(b':');
+    let (count, unit) = terms.period().in_units();
+    out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
+    out.extend_from_slice(unit.as_bytes());
+    if let Some(Align { offset_minutes }) = terms.align() {
+        let sign = if offset_minutes < 0 { '-' } else { '+' };
+        let (hours, minutes) = (offset_minutes.abs() / 60, offset_minutes.abs() % 60);
+        out.extend_from_slice(format!("{sign}{hours:02}{minutes:02}").as_bytes());
+    }
+    // The colons of the name are structure, and all else is escaped.
+    for part in terms.name().as_str().split(':') {
+        out.push(b':');
+        put_escaped(part.as_bytes(), |bytes| out.extend_from_slice(bytes));
+    }
+    match KeyText::of(key).as_bytes() {
+        [NO_KEY] => out.push(NO_KEY),
+        text => {
+            out.push(b'{');
+            // Differs from the texts of all other keys, because their parentheses are closed.
+            out.extend_from_slice(if text.is_empty() { b"(".as_slice() } else { text });
+            out.push(b'}');
+        }
+    }
 }
 
-impl KeyWriter<'_> {
-    /// Appends the parts that `write` writes to a text.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis are texts"))]
-    pub(crate) fn append(text: &mut Vec<u8>, write: impl FnOnce(&mut KeyWriter<'_>)) {
-        write(&mut KeyWriter { tag: HashTag::None, output: KeyOutput::Text(text) });
+impl<'a> KeyWriter<'a> {
+    pub(super) fn to_text(text: &'a mut KeyText) -> Self {
+        Self { output: KeyOutput::Text(text) }
     }
 
     /// Returns the fingerprint of the text of `key` under a secret.
     #[inline(always)]
     pub(crate) fn fingerprint(secret: &Secret, key: &(impl Key + ?Sized)) -> u128 {
-        let mut out = KeyWriter { tag: HashTag::None, output: KeyOutput::Hash(secret.begin()) };
+        let mut out = KeyWriter { output: KeyOutput::Hash(secret.begin()) };
         key.write(&mut out);
         match out.output {
+            KeyOutput::Hash(hasher) if hasher.may_be_long() => Self::of_long(secret, hasher, key),
             KeyOutput::Hash(hasher) => hasher.finish(),
             KeyOutput::Text(_) => 0,
         }
     }
 
-    /// Writes the name of a count: the algorithm, the period, the align, the name of the limit, and the key.
-    /// The period and the align are in the name, because a window that has ended under one period can still be
-    /// open under another.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "keys in Redis contain it"))]
-    pub(crate) fn count_name(&mut self, terms: &Terms, key: &dyn Key) {
-        self.raw(terms.algorithm().as_str().as_bytes());
-        self.separator();
-        let (count, unit) = terms.period().in_units();
-        self.raw(itoa::Buffer::new().format(count).as_bytes());
-        self.raw(unit.as_bytes());
-        if let Some(Align { offset_minutes }) = terms.align() {
-            let sign = if offset_minutes < 0 { '-' } else { '+' };
-            let (hours, minutes) = (offset_minutes.abs() / 60, offset_minutes.abs() % 60);
-            self.display(format_args!("{sign}{hours:02}{minutes:02}"));
+    /// Returns the fingerprint of the text of `key`, or of its short text if it is long.
+    #[cold]
+    fn of_long(secret: &Secret, hasher: TextHasher<'_>, key: &(impl Key + ?Sized)) -> u128 {
+        let text = KeyText::of(key);
+        if !text.is_shortened() {
+            return hasher.finish();
         }
-        self.separator();
-        self.text(terms.name().as_str());
-        self.tag = HashTag::Pending;
-        key.write(self);
-        // `()` is written without a tag.
-        if self.tag != HashTag::None {
-            // Opens the tag if the text of the key is empty.
-            self.raw(b"");
-            if let KeyOutput::Text(text) = &mut self.output
-                && text.ends_with(b"{")
-            {
-                // Differs from the texts of all other keys, because their parentheses are closed.
-                text.push(b'(');
-            }
-            self.raw(b"}");
-            self.tag = HashTag::None;
+        let mut out = KeyWriter { output: KeyOutput::Hash(secret.begin()) };
+        write_text(text.as_bytes(), &mut out);
+        match out.output {
+            KeyOutput::Hash(hasher) => hasher.finish(),
+            KeyOutput::Text(_) => 0,
         }
     }
 
@@ -101,19 +107,9 @@ impl KeyWriter<'_> {
     #[inline(always)]
     pub fn bytes(&mut self, value: &[u8]) {
         match &mut self.output {
-            KeyOutput::Text(_) => self.write_escaped(value),
+            KeyOutput::Text(text) => put_escaped(value, |bytes| text.push(bytes)),
             KeyOutput::Hash(hasher) => hasher.write(value),
         }
-    }
-
-    fn write_escaped(&mut self, value: &[u8]) {
-        let mut rest = value;
-        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
-            self.raw(&rest[..at]);
-            self.raw(escape(rest[at]).unwrap_or_default());
-            rest = &rest[at + 1..];
-        }
-        self.raw(rest);
     }
 
     /// Writes the `Display` of a value, escaped.
@@ -154,39 +150,15 @@ impl KeyWriter<'_> {
 
     /// Writes the key `()`. It differs from the text of each value.
     pub(super) fn no_key(&mut self) {
-        if self.tag == HashTag::Pending {
-            self.tag = HashTag::None;
-        }
         self.structure(NO_KEY);
-    }
-
-    /// Writes the name of a limit. Its colons are structure, and all else is escaped.
-    fn text(&mut self, text: &str) {
-        let mut rest = text.as_bytes();
-        while let Some(at) = rest.iter().position(|byte| *byte == b':') {
-            self.bytes(&rest[..at]);
-            self.separator();
-            rest = &rest[at + 1..];
-        }
-        self.bytes(rest);
     }
 
     /// Writes a byte of the structure, which is not escaped.
     #[inline(always)]
     pub(super) fn structure(&mut self, byte: u8) {
         match &mut self.output {
-            KeyOutput::Text(_) => self.raw(&[byte]),
+            KeyOutput::Text(text) => text.push(&[byte]),
             KeyOutput::Hash(hasher) => hasher.write_structure(byte),
-        }
-    }
-
-    fn raw(&mut self, bytes: &[u8]) {
-        if self.tag == HashTag::Pending {
-            self.tag = HashTag::Open;
-            self.raw(b"{");
-        }
-        if let KeyOutput::Text(text) = &mut self.output {
-            text.extend_from_slice(bytes);
         }
     }
 }
@@ -195,6 +167,17 @@ impl fmt::Debug for KeyWriter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyWriter").finish_non_exhaustive()
     }
+}
+
+/// Passes a value to `put`, escaped.
+fn put_escaped(value: &[u8], mut put: impl FnMut(&[u8])) {
+    let mut rest = value;
+    while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+        put(&rest[..at]);
+        put(escape(rest[at]).unwrap_or_default());
+        rest = &rest[at + 1..];
+    }
+    put(rest);
 }
 
 /// For each byte, whether it is escaped in a value.
@@ -237,28 +220,26 @@ mod tests {
     fn the_name_of_a_count_contains_algorithm_period_limit_and_key() {
         const LIMIT: Limit = Limit::fixed("app::login", 1, std::time::Duration::from_secs(1));
         let mut text = Vec::new();
-        KeyWriter::append(&mut text, |out| out.count_name(LIMIT.terms(), &("a", 7)));
+        put_count_name(&mut text, LIMIT.terms(), &("a", 7));
         assert_eq!(text, b"fixed:1s:app::login{(a:7)}");
 
         // An empty text and `()` are different keys.
         for (key, expected) in [(&"" as &dyn Key, "a{(}"), (&(), "a%"), (&((),), "a{(%)}")] {
             let limit = Limit::fixed("a", 1, std::time::Duration::from_secs(1));
             let mut text = Vec::new();
-            KeyWriter::append(&mut text, |out| out.count_name(limit.terms(), key));
+            put_count_name(&mut text, limit.terms(), key);
             assert_eq!(text, [b"fixed:1s:", expected.as_bytes()].concat());
 
             // An `OwnedKey` gives the same name.
             let mut again = Vec::new();
-            KeyWriter::append(&mut again, |out| {
-                out.count_name(limit.terms(), &OwnedKey::of(key));
-            });
+            put_count_name(&mut again, limit.terms(), &OwnedKey::of(key));
             assert_eq!(again, text);
         }
 
         // The name of a limit cannot imitate another name with a key.
         let forged_limit = Limit::fixed("a{b}", 1, std::time::Duration::from_millis(1_500));
         let mut forged = Vec::new();
-        KeyWriter::append(&mut forged, |out| out.count_name(forged_limit.terms(), &"c"));
+        put_count_name(&mut forged, forged_limit.terms(), &"c");
         assert_eq!(forged, b"fixed:1500ms:a%7Bb%7D{c}");
     }
 
@@ -306,8 +287,8 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_written_in_full() {
-        for length in [0, 1, 95, 1_000, 100_000] {
+    fn values_are_escaped_wherever_they_are() {
+        for length in [0, 1, 20, 64] {
             let key = "x:".repeat(length);
             assert_eq!(text(&key), "x%3A".repeat(length));
         }

@@ -2,16 +2,17 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
+use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 
 /// When to look at the lease of each count. A count can be here several times.
 #[derive(Default)]
 pub(super) struct LeaseEnds {
-    schedule: Mutex<Schedule>,
+    schedule: Mutex<OwnValue<Schedule>>,
     /// Notified when another lease is scheduled, or when the watch must end.
     pub(super) changed: Arc<Notify>,
 }
@@ -56,7 +57,7 @@ impl LeaseEnds {
         self.lock().is_watched = false;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, OwnValue<Schedule>> {
+        lock_own(&self.schedule)
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -18,6 +18,7 @@ use super::entry::{
     LeaseWaiter, UnspentUnits,
 };
 use crate::algorithm::Outcome;
+use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::{Source, StoreError};
@@ -29,8 +30,10 @@ const SHARDS: usize = 64;
 /// The most counts of a shard. Further counts are not leased.
 const MAX_ENTRIES: usize = 1024;
 
+type LeaseEntries = HashMap<KeyId, LeaseEntry>;
+
 pub(super) struct LeaseLedger {
-    shards: Box<[Mutex<HashMap<KeyId, LeaseEntry>>]>,
+    shards: Box<[Mutex<OwnValue<LeaseEntries>>]>,
     /// When to look at each lease again.
     pub(super) ends: LeaseEnds,
     /// Whether no more units are leased.
@@ -100,7 +103,7 @@ impl LeaseLedger {
         is_in_use.then_some(now >= entry.paused && entry.can_turn_to(amounts))
     }
 
-    fn cannot_lease(&self, shard: &HashMap<KeyId, LeaseEntry>, key_id: KeyId) -> bool {
+    fn cannot_lease(&self, shard: &LeaseEntries, key_id: KeyId) -> bool {
         self.is_closed.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
@@ -333,7 +336,9 @@ impl LeaseLedger {
 
     /// Returns whether a request for units is in flight.
     pub(super) fn is_fetching(&self) -> bool {
-        self.shards.iter().any(|shard| lock(shard).values().any(|entry| entry.fetching.is_some()))
+        self.shards
+            .iter()
+            .any(|shard| lock_own(shard).values().any(|entry| entry.fetching.is_some()))
     }
 
     /// Takes the units that the process holds of a count.
@@ -343,8 +348,8 @@ impl LeaseLedger {
 
     /// Takes all units that the process holds.
     pub(super) fn take_all(&self) -> Vec<UnspentUnits> {
-        let take = |shard: &Mutex<HashMap<KeyId, LeaseEntry>>| {
-            let mut shard = lock(shard);
+        let take = |shard: &Mutex<OwnValue<LeaseEntries>>| {
+            let mut shard = lock_own(shard);
             shard.values_mut().filter_map(LeaseEntry::take_unspent).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(take).collect()
@@ -383,14 +388,10 @@ impl LeaseLedger {
             let has_ended = entry.held.until <= now && entry.held.units > 0;
             entry.fetching.is_some() || entry.next_end(now).is_some() && !has_ended
         };
-        self.shards.iter().all(|shard| lock(shard).values().all(is_settled))
+        self.shards.iter().all(|shard| lock_own(shard).values().all(is_settled))
     }
 
-    fn shard(&self, key_id: KeyId) -> MutexGuard<'_, HashMap<KeyId, LeaseEntry>> {
-        lock(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
+    fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {
+        lock_own(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -27,8 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
@@ -36,7 +35,8 @@ use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 use crate::algorithm::Op;
 use crate::backend::Backend;
-use crate::clock::before;
+use crate::background::is_in_runtime;
+use crate::clock::{before, complete_by};
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms};
 use crate::reply::{Decision, StoreError};
@@ -288,7 +288,7 @@ impl LeasedCall {
     pub(crate) async fn decide(self) -> Result<Reply, StoreError> {
         let (backend, policy) = (&self.leases.backend, self.target.policy);
         let request = Request::decide(Arc::clone(&self.target.charge));
-        if Handle::try_current().is_err() {
+        if !is_in_runtime() {
             return backend.execute(policy, request).await;
         }
         let deadline = backend.deadline();
@@ -316,24 +316,25 @@ impl LeasedCall {
                 }
             };
             // Saves the second timer for most calls: their replies come within the first timeout.
-            let mut received = timeout(deadline / WAITS_PER_DEADLINE, &mut reply).await;
-            if received.is_err() {
+            let soon = Instant::now() + deadline / WAITS_PER_DEADLINE;
+            let mut received = complete_by(soon, &mut reply).await;
+            if received.is_none() {
                 if leases.ledger.is_not_included(*key_id, arrival) {
                     break;
                 }
-                received = timeout_at(by, reply).await;
+                received = complete_by(by, reply).await;
             }
             match received {
-                Ok(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
-                Ok(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
-                Ok(Ok(LeaseReply::Failed(error))) => return Err(error),
-                Ok(Ok(LeaseReply::NotLeased)) => break,
-                Ok(Err(_)) => {}
-                Err(_) => return Err(late()),
+                Some(Ok(LeaseReply::Units(units))) => return Ok(units.spend()),
+                Some(Ok(LeaseReply::Rejected(rejection))) => return Ok(rejection),
+                Some(Ok(LeaseReply::Failed(error))) => return Err(error),
+                Some(Ok(LeaseReply::NotLeased)) => break,
+                Some(Err(_)) => {}
+                None => return Err(late()),
             }
         }
         let request = Request::decide(Arc::clone(&target.charge));
-        let result = timeout_at(by, leases.backend.try_execute(target.policy, &request)).await;
-        result.unwrap_or_else(|_| Err(late()))
+        let result = complete_by(by, leases.backend.try_execute(target.policy, &request)).await;
+        result.unwrap_or_else(|| Err(late()))
     }
 }

@@ -121,5 +121,5 @@ const fn hash(identity: &Identity) -> u128 {
         hash = (hash ^ name[index] as u128).wrapping_mul(PRIME);
         index += 1;
     }
-    hash & !(1 << 63)
+    hash & !1
 }

@@ -234,7 +234,8 @@ impl Limit {
         }
     }
 
-    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries.
+    /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries, by the clock of the store. On the
+    /// embedded store, time in which the machine was suspended does not count: see [`Clock`](crate::Clock).
     ///
     /// # Panics
     ///

@@ -13,7 +13,17 @@ use super::InvalidLimit;
 const MOST_NAMES: usize = 10_000;
 
 /// The names that were made at run time.
-static NAMES: Lazy<Mutex<HashSet<&'static str>>> = Lazy::new(Mutex::default);
+static NAMES: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The names that other processes have announced. They have places of their own: any number can be announced.
+#[cfg(feature = "rules")]
+static ANNOUNCED: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The most bytes of an announced name.
+#[cfg(feature = "rules")]
+const MAX_ANNOUNCED: usize = 1_000;
+
+type NameTable = HashSet<&'static str>;
 
 /// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
 ///
@@ -53,7 +63,20 @@ impl Name {
         if name.is_empty() {
             return Err(InvalidLimit::NO_NAME);
         }
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::keep(name, &NAMES)
+    }
+
+    /// Makes a name that another process has announced.
+    #[cfg(feature = "rules")]
+    pub(crate) fn announced(name: &str) -> Result<Self, InvalidLimit> {
+        if name.is_empty() || name.len() > MAX_ANNOUNCED {
+            return Err(InvalidLimit::NO_NAME);
+        }
+        Self::keep(name, &ANNOUNCED)
+    }
+
+    fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, InvalidLimit> {
+        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = names.get(name) {
             return Ok(Self(kept));
         }

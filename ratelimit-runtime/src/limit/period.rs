@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::InvalidLimit;
+use crate::text::duration::parse_text;
 
 const DAY_US: u64 = 86_400_000_000;
 
@@ -28,6 +29,11 @@ impl Period {
             return Err(InvalidLimit("`period` must be at most 100 years (36,525 days)"));
         }
         Ok(Self { micros: micros as u64 })
+    }
+
+    /// Reads a text such as `1h30m`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::new(Duration::from_micros(parse_text(text).ok()?)).ok()
     }
 
     #[inline]

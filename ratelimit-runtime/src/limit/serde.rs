@@ -7,7 +7,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
-use super::{Align, InvalidLimit, Lease, Limit, OnError, ParseLimitError, Scope};
+use super::{Align, InvalidLimit, Lease, Limit, Name, OnError, ParseLimitError, Scope};
 use crate::text::duration::parse_seconds;
 use crate::text::offset::offset_minutes;
 
@@ -96,12 +96,25 @@ struct PeriodField(Duration);
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        LimitFields::deserialize(deserializer)?.limit().map_err(de::Error::custom)
+        LimitFields::deserialize(deserializer)?.limit(Name::kept).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(feature = "rules")]
+impl Limit {
+    /// Reads a limit that another process has announced.
+    pub(crate) fn announced<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // `Limit::parse` would keep the name among those of this process. Announcements have the other fields.
+        let fields = LimitFields { limit: None, ..LimitFields::deserialize(deserializer)? };
+        fields.limit(Name::announced).map_err(de::Error::custom)
     }
 }
 
 impl LimitFields {
-    fn limit(self) -> Result<Limit, ParseLimitError> {
+    fn limit(
+        self,
+        make_name: fn(&str) -> Result<Name, InvalidLimit>,
+    ) -> Result<Limit, ParseLimitError> {
         let Self { name, limit, threshold, period, burst, algo, .. } = self;
         let in_limit = |error: &dyn fmt::Display| {
             ParseLimitError::new(format_args!("the limit `{name}`: {error}"))
@@ -113,7 +126,7 @@ impl LimitFields {
             (None, Some(threshold), Some(PeriodField(period))) => {
                 let algorithm = algo.map(|word| algorithm_of(&word)).transpose();
                 let algorithm = algorithm.map_err(|error| in_limit(&error))?;
-                limit_of(&name, algorithm, threshold, period, burst)
+                limit_of(make_name(&name), algorithm, threshold, period, burst)
                     .map_err(|error| in_limit(&error))?
             }
             _ => {

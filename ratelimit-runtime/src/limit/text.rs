@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Limit, Name};
+use super::{Algorithm, InvalidLimit, Limit, Name};
 use crate::text::closest::closest;
 use crate::text::duration::parse_text;
 
@@ -116,20 +116,20 @@ impl LimitText {
 
     fn limit(self, name: &str) -> Result<Limit, ParseLimitError> {
         let Self { threshold, period, burst, algorithm } = self;
-        limit_of(name, algorithm, threshold, period, burst)
+        limit_of(Name::kept(name), algorithm, threshold, period, burst)
     }
 }
 
 /// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, and any other a sliding window.
 pub(super) fn limit_of(
-    name: &str,
+    name: Result<Name, InvalidLimit>,
     algorithm: Option<Algorithm>,
     threshold: u32,
     period: Duration,
     burst: Option<u32>,
 ) -> Result<Limit, ParseLimitError> {
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
-    let limit = Name::kept(name).and_then(|name| {
+    let limit = name.and_then(|name| {
         Limit::new(name.as_str(), algorithm.unwrap_or(default), threshold, period)
     });
     let limit = limit.and_then(|limit| match burst {

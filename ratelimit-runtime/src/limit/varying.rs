@@ -56,14 +56,25 @@ impl Limit {
         self.with_lease(lease)
     }
 
-    /// Returns this limit with the amounts of a rule. Without a `threshold` or a `burst`, the limit keeps its own. The
-    /// burst of a rule is ignored if this is not a bucket, and shortened if the bucket would fill for over 100 years.
-    pub(crate) fn under_rule(&self, threshold: Option<u32>, burst: Option<u32>) -> Self {
+    /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the
+    /// limit keeps its own. The burst of a rule is ignored if this is not a bucket, and shortened if the bucket would
+    /// fill for over 100 years.
+    pub(crate) fn under_rule(
+        &self,
+        threshold: Option<u32>,
+        burst: Option<u32>,
+    ) -> (Self, Option<&'static str>) {
+        let is_ignored = burst.is_some() && !self.algorithm().is_bucket();
+        let mut misfit = is_ignored.then_some(
+            "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
+        );
         let threshold = threshold.unwrap_or(self.threshold());
         let burst = burst.or(self.policy.has_burst.then(|| self.capacity()));
-        let burst = burst.filter(|_| self.algorithm().is_bucket());
-        let limit = self.try_amounts(threshold, burst);
-        let limit = limit.unwrap_or_else(|_| self.with_largest_burst(threshold));
-        limit.varying(self.policy.lease)
+        let limit = self.try_amounts(threshold, burst.filter(|_| !is_ignored));
+        let limit = limit.unwrap_or_else(|_| {
+            misfit = Some("the burst would take over 100 years to fill, so it is shortened");
+            self.with_largest_burst(threshold)
+        });
+        (limit.varying(self.policy.lease), misfit)
     }
 }

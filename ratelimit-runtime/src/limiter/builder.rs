@@ -14,7 +14,7 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::limit::OnError;
 use crate::reply::BuildError;
-use crate::report::{LogSecret, RejectedCall, ReportSettings};
+use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 use crate::store::SharedStore;
 use crate::store::embedded::Embedded;
 #[cfg(feature = "redis")]
@@ -48,6 +48,7 @@ pub struct Builder {
     key_prefix: String,
     deadline: Duration,
     max_keys: usize,
+    max_waiting: usize,
     clock: Clock,
     on_error: OnError,
     instances: u32,
@@ -122,10 +123,22 @@ impl Builder {
     }
 
     /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless
-    /// set. To make room for a new key, a full store evicts a key that would soon be reset; the count of the
-    /// evicted key starts at zero.
+    /// set. To make room for a new key, a full store evicts one of five keys, and the count of the evicted key starts at
+    /// zero: a key none of whose calls was rejected, and of several the one that would be reset first. So a client that
+    /// sends fresh keys does not get its exhausted key back, unless the one call that the store admitted has exhausted it
+    /// (a threshold of 1): then no rejection tells that it is. Up to half of the store stays with keys that were not
+    /// rejected, and a closed key is evicted only if more than half of the keys are closed.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
+        self
+    }
+
+    /// Sets how many calls of this limiter may [wait](crate::Limit::wait) at a time, for all keys together; 10,000
+    /// unless set. A further call with a wait does not wait: if no call waits for its counts, it is decided at once.
+    /// Otherwise it is rejected as [`Limited`](crate::Rejection::Limited), because it must not overtake these calls;
+    /// its `retry_after` is the time at which the call would be admitted behind them.
+    pub fn max_waiting(mut self, calls: usize) -> Self {
+        self.max_waiting = calls;
         self
     }
 
@@ -228,8 +241,15 @@ impl Builder {
     /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
     /// period; on a deadline, a `max_keys` or a `max_in_flight` of 0; on a file of rules that cannot be read or has a
     /// mistake.
+    pub fn build(self) -> Result<RateLimiter, BuildError> {
+        let limiter = self.build_unreported()?;
+        report::describe();
+        Ok(limiter)
+    }
+
+    /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
     #[cfg_attr(not(feature = "rules"), allow(unused_mut, reason = "the feed of rules is added"))]
-    pub fn build(mut self) -> Result<RateLimiter, BuildError> {
+    pub(super) fn build_unreported(mut self) -> Result<RateLimiter, BuildError> {
         #[cfg(feature = "rules")]
         let rules = self.rules.take();
         let mut limiter = self.build_without_rules()?;
@@ -281,11 +301,13 @@ impl Builder {
         give_backs: Arc<GiveBacks>,
         background: Arc<Background>,
     ) -> RateLimiter {
-        let Self { max_keys, clock, on_error, instances, deadline, reports, .. } = self;
+        let Self { max_keys, max_waiting, clock, on_error, instances, deadline, reports, .. } =
+            self;
         let local = Embedded::new(max_keys, clock);
         let deadline = deadline.min(MAX_DEADLINE);
         let settings = BackendSettings { on_error, instances, deadline, reports };
-        RateLimiter::new(Backend::new(local, shared, give_backs, background, settings))
+        let backend = Backend::new(local, shared, give_backs, background, settings);
+        RateLimiter::new(backend, max_waiting)
     }
 }
 
@@ -300,6 +322,7 @@ impl Default for Builder {
             key_prefix: "ratelimit".to_owned(),
             deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
+            max_waiting: 10_000,
             clock: Clock::Store,
             on_error: OnError::Local,
             instances: 1,
@@ -319,6 +342,7 @@ impl fmt::Debug for Builder {
             .field("deadline", &self.deadline)
             .field("max_in_flight", &self.max_in_flight)
             .field("max_keys", &self.max_keys)
+            .field("max_waiting", &self.max_waiting)
             .field("clock", &self.clock)
             .field("on_error", &self.on_error)
             .field("instances", &self.instances)

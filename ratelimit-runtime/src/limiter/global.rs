@@ -2,12 +2,12 @@
 //! limiter.
 
 use std::fmt;
-use std::sync::Once;
 
 use once_cell::sync::OnceCell;
 
-use super::RateLimiter;
+use super::{Builder, RateLimiter};
 use crate::reply::{BuildError, Source};
+use crate::report;
 use crate::sticky::StickyFlag;
 
 /// The environment variable with the Redis URL of the process-wide limiter.
@@ -71,7 +71,7 @@ pub(crate) fn with_current<R>(
     }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
         Some(limiter) => limiter,
-        None => match GLOBAL.get_or_try_init(from_environment) {
+        None => match built_from_environment() {
             Ok(limiter) => limiter,
             Err(error) => return failed(error),
         },
@@ -181,40 +181,55 @@ impl RateLimiter {
     ///
     /// [`BuildError`] when the URL in the variable is invalid, or needs a feature that this build lacks.
     pub fn from_environment() -> Result<Self, BuildError> {
-        let url = match std::env::var(URL_VARIABLE) {
-            Ok(url) if !url.is_empty() => url,
-            Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(BuildError::InvalidUrl { message: "it is not UTF-8".into() });
-            }
-            _ => return Ok(Self::embedded()),
-        };
-        #[cfg(feature = "redis")]
-        return Self::builder().redis(url).build();
-        #[cfg(not(feature = "redis"))]
-        {
-            let _ = url;
-            Err(BuildError::RedisDisabled)
-        }
+        builder_from_environment()?.build()
     }
 }
 
-fn from_environment() -> Result<RateLimiter, BuildError> {
-    let built = RateLimiter::from_environment();
+fn builder_from_environment() -> Result<Builder, BuildError> {
+    let url = match std::env::var(URL_VARIABLE) {
+        Ok(url) if !url.is_empty() => url,
+        Err(std::env::VarError::NotUnicode(_)) => {
+            return Err(BuildError::InvalidUrl { message: "it is not UTF-8".into() });
+        }
+        _ => return Ok(Builder::default()),
+    };
+    #[cfg(feature = "redis")]
+    return Ok(Builder::default().redis(url));
+    #[cfg(not(feature = "redis"))]
+    {
+        let _ = url;
+        Err(BuildError::RedisDisabled)
+    }
+}
+
+/// Returns the process-wide limiter. Builds it if there is none.
+#[cold]
+fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
+    let mut is_new = false;
+    let built = GLOBAL.get_or_try_init(|| {
+        is_new = true;
+        builder_from_environment()?.build_unreported()
+    });
+    // Reported once the cell is set, because subscribers and recorders can call limited functions.
     match &built {
-        Ok(limiter) => tracing::info!(
-            store = ?limiter.source(),
-            "rate limits {}",
-            match limiter.source() {
-                Source::Redis => "will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
-                                  decision connects to it",
-                _ => "are counted in this process: RATELIMIT_REDIS_URL is not set",
-            }
-        ),
+        Ok(limiter) if is_new => {
+            report::describe();
+            tracing::info!(
+                store = ?limiter.source(),
+                "rate limits {}",
+                match limiter.source() {
+                    Source::Redis => "will be counted in the Redis at RATELIMIT_REDIS_URL; the first \
+                                      decision connects to it",
+                    _ => "are counted in this process: RATELIMIT_REDIS_URL is not set",
+                }
+            );
+        }
+        Ok(_) => {}
         Err(error) => {
-            static LOGGED: Once = Once::new();
-            LOGGED.call_once(|| {
+            static LOGGED: StickyFlag = StickyFlag::new();
+            if LOGGED.set() {
                 tracing::error!(%error, "RATELIMIT_REDIS_URL cannot be used: no rate limit can be decided");
-            });
+            }
         }
     }
     built

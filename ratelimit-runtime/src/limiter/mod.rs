@@ -72,7 +72,9 @@ impl RateLimiter {
     /// Creates a limiter on the embedded store, as `RateLimiter::builder().build()` does.
     #[must_use]
     pub fn embedded() -> Self {
-        Builder::default().build_embedded()
+        let limiter = Builder::default().build_embedded();
+        report::describe();
+        limiter
     }
 
     /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
@@ -80,11 +82,10 @@ impl RateLimiter {
         Builder::default()
     }
 
-    fn new(backend: Backend) -> Self {
-        report::describe();
+    fn new(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
         let leases = Leases::new(Arc::clone(&backend));
-        let waiting = Waiting::new(Arc::clone(&backend));
+        let waiting = Waiting::new(Arc::clone(&backend), max_waiting);
         let settlements = Settlements::new(Arc::clone(&backend));
         let holder = Arc::downgrade(&leases);
         backend.on_closing(move |key_id| {

@@ -29,6 +29,7 @@ struct SeenLimit {
 }
 
 /// Returns the limits, in the order of their first calls.
+#[cfg(feature = "rules")]
 pub(crate) fn limits() -> Vec<RegisteredLimit> {
     seen().iter().map(|seen| seen.registered.clone()).collect()
 }

@@ -15,7 +15,8 @@ mod settings;
 mod trace;
 
 use std::fmt;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use self::metrics::{
     Started, describe, keys_changed, settled, settlement_lost, wait_ended, wait_started,
@@ -26,8 +27,9 @@ pub(crate) use self::settings::{LogSecret, ReportSettings};
 pub(crate) use self::trace::is_traced;
 use self::trace::{KeyTrace, TracedKey};
 use crate::key::{Key, KeyId};
-use crate::limit::{Limit, LimitLabel, OnError, Terms};
+use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
 use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::sticky::StickyFlag;
 
 /// The report of a check that is not finished.
 pub(crate) struct Report {
@@ -49,12 +51,11 @@ impl Report {
     pub(crate) fn with_key(
         mut self,
         settings: &ReportSettings,
-        shadow: bool,
-        (terms, cost): (&Terms, u32),
+        terms: &Terms,
         key: &dyn Key,
         key_id: impl FnOnce() -> KeyId,
     ) -> Self {
-        let is_logged = is_traced(shadow, cost > terms.capacity());
+        let is_logged = is_traced();
         if is_logged || settings.on_rejected.is_some() {
             self.keys = KeyTrace::One(TracedKey::new(settings, is_logged, terms, key_id(), key));
             self.on_rejected.clone_from(&settings.on_rejected);
@@ -62,19 +63,16 @@ impl Report {
         self
     }
 
-    /// Adds the keys of the check, each with its cost, if an event would contain them or the application observes
+    /// Adds the keys of the check if an event would contain them or the application observes
     /// rejections.
     pub(crate) fn with_keys<'a, K: Key + ?Sized + 'a>(
         mut self,
         settings: &ReportSettings,
-        shadow: bool,
-        keys: impl Iterator<Item = (&'a Terms, KeyId, u32, &'a K)> + Clone,
+        keys: impl Iterator<Item = (&'a Terms, KeyId, &'a K)>,
     ) -> Self {
-        let is_traced =
-            |(terms, _, cost, _): (&Terms, _, u32, _)| is_traced(shadow, cost > terms.capacity());
-        let is_logged = keys.clone().any(is_traced);
+        let is_logged = is_traced();
         if is_logged || settings.on_rejected.is_some() {
-            let traced = |(terms, key_id, _, key): (&Terms, _, _, &K)| {
+            let traced = |(terms, key_id, key): (&Terms, _, &K)| {
                 TracedKey::new(settings, is_logged, terms, key_id, key)
             };
             self.keys = KeyTrace::Many(keys.map(traced).collect());
@@ -141,7 +139,7 @@ fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
     if let Ok(decision)
     | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
         && !label.shadow
-        && decision.retry_after < std::time::Duration::MAX
+        && decision.retry_after < Duration::MAX
     {
         // A limit that admits nothing has no quota to report.
         request_log::record(&label.name, label.quota, decision);
@@ -181,13 +179,23 @@ pub(crate) fn outage_ended() {
 
 /// Reports that a settlement is dropped, because too many wait for Redis.
 pub(crate) fn settlement_queue_full() {
-    static REPORTED: Once = Once::new();
-    REPORTED.call_once(|| {
+    static REPORTED: StickyFlag = StickyFlag::new();
+    if REPORTED.set() {
         tracing::warn!(
             "too many settlements wait for Redis: further charges stay as they are, until Redis has \
              replied to those that wait"
         );
-    });
+    }
+}
+
+/// Reports that a result asked to close its key for longer than its ceiling. The limit bounds how often that happens.
+pub(crate) fn closing_cut(limit: &Name, asked: Duration, closed_for: Duration) {
+    tracing::warn!(
+        limit = limit.as_str(),
+        ?asked,
+        ?closed_for,
+        "the result of a call asked to close its key for longer than `close_at_most`"
+    );
 }
 
 /// Reports that the breaker of a server opened or closed.
@@ -258,48 +266,26 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 
 /// Emits the event of a rejection. The level is low, because clients can cause any number of rejections.
 fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
+    let verb = if shadow { "would be rejected" } else { "rejected" };
     match rejection {
-        Rejection::Limited { name, decision, .. } if shadow => tracing::info!(
-            limit = name.as_str(),
-            key = keys.logged(),
-            retry_after = ?decision.retry_after,
-            source = source_name(Some(decision.source)),
-            "would be rejected"
-        ),
-        Rejection::Limited { name, decision, .. } => tracing::debug!(
-            limit = name.as_str(),
-            key = keys.logged(),
-            retry_after = ?decision.retry_after,
-            source = source_name(Some(decision.source)),
-            "rejected"
-        ),
-        Rejection::Closed { name, decision, .. } if shadow => tracing::info!(
-            limit = name.as_str(),
-            key = keys.logged(),
-            retry_after = ?decision.retry_after,
-            source = source_name(Some(decision.source)),
-            "would be rejected: the key is closed"
-        ),
-        Rejection::Closed { name, decision, .. } => tracing::debug!(
-            limit = name.as_str(),
-            key = keys.logged(),
-            retry_after = ?decision.retry_after,
-            source = source_name(Some(decision.source)),
-            "rejected: the key is closed"
-        ),
-        Rejection::CostExceedsCapacity { name, cost, capacity, .. } if shadow => tracing::info!(
+        Rejection::Limited { name, decision, .. } | Rejection::Closed { name, decision, .. } => {
+            let is_closed = matches!(rejection, Rejection::Closed { .. });
+            let reason = if is_closed { ": the key is closed" } else { "" };
+            let has_end = decision.retry_after < Duration::MAX;
+            tracing::debug!(
+                limit = name.as_str(),
+                key = keys.logged(),
+                retry_after = has_end.then(|| tracing::field::debug(decision.retry_after)),
+                source = source_name(Some(decision.source)),
+                "{verb}{reason}"
+            );
+        }
+        Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::debug!(
             limit = name.as_str(),
             key = keys.logged(),
             cost,
             capacity,
-            "would be rejected: the cost exceeds the capacity"
-        ),
-        Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::info!(
-            limit = name.as_str(),
-            key = keys.logged(),
-            cost,
-            capacity,
-            "rejected: the cost exceeds the capacity"
+            "{verb}: the cost exceeds the capacity"
         ),
         Rejection::Unavailable { name, error } => {
             tracing::debug!(limit = name.as_str(), error = %Keyless(error), "not decided");

@@ -58,8 +58,9 @@ impl<'a> RejectedCall<'a> {
         self.rejection.name()
     }
 
-    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. Bytes that are not UTF-8
-    /// are replaced. Clients can choose keys: escape the text for its destination.
+    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. A terminal
+    /// can print it: see [`OwnedKey::text`](crate::OwnedKey::text). Clients can choose keys: escape the text for other
+    /// destinations, such as HTML.
     #[must_use]
     pub fn key(&self) -> &'a str {
         self.key

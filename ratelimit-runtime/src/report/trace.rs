@@ -2,7 +2,7 @@
 //! under a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test
 //! guesses of the key. The application can choose the secret, or have the keys themselves in the events.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tracing::field::{DisplayValue, display};
 use tracing::{Level, enabled};
 
 use super::settings::ReportSettings;
-use crate::key::{Key, KeyId, KeyWriter};
+use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::Terms;
 
 /// The keys of a check.
@@ -68,12 +68,8 @@ impl KeyTrace {
 
 /// Returns whether the event of a rejection is enabled.
 #[inline]
-pub(crate) fn is_traced(shadow: bool, exceeds_capacity: bool) -> bool {
-    if shadow || exceeds_capacity {
-        enabled!(target: "ratelimit_runtime::report", Level::INFO)
-    } else {
-        enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
-    }
+pub(crate) fn is_traced() -> bool {
+    enabled!(target: "ratelimit_runtime::report", Level::DEBUG)
 }
 
 impl TracedKey {
@@ -105,20 +101,14 @@ fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
 }
 
 fn text_of<K: Key + ?Sized>(key: &K) -> Arc<str> {
-    let mut text = Vec::new();
-    KeyWriter::append(&mut text, |out| key.write(out));
-    String::from_utf8_lossy(&text).into()
+    OwnedKey::of(&key).text().into()
 }
 
 impl fmt::Display for LoggedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hash(hash) => write!(f, "{hash:016x}"),
-            // A key can be of a client, which must not write lines of the log.
-            Self::Text(text) => text.chars().try_for_each(|character| match character {
-                control if control.is_control() => write!(f, "{}", control.escape_default()),
-                other => f.write_char(other),
-            }),
+            Self::Text(text) => f.write_str(text),
         }
     }
 }

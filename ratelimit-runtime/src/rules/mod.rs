@@ -4,7 +4,6 @@
 //! replaces the table, and a check asks it once for each limit.
 
 mod invalid;
-mod known;
 mod rule;
 mod set;
 mod table;

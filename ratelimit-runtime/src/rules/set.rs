@@ -1,24 +1,20 @@
 //! A set of rules, as an operator writes it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::rule::NO_AMOUNT;
 use super::{InvalidRules, Rule};
 use crate::key::OwnedKey;
-#[cfg(feature = "rules")]
-use crate::limit::Limit;
 use crate::limit::Period;
-use crate::text::duration::parse_text;
 
 /// Rules for limits and for keys of limits. A limiter replaces its rules by a set as a whole:
 /// [`RateLimiter::set_rules`](crate::RateLimiter::set_rules).
 ///
-/// - A limit is written by its name, `api`. If limits of different periods have the name, it is written with its
-///   period: `api/1m`.
+/// - A limit is written by its name, `api`. If limits of different periods have the name, this means all of them; one
+///   is written with its period: `api/1m`.
 /// - A key is written as the attribute writes it into Redis and into logs: `alice`, the tuple `(alice:42)`, the format
 ///   string `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`. The
-///   key of a limit without `key` is `%`.
+///   key of a limit without `key` is `%`. A byte that is not ASCII, or that is a control, can be written as `%FF`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,10 +57,10 @@ pub(super) struct LimitRules {
 }
 
 impl LimitName {
-    /// Returns whether a limit has this name.
+    /// Returns whether a limit with this name and period has this name.
     #[cfg(feature = "rules")]
-    pub(crate) fn is_of(&self, limit: &Limit) -> bool {
-        self.name == limit.name() && self.period.is_none_or(|it| it == limit.terms().period())
+    pub(crate) fn is_of(&self, name: &str, period: Period) -> bool {
+        self.name == name && self.period.is_none_or(|it| it == period)
     }
 
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
@@ -73,8 +69,7 @@ impl LimitName {
             return Err(InvalidRules::new("a rule has an empty name: write the name of a limit"));
         }
         let with_period = written.rsplit_once('/').and_then(|(name, period)| {
-            let micros = parse_text(period).ok().filter(|_| !name.is_empty())?;
-            Some((name, Period::new(Duration::from_micros(micros)).ok()?))
+            Some((name, Period::parse(period).filter(|_| !name.is_empty())?))
         });
         Ok(match with_period {
             Some((name, period)) => Self {

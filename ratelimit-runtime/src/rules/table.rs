@@ -37,16 +37,20 @@ struct NamedRules {
     by_period: Vec<(Period, CountRules)>,
     /// The first period of a limit with this name.
     period: OnceCell<Period>,
-    /// Whether limits of several periods have this name, so that `of_name` could mean any of them.
-    is_ambiguous: AtomicBool,
+    /// Whether it was reported that limits of several periods have this name.
+    was_reported: AtomicBool,
 }
 
 /// The rules of a limit.
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
+    /// Whether one of them sets a threshold or a burst.
+    has_amounts: bool,
     /// Whether a call has asked for these rules.
     was_asked: AtomicBool,
+    /// Whether an amount that does not fit was reported.
+    was_reported: AtomicBool,
     /// The last limit to which these rules were applied without the rule of a key, and what became of it.
     last: OnceCell<(Limit, Limit)>,
 }
@@ -159,11 +163,8 @@ impl RuleTable {
 
     /// Returns the rule of a limit at `now`, without those of its keys.
     pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
-        let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;
-        let mut rule = Some(rules.rule).filter(|rule| rule.is_in_force(now))?;
-        if is_ambiguous {
-            (rule.threshold, rule.burst) = (None, None);
-        }
+        let rules = self.by_name.get(limit.name())?.of(limit)?;
+        let rule = Some(rules.rule).filter(|rule| rule.is_in_force(now))?;
         let is_empty = Rule { until: None, ..rule } == Rule::default();
         (!is_empty).then_some(rule)
     }
@@ -175,14 +176,14 @@ impl RuleTable {
         key_id: impl FnOnce() -> KeyId,
         now: u64,
     ) -> Option<Ruled> {
-        let (rules, is_ambiguous) = self.by_name.get(limit.name())?.of(limit)?;
+        let rules = self.by_name.get(limit.name())?.of(limit)?;
         if !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
         let key =
             by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
-        rules.apply(limit, key, now, is_ambiguous)
+        rules.apply(limit, key, now)
     }
 }
 
@@ -192,27 +193,27 @@ impl NamedRules {
             of_name: None,
             by_period: Vec::new(),
             period: OnceCell::new(),
-            is_ambiguous: AtomicBool::new(false),
+            was_reported: AtomicBool::new(false),
         }
     }
 
-    /// Returns the rules of a limit, and whether their amounts could be those of another one.
-    fn of(&self, limit: &Limit) -> Option<(&CountRules, bool)> {
+    /// Returns the rules of a limit.
+    fn of(&self, limit: &Limit) -> Option<&CountRules> {
         let period = limit.terms().period();
         let Some(rules) = &self.of_name else {
-            let rules = self.by_period.iter().find(|(of, _)| *of == period);
-            return rules.map(|(_, rules)| (rules, false));
+            return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules);
         };
         let first = *self.period.get_or_init(|| period);
-        if first != period && !self.is_ambiguous.swap(true, Ordering::Relaxed) {
+        if first != period && rules.has_amounts && !self.was_reported.swap(true, Ordering::Relaxed)
+        {
             let name = limit.name();
-            tracing::error!(
+            tracing::warn!(
                 name,
-                "the amounts in the rules of this name are not in force, because limits of several periods \
-                 have it: write them with a period, as `{name}/{first}` or `{name}/{period}`"
+                "the amounts in the rules of this name are in force for limits of several periods: to change \
+                 one of them, write the rules with its period, as `{name}/{first}` or `{name}/{period}`"
             );
         }
-        Some((rules, self.is_ambiguous.load(Ordering::Relaxed)))
+        Some(rules)
     }
 }
 
@@ -226,22 +227,19 @@ impl CountRules {
             let key = OwnedKey::parse(key).map_err(|error| InvalidRules::new(error.message()))?;
             by_key.insert(fingerprint(&key), *rule);
         }
+        let mut all = rules.keys.values().chain([&rules.rule]);
         Ok(Self {
             rule: rules.rule,
             by_key,
+            has_amounts: all.any(|rule| rule.threshold.is_some() || rule.burst.is_some()),
             was_asked: AtomicBool::new(false),
+            was_reported: AtomicBool::new(false),
             last: OnceCell::new(),
         })
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
-    fn apply(
-        &self,
-        limit: &Limit,
-        of_key: Option<&Rule>,
-        now: u64,
-        is_ambiguous: bool,
-    ) -> Option<Ruled> {
+    fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: u64) -> Option<Ruled> {
         let in_force = |rule: &&Rule| rule.is_in_force(now);
         let (own, of_limit) = (of_key.filter(in_force), Some(&self.rule).filter(in_force));
         let changes_at = [own, of_limit].into_iter().flatten().filter_map(|rule| rule.until).min();
@@ -249,14 +247,20 @@ impl CountRules {
             return None;
         }
         let both = || [own, of_limit].into_iter().flatten();
-        let threshold = both().find_map(|rule| rule.threshold).filter(|_| !is_ambiguous);
-        let burst = both().find_map(|rule| rule.burst).filter(|_| !is_ambiguous);
+        let threshold = both().find_map(|rule| rule.threshold);
+        let burst = both().find_map(|rule| rule.burst);
         let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
         let mut ruled =
             Ruled { changes_at, has_threshold: threshold.is_some(), ..Ruled::as_written(limit) };
         if threshold.is_some() || burst.is_some() {
-            let derive = || limit.under_rule(threshold, burst);
+            let derive = || {
+                let (ruled, misfit) = limit.under_rule(threshold, burst);
+                if let Some(misfit) = misfit {
+                    self.report(limit, misfit);
+                }
+                ruled
+            };
             ruled.limit = if own.is_none() {
                 let (of, last) = self.last.get_or_init(|| (limit.clone(), derive()));
                 if of == limit { last.clone() } else { derive() }
@@ -272,6 +276,14 @@ impl CountRules {
             ruled.closed_until = self.opening(of_key, now);
         }
         Some(ruled)
+    }
+
+    /// Reports an amount that does not fit a limit, once for each set of rules.
+    fn report(&self, limit: &Limit, misfit: &str) {
+        if !self.was_reported.swap(true, Ordering::Relaxed) {
+            let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
+            tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
+        }
     }
 
     /// Returns the first moment after `now` at which no rule closes the limit; `None` if there is none.

@@ -7,13 +7,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Semaphore, oneshot};
 
 use super::ReportedLosses;
 use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::PendingClosing;
+use crate::background::{OwnValue, lock_own};
 use crate::limit::{Algorithm, Name};
 use crate::reply::StoreError;
 use crate::store::{Charge, MAX_SETTLED, SettledCharge};
@@ -26,7 +27,7 @@ const CONCURRENT_LANES: usize = 16;
 
 /// The settlements of a limiter, and the turns of their lanes.
 pub(super) struct SharedQueue {
-    queue: Mutex<SettlementQueue>,
+    queue: Mutex<OwnValue<SettlementQueue>>,
     pub(super) turns: Semaphore,
 }
 
@@ -105,8 +106,8 @@ impl Default for SharedQueue {
 }
 
 impl SharedQueue {
-    pub(super) fn lock(&self) -> MutexGuard<'_, SettlementQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, OwnValue<SettlementQueue>> {
+        lock_own(&self.queue)
     }
 }
 

@@ -19,7 +19,9 @@ pub(crate) use self::request::{
     MAX_SETTLED, Reply, Request, Reservations, SettledCharge,
 };
 #[cfg(feature = "rules")]
-pub(crate) use self::rules::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
+pub(crate) use self::rules::{
+    Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
+};
 pub(crate) use self::settle_error::SettleError;
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;

@@ -21,6 +21,12 @@ pub(crate) struct NewRules {
     pub(crate) change: String,
 }
 
+/// The most bytes of an announcement.
+pub(crate) const MAX_ANNOUNCEMENT: usize = 1 << 16;
+
+/// The most bytes of the id of a process.
+pub(crate) const MAX_PROCESS_ID: usize = 128;
+
 /// What a process announces to the others.
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
 pub(crate) struct Announcement {
@@ -62,8 +68,21 @@ pub(crate) trait RuleStore: Send + Sync {
         announcement: Announcement,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns what the processes announce.
-    fn announcements(&self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+    /// Returns the ids of the processes that announce something.
+    fn processes(&self) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+
+    /// Returns what these processes announce.
+    fn announcements(
+        &self,
+        processes: &[String],
+    ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send;
+
+    /// Returns whether this process is the first that reports about the rules of a version.
+    fn claim_report(
+        &self,
+        version: &str,
+        process: &str,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Returns some names of counts that begin with `start`, and where to go on.
     fn scan(

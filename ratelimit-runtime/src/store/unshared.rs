@@ -58,7 +58,15 @@ impl RuleStore for Unshared {
         match *self {}
     }
 
-    async fn announcements(&self) -> Result<Vec<String>, StoreError> {
+    async fn processes(&self) -> Result<Vec<String>, StoreError> {
+        match *self {}
+    }
+
+    async fn announcements(&self, _: &[String]) -> Result<Vec<String>, StoreError> {
+        match *self {}
+    }
+
+    async fn claim_report(&self, _: &str, _: &str) -> Result<bool, StoreError> {
         match *self {}
     }
 

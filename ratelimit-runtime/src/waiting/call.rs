@@ -131,18 +131,22 @@ impl Drop for WaitingCall {
     fn drop(&mut self) {
         if !self.has_ended {
             self.record(WaitEnd::Dropped);
-            let is_last = {
-                let mut line = lock(&self.line.line);
-                line.leave(self.arrival);
-                line.is_deserted()
-            };
-            // A call behind it drives the line of the embedded store. So calls that are dropped together cost little.
-            if is_last || self.line.is_shared() {
-                self.waiting.drive(&self.line);
-            } else {
-                self.line.wake_calls();
-            }
         }
+        let drives = {
+            let mut line = lock(&self.line.line);
+            if !self.has_ended {
+                line.leave(self.arrival);
+            }
+            // The last call of a line gives back what calls before it have not taken. Otherwise, a call behind it drives
+            // the line of the embedded store. So calls that are dropped together cost little.
+            line.is_deserted() && line.has_work() || line.is_shared() && !self.has_ended
+        };
+        if drives {
+            self.waiting.drive(&self.line);
+        } else if !self.has_ended {
+            self.line.wake_calls();
+        }
+        self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         // A driver removes its line.
         if !self.line.is_driven.load(Ordering::SeqCst) {
             self.waiting.remove_if_empty(&self.line);

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
+use crate::background::lock_own;
 use crate::clock::{Clock, before};
 use crate::reply::StoreError;
 use crate::store::Request;
@@ -45,7 +46,7 @@ impl Waiting {
     /// Observes that units could not be given back. They then leave the window or drain by themselves. Only a shutdown
     /// reports it.
     fn observe_loss(&self, error: Option<StoreError>) {
-        if error.is_some() && lock(&self.lines).is_closed {
+        if error.is_some() && lock_own(&self.lines).is_closed {
             *lock(&self.lost) = error;
         }
     }
@@ -117,7 +118,14 @@ impl LineDriver {
             let duty = lock(&self.line.line).duty(self.waiting.now());
             self.line.wake_calls();
             match duty {
-                Duty::Request(asked) => self.ask(asked).await,
+                Duty::Request(asked) => {
+                    let (waiting, deadline) = (&self.waiting, self.waiting.backend.deadline());
+                    // Else its reservations could be behind those that the other lines are about to cancel.
+                    let _ = timeout(deadline, waiting.others_have_left(&self.line)).await;
+                    // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
+                    let _place = waiting.asking.acquire().await;
+                    Box::pin(self.ask(asked)).await;
+                }
                 Duty::Return(returned) => {
                     // Requests of the line do not wait for give-backs.
                     let (waiting, line) = (Arc::clone(&self.waiting), Arc::clone(&self.line));
@@ -156,8 +164,6 @@ impl LineDriver {
 
     async fn ask_store(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
-        // Else its reservations could be behind those that the other lines are about to cancel.
-        let _ = timeout(backend.deadline(), self.waiting.others_have_left(&self.line)).await;
         let request = Request::Line(asked.request.clone());
         let result = backend.try_execute(self.line.policy, &request).await;
         let error = match result {

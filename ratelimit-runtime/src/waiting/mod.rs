@@ -15,25 +15,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings};
 use crate::algorithm::{Op, Receipt};
 use crate::backend::{Backend, GivenBack};
+use crate::background::{OwnValue, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
 use crate::report;
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
+/// The most requests of lines that are in flight. With more, thousands of lines that ask at once would hold memory for
+/// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
+const MAX_ASKING: usize = 256;
+
 /// The waiting calls of a limiter.
 pub(crate) struct Waiting {
     backend: Arc<Backend>,
-    lines: Mutex<Lines>,
+    lines: Mutex<OwnValue<Lines>>,
+    /// The number of calls in all lines, and the most that may be.
+    calls: AtomicUsize,
+    max_calls: usize,
     /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
     /// waits (`benches/all -- settling`).
     has_lines: Arc<AtomicBool>,
+    /// The places for requests of lines in flight.
+    asking: Semaphore,
     /// Notified when a line of Redis has nothing left to do.
     rested: Notify,
     /// Why units could not be given back.
@@ -64,12 +74,25 @@ struct SharedLine {
     waking: AtomicUsize,
 }
 
+/// How a call begins to wait.
+enum Entry {
+    /// As the call of this number in a line.
+    InLine(Arc<SharedLine>, u64),
+    /// Not at all: the call is decided at once.
+    Alone,
+    /// Not at all, and calls of this line are before it.
+    Behind(Arc<SharedLine>),
+}
+
 impl Waiting {
-    pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
+    pub(crate) fn new(backend: Arc<Backend>, max_calls: usize) -> Arc<Self> {
         let waiting = Arc::new(Self {
             backend,
             lines: Mutex::default(),
+            calls: AtomicUsize::new(0),
+            max_calls,
             has_lines: Arc::default(),
+            asking: Semaphore::new(MAX_ASKING),
             rested: Notify::new(),
             lost: Mutex::default(),
         });
@@ -94,7 +117,7 @@ impl Waiting {
         wait: Duration,
         settles: bool,
     ) -> Result<Reply, StoreError> {
-        if !self.backend.clock().can_sleep() {
+        if !is_in_runtime() && !self.backend.clock().can_sleep() {
             return Err(StoreError::NoRuntime);
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
@@ -104,7 +127,8 @@ impl Waiting {
         };
         if takes_nothing {
             // Only a closed key rejects it.
-            let result = self.backend.execute(policy, request(charges.clone())).await;
+            let request = request(charges.clone());
+            let result = Box::pin(self.backend.execute(policy, request)).await;
             let opens_in_time = |reply: &Reply| {
                 !reply.is_allowed() && reply.outcomes.iter().all(|outcome| outcome.retry_us <= wait)
             };
@@ -112,16 +136,20 @@ impl Waiting {
                 return result;
             }
         }
-        let entered = self.enter(policy, &charges, wait, settles);
-        let request = request(charges);
-        let Some((line, arrival)) = entered else {
-            return self.backend.execute(policy, request).await;
+        let (line, arrival) = match self.enter(policy, &charges, wait, settles) {
+            Entry::InLine(line, arrival) => (line, arrival),
+            // Boxed, so that a call that waits does not keep room for them (`tests/waiting_memory.rs`).
+            Entry::Alone => return Box::pin(self.backend.execute(policy, request(charges))).await,
+            Entry::Behind(line) => {
+                return Box::pin(self.reject_behind(&line, policy, charges)).await;
+            }
         };
+        let request = request(charges);
         let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);
         match poll_fn(|context| call.poll(context)).await {
-            Err(error @ StoreError::Timeout { .. }) => {
-                self.backend.fall_back(policy, &request, error)
-            }
+            Err(StoreError::ShuttingDown) => Err(StoreError::ShuttingDown),
+            // Nothing has decided the call: it came to its deadline, or its line could not be driven.
+            Err(error) => self.backend.fall_back(policy, &request, error),
             // The units were charged for a call before it, which does not settle. They cannot be given back, but what
             // is used beyond them can be charged.
             Ok(mut reply) if settles && reply.is_charged() && reply.receipts.is_empty() => {
@@ -134,7 +162,7 @@ impl Waiting {
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
     pub(crate) fn close(self: &Arc<Self>) {
-        let mut lines = lock(&self.lines);
+        let mut lines = lock_own(&self.lines);
         lines.is_closed = true;
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
         drop(lines);
@@ -151,7 +179,7 @@ impl Waiting {
             let mut rested = pin!(rested);
             rested.as_mut().enable();
             let is_at_rest = {
-                let lines = lock(&self.lines);
+                let lines = lock_own(&self.lines);
                 let mut all = lines.by_count.values().flatten();
                 all.all(|line| !lock(&line.line).holds_units())
             };
@@ -166,7 +194,7 @@ impl Waiting {
     /// If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of the
     /// others.
     pub(crate) fn dissolve(self: &Arc<Self>, charge: &Charge) {
-        let lines = lock(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
+        let lines = lock_own(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
         for line in lines {
             let now = self.now();
             let is_first = {
@@ -190,7 +218,7 @@ impl Waiting {
             let mut rested = pin!(rested);
             rested.as_mut().enable();
             let has_left = {
-                let lines = lock(&self.lines);
+                let lines = lock_own(&self.lines);
                 let inner = lock(&line.line);
                 if inner.is_deserted() {
                     return;
@@ -210,37 +238,44 @@ impl Waiting {
 
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
     pub(crate) fn is_settled(&self) -> bool {
-        let lines = lock(&self.lines);
+        let lines = lock_own(&self.lines);
         let mut all = lines.by_count.values().flatten();
         all.all(|line| line.is_settled(self.now()))
     }
 
     /// Returns the number of lines; for tests.
     pub(crate) fn lines(&self) -> usize {
-        lock(&self.lines).by_count.len()
+        lock_own(&self.lines).by_count.len()
     }
 
-    /// Adds a call to the line of its counts, and creates the line if there is none. Returns the number of the call in
-    /// the line; `None` after the limiter was shut down.
+    /// Adds a call to the line of its counts, and creates the line if there is none. Adds none after the limiter was
+    /// shut down, and none beyond [`max_calls`](Self::max_calls).
     fn enter(
         &self,
         policy: Policy,
         charges: &OneOrMany<Arc<Charge>>,
         wait: u64,
         settles: bool,
-    ) -> Option<(Arc<SharedLine>, u64)> {
+    ) -> Entry {
         let costs = charges.map(|charge| charge.cost);
         let (now, on_error) = (self.now(), self.backend.on_error(policy));
         // Locked until the call is in the line, because an empty line is removed.
-        let mut lines = lock(&self.lines);
+        let mut lines = lock_own(&self.lines);
         let first = charges.first().map_or(KeyId::NONE, |charge| charge.key_id);
         if lines.is_closed {
-            return None;
+            return Entry::Alone;
         }
         let known = lines.by_count.get(&first).into_iter().flatten();
         let is_shared = self.backend.is_shared(policy);
         let mut known = known.filter(|known| lock(&known.line).is_of(charges, is_shared));
-        let line = known.next().cloned().unwrap_or_else(|| {
+        let known = known.next().cloned();
+        // Only changed while the lines are locked, except that it falls.
+        if self.calls.load(Ordering::Relaxed) >= self.max_calls {
+            let behind = known.filter(|known| !lock(&known.line).is_deserted());
+            return behind.map_or(Entry::Alone, Entry::Behind);
+        }
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let line = known.unwrap_or_else(|| {
             let line = self.new_line(policy, charges, is_shared);
             self.has_lines.store(true, Ordering::Relaxed);
             for charge in charges.iter() {
@@ -258,7 +293,29 @@ impl Waiting {
         if let Some(calls) = long {
             report::long_line(line.name.as_str(), calls);
         }
-        Some((line, arrival))
+        Entry::InLine(line, arrival)
+    }
+
+    /// Rejects a call that may not wait, because calls before it wait for its counts.
+    async fn reject_behind(
+        &self,
+        line: &SharedLine,
+        policy: Policy,
+        charges: OneOrMany<Arc<Charge>>,
+    ) -> Result<Reply, StoreError> {
+        let costs = charges.map(|charge| charge.cost);
+        let known = lock(&line.line).rejection_behind(&costs, self.now());
+        if let Some(rejection) = known {
+            return Ok(rejection);
+        }
+        let peek = Request::Apply(Op::Peek, charges);
+        let peeked = self.backend.execute(policy, peek).await?;
+        if peeked.is_allowed() && !peeked.is_charged() {
+            // Admitted by `on_error`.
+            return Ok(peeked);
+        }
+        let rejection = lock(&line.line).rejection_after(&costs, &peeked, self.now());
+        Ok(rejection)
     }
 
     fn new_line(
@@ -282,7 +339,7 @@ impl Waiting {
 
     /// Removes a line that holds nothing.
     fn remove_if_empty(&self, line: &Arc<SharedLine>) {
-        let mut lines = lock(&self.lines);
+        let mut lines = lock_own(&self.lines);
         let inner = lock(&line.line);
         if !inner.is_empty() {
             return;
@@ -300,7 +357,8 @@ impl Waiting {
 
     /// Observes that units were given back to a count, and wakes the lines of the count.
     fn observe(self: &Arc<Self>, given_back: GivenBack) {
-        let lines = lock(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
+        let lines =
+            lock_own(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
         for line in lines {
             if given_back.is_reset {
                 lock(&line.line).observe_reset(given_back.key_id, self.now());

@@ -1,5 +1,5 @@
 //! The client of a request, also behind proxies: its IPv4 address or its IPv6 network. `hops` parses the headers of
-//! proxies, `setup` warns of proxies that are set up wrongly.
+//! proxies, `nat64` finds the IPv4 addresses of translated clients, `setup` warns of proxies that are set up wrongly.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::hops::ProxyHeader;
+use super::nat64::{self, Nat64Prefix};
 use super::setup;
 use crate::key::{Key, KeyWriter};
 
@@ -16,7 +17,8 @@ use crate::key::{Key, KeyWriter};
 /// Without trusted proxies, the client is the peer of the connection, and headers are not read. Behind [trusted
 /// proxies](Self::behind_proxies), the client is the last hop that is not one of them. The client itself can have sent
 /// the earlier hops in the header. `Clients` does not read these hops, so a client cannot choose its key. All ports of
-/// one address share one key, and so do all addresses of one IPv6 network.
+/// one address share one key, and so do all addresses of one IPv6 network. An IPv4 client that a translator (NAT64)
+/// brings to an IPv6 server is identified by its IPv4 address.
 ///
 /// ```
 /// use http::Request;
@@ -52,6 +54,8 @@ pub struct Clients {
     trusts_unix_sockets: bool,
     header: ProxyHeader,
     ipv6_prefix: u8,
+    /// The prefixes of translators beside the well-known one.
+    nat64_prefixes: Arc<[Nat64Prefix]>,
 }
 
 /// Identifies clients for an application that sets no `Clients`.
@@ -66,6 +70,7 @@ impl Clients {
             trusts_unix_sockets: false,
             header: ProxyHeader::XForwardedFor,
             ipv6_prefix: 64,
+            nat64_prefixes: Arc::default(),
         }
     }
 
@@ -83,7 +88,7 @@ impl Clients {
     ) -> Result<Self, InvalidNetwork> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map(canonical).map_err(|_| InvalidNetwork(text.to_owned())),
+            Err(_) => text.parse().map(canonical).map_err(|_| InvalidNetwork::of_proxies(text)),
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -120,13 +125,43 @@ impl Clients {
         self
     }
 
+    /// Adds the prefix of a translator (NAT64) that brings IPv4 clients to this IPv6 server, such as
+    /// `2001:db8:64::/96`. Its clients are then identified by their IPv4 addresses. Without it, all of them share the
+    /// key of one IPv6 network. The prefix that all translators share, `64:ff9b::/96`, need not be added.
+    ///
+    /// The addresses of [trusted proxies](Self::behind_proxies) are compared before the translation.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use ratelimit_runtime::web::Clients;
+    /// use std::net::{Ipv6Addr, SocketAddr};
+    ///
+    /// let clients = Clients::direct().nat64_prefix("2001:db8:64::/96")?;
+    ///
+    /// let peer: Ipv6Addr = "2001:db8:64::203.0.113.7".parse()?;
+    /// let request = Request::builder().extension(SocketAddr::from((peer, 4711))).body(()).unwrap();
+    /// assert_eq!(clients.identify(&request).to_string(), "203.0.113.7");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidNetwork`] if the text is not an IPv6 network of 32, 40, 48, 56, 64 or 96 bits (RFC 6052).
+    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, InvalidNetwork> {
+        let prefix = Nat64Prefix::parse(prefix).ok_or_else(|| InvalidNetwork::of_nat64(prefix))?;
+        self.nat64_prefixes = self.nat64_prefixes.iter().copied().chain([prefix]).collect();
+        Ok(self)
+    }
+
     /// Returns the client of `request`. A [`Client`] is a key.
     ///
     /// If the server does not provide the address of the peer, all clients share one key. With axum, serve with
     /// `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the extensions of the
     /// request; behind a Unix socket, see [`behind_unix_socket`](Self::behind_unix_socket).
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
-        Client { address: self.address(request), ipv6_prefix: self.ipv6_prefix }
+        let address = self.address(request);
+        let address = address.map(|address| nat64::translated(address, &self.nat64_prefixes));
+        Client { address, ipv6_prefix: self.ipv6_prefix }
     }
 
     fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
@@ -204,7 +239,7 @@ impl Client {
         request.with_clients(|clients| clients.unwrap_or(&DIRECT).identify(request))
     }
 
-    /// Returns the full address; `None` if the server does not provide it.
+    /// Returns the full address, of a translated client its IPv4 address; `None` if the server does not provide it.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         self.address
@@ -244,18 +279,29 @@ impl Key for Client {
     }
 }
 
-/// The error of [`Clients::behind_proxies`] for a text that is neither an address nor a network.
+/// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidNetwork(String);
+pub struct InvalidNetwork {
+    text: String,
+    problem: &'static str,
+}
+
+impl InvalidNetwork {
+    fn of_proxies(text: &str) -> Self {
+        let problem = "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
+        Self { text: text.to_owned(), problem }
+    }
+
+    fn of_nat64(text: &str) -> Self {
+        let problem = "is not the prefix of a translator, which has 32, 40, 48, 56, 64 or 96 bits: write \
+                       `2001:db8:64::/96`";
+        Self { text: text.to_owned(), problem }
+    }
+}
 
 impl fmt::Display for InvalidNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or \
-             `2001:db8::/32`",
-            self.0
-        )
+        write!(f, "`{}` {}", self.text, self.problem)
     }
 }
 

@@ -18,7 +18,8 @@ pub enum ProxyHeader {
     /// with `proxy_set_header X-Real-IP $remote_addr`.
     XRealIp,
     /// `CF-Connecting-IP`: Cloudflare replaces it with one address. The trusted proxies are then the [networks of
-    /// Cloudflare](https://www.cloudflare.com/ips/).
+    /// Cloudflare](https://www.cloudflare.com/ips/), which all customers of Cloudflare share: only for a service that
+    /// admits connections of your own zones alone.
     CfConnectingIp,
 }
 

@@ -155,6 +155,9 @@ impl<F> RateLimitLayer<F> {
     /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
     /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
     ///
+    /// A value that the client chooses is no key, and chooses no plan: with a new value for each request, no request is
+    /// rejected. Let an outer layer verify it, and put the customer into the extensions of the request.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use http::request::Parts;
@@ -164,13 +167,19 @@ impl<F> RateLimitLayer<F> {
     /// const FREE: Limit = Limit::sliding("free", 100, Duration::from_secs(3600));
     /// const PAID: Limit = Limit::sliding("paid", 10_000, Duration::from_secs(3600));
     ///
+    /// /// The customer of a request, from an outer layer that has verified the API key.
+    /// #[derive(Clone)]
+    /// struct Customer {
+    ///     id: u64,
+    ///     has_paid: bool,
+    /// }
+    ///
     /// fn by_plan(request: &Parts, limits: &mut RequestLimits) -> Result<(), TextResponse> {
     ///     if request.uri.path() == "/health" {
     ///         return Ok(());
     ///     }
-    ///     let key = request.headers.get("x-api-key").ok_or((401, "send an API key"))?;
-    ///     let limit = if key.as_bytes().starts_with(b"paid-") { &PAID } else { &FREE };
-    ///     limits.add(limit, key.as_bytes(), 1);
+    ///     let customer = request.extensions.get::<Customer>().ok_or((401, "send a known API key"))?;
+    ///     limits.add(if customer.has_paid { &PAID } else { &FREE }, customer.id, 1);
     ///     Ok(())
     /// }
     ///

@@ -27,9 +27,12 @@ mod address;
 mod headers;
 mod hops;
 #[cfg(feature = "tower")]
+mod host;
+#[cfg(feature = "tower")]
 mod layer;
 mod limit_sources;
 mod middleware;
+mod nat64;
 #[cfg(feature = "tower")]
 mod outbound;
 #[cfg(feature = "tower")]
@@ -55,6 +58,8 @@ pub mod tonic;
 
 pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
 pub use self::hops::ProxyHeader;
+#[cfg(feature = "tower")]
+pub use self::host::host_key;
 #[cfg(feature = "tower")]
 pub use self::layer::RateLimitLayer;
 #[cfg(feature = "tower")]

@@ -29,18 +29,19 @@ use crate::report::request_log;
 /// use std::time::Duration;
 /// use http::Request;
 /// use ratelimit_runtime::Limit;
-/// use ratelimit_runtime::web::RateLimitLayer;
+/// use ratelimit_runtime::web::{RateLimitLayer, host_key};
 ///
 /// /// Each host gets five requests a second, evenly spaced. No request waits for more than ten seconds.
 /// const EACH_HOST: Limit =
 ///     Limit::leaky_bucket("each host", 5, Duration::from_secs(1)).wait(Duration::from_secs(10));
 ///
 /// let layer = RateLimitLayer::outbound()
-///     .limit(EACH_HOST, |request: &Request<String>| request.uri().host().map(str::to_owned));
+///     .limit(EACH_HOST, |request: &Request<String>| request.uri().host().map(host_key));
 /// # let _ = layer;
 /// ```
 ///
-/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`.
+/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`. [`host_key`](super::host_key)
+/// returns the same key for all spellings of a host.
 ///
 /// The example `outbound_layer` in the repository puts the layer in front of reqwest and of hyper-util.
 ///

@@ -1,43 +1,45 @@
 //! Warns of proxies that are set up wrongly, so that many clients share one key. Each event occurs once per process.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::address::IncomingRequest;
 use super::hops::ProxyHeader;
+use crate::sticky::StickyFlag;
 
 /// The number of requests of private peers whose headers are looked at. A wrong setting shows in the first of them.
 const LOOKED_AT: u32 = 1_000;
 
 /// Warns if the peer is unknown, or seems to be a proxy.
 pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, request: &R) {
-    static NO_PEER: Once = Once::new();
-    static UNTRUSTED: Once = Once::new();
+    static NO_PEER: StickyFlag = StickyFlag::new();
+    static UNTRUSTED: StickyFlag = StickyFlag::new();
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
     let Some(peer) = peer else {
-        return NO_PEER.call_once(|| {
+        if NO_PEER.set() {
             tracing::warn!(
                 "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
                  with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
                  extensions of the request; in tests of actix-web, set `TestRequest::peer_addr`; for a proxy that connects through a Unix socket, write \
                  `.behind_unix_socket()`"
             );
-        });
+        }
+        return;
     };
     if !is_private(peer) || REQUESTS.load(Ordering::Relaxed) >= LOOKED_AT {
         return;
     }
     REQUESTS.fetch_add(1, Ordering::Relaxed);
-    if let Some(header) = header_of(request) {
-        UNTRUSTED.call_once(|| {
-            let name = header.name();
-            let choice = if header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
-            tracing::warn!(
-                "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
-                 one key: if it is your proxy, write `Clients::behind_proxies([\"{peer}\"])?{choice}`, or its network"
-            );
-        });
+    if let Some(header) = header_of(request)
+        && UNTRUSTED.set()
+    {
+        let name = header.name();
+        let choice =
+            if header == ProxyHeader::XForwardedFor { String::new() } else { choice(header) };
+        tracing::warn!(
+            "a request with `{name}` came from {peer}, which is not a trusted proxy, so all clients behind it share \
+             one key: if it is your proxy, write `Clients::behind_proxies([\"{peer}\"])?{choice}`, or its network"
+        );
     }
 }
 
@@ -47,27 +49,25 @@ pub(super) fn check_missing_header<R: IncomingRequest>(
     expected: ProxyHeader,
     request: &R,
 ) {
-    static MISSING: Once = Once::new();
-    if MISSING.is_completed() || request.lines(expected.name()).next().is_some() {
+    static MISSING: StickyFlag = StickyFlag::new();
+    if MISSING.is_set() || request.lines(expected.name()).next().is_some() || !MISSING.set() {
         return;
     }
-    MISSING.call_once(|| {
-        let peer = peer.map_or_else(|| "through a Unix socket".into(), |peer| format!("from {peer}"));
-        let expected = expected.name();
-        if let Some(other) = header_of(request) {
-            let (name, choice) = (other.name(), choice(other));
-            tracing::warn!(
-                "a request came {peer}, a trusted proxy, without `{expected}` but with `{name}`, so all clients behind it \
-                 share one key: if the proxy writes that header itself, and does not pass on what clients send, \
-                 write `{choice}`"
-            );
-        } else {
-            tracing::warn!(
-                "a request came {peer}, a trusted proxy, without `{expected}`, so all clients behind it share one key: \
-                 let the proxy add the header. If only probes of the proxy itself come without it, nothing is to be done"
-            );
-        }
-    });
+    let peer = peer.map_or_else(|| "through a Unix socket".into(), |peer| format!("from {peer}"));
+    let expected = expected.name();
+    if let Some(other) = header_of(request) {
+        let (name, choice) = (other.name(), choice(other));
+        tracing::warn!(
+            "a request came {peer}, a trusted proxy, without `{expected}` but with `{name}`, so all clients behind it \
+             share one key: if the proxy writes that header itself, and does not pass on what clients send, \
+             write `{choice}`"
+        );
+    } else {
+        tracing::warn!(
+            "a request came {peer}, a trusted proxy, without `{expected}`, so all clients behind it share one key: \
+             let the proxy add the header. If only probes of the proxy itself come without it, nothing is to be done"
+        );
+    }
 }
 
 /// Returns a header of a proxy that the request has.

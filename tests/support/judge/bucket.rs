@@ -8,7 +8,7 @@ impl Judge {
     pub(super) fn refills(&self, history: &[Event]) -> Vec<Breach> {
         let mut events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
         if events.iter().any(|event| event.first != event.last) {
-            return self.refills_between(&events);
+            return self.refills_between(history);
         }
         events.sort_by_key(|event| event.last);
         let (period, rates) = (u128::from(self.period), Rates::of(history));
@@ -17,7 +17,7 @@ impl Judge {
             let at = event.last;
             level = level.saturating_sub(rates.refilled(since, at));
             // In a full bucket, nothing is left that a gift could have been of.
-            gifts = if level == 0 { 0 } else { gifts };
+            gifts = if level == 0 && at > since { 0 } else { gifts };
             gifts += u128::from(event.gift()) * period;
             level += u128::from(event.units) * period;
             since = at;
@@ -34,19 +34,37 @@ impl Judge {
     }
 
     /// Judges each stretch from one call to another by what has certainly started in it.
-    pub(super) fn refills_between(&self, events: &[&Event]) -> Vec<Breach> {
+    pub(super) fn refills_between(&self, history: &[Event]) -> Vec<Breach> {
         let period = u128::from(self.period);
-        let rate = events.iter().map(|event| event.threshold()).max().unwrap_or(0);
+        let events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
+        let rate = history.iter().map(Event::rate).max().unwrap_or(0);
         let burst = events.iter().map(|event| event.capacity()).max().unwrap_or(0);
-        let mut by_end = events.to_vec();
+        let mut by_end = events.clone();
         by_end.sort_by_key(|event| event.last);
         let mut breaches = Vec::new();
         for from in events.iter().map(|event| event.first) {
-            let mut used = 0;
-            for event in by_end.iter().filter(|event| event.first >= from) {
+            let (mut used, mut gifts, mut latest) = (0, 0, 0);
+            let mut surpluses: Vec<&Event> = Vec::new();
+            for event in by_end.iter().filter(|event| event.last >= from) {
+                // What may have been given back in the stretch was given back in it.
+                gifts += event.gift();
+                if event.first < from {
+                    continue;
+                }
+                if event.is_surplus() {
+                    surpluses.push(event);
+                    continue;
+                }
                 used += event.units;
+                // All calls may have started before a surplus that is not certainly before one of them.
+                latest = event.first.max(latest);
+                surpluses.retain(|surplus| {
+                    let counts = surplus.last < latest;
+                    used += if counts { surplus.units } else { 0 };
+                    !counts
+                });
                 let refilled = u128::from(event.last - from) * u128::from(rate);
-                let promised = u128::from(burst) * period + refilled;
+                let promised = (u128::from(burst) + u128::from(gifts)) * period + refilled;
                 if event.ends_stretch() {
                     breaches.extend(Breach::scaled(
                         event.last,
@@ -80,7 +98,8 @@ impl Rates {
             before = if pair[0].rate() > 0 { pair[0].rate() } else { before };
             let in_force = history.iter().filter(|event| (from..=to).contains(&event.decided));
             let rate = in_force.map(Event::rate).max().unwrap_or(0).max(before);
-            parts.push((from, pair[1].last.max(to), rate));
+            // A call that waits while others are admitted is decided after them.
+            parts.push((from, pair[0].last.max(pair[1].last).max(to), rate));
         }
         let mut times: Vec<u64> = parts.iter().flat_map(|(from, to, _)| [*from, *to]).collect();
         times.sort_unstable();

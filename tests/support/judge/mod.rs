@@ -27,6 +27,8 @@ pub struct Judge {
     events: Vec<Event>,
     /// When the key was closed, and when it opened.
     closings: Vec<(u64, u64)>,
+    /// By how much the times of the history may differ from those by which the store has decided.
+    skew: u64,
 }
 
 /// What an algorithm promises.
@@ -93,7 +95,18 @@ impl Judge {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Promise::Refill,
             other => panic!("the judge does not know what {other} promises"),
         };
-        Self { promise, period, events: Vec::new(), closings: Vec::new() }
+        Self { promise, period, events: Vec::new(), closings: Vec::new(), skew: 0 }
+    }
+
+    /// A judge of processes whose clocks differ by up to `skew` microseconds.
+    #[must_use]
+    pub fn with_skew(self, skew: u64) -> Self {
+        Self { skew, ..self }
+    }
+
+    fn push(&mut self, event: Event) {
+        let first = event.first.saturating_sub(self.skew);
+        self.events.push(Event { first, last: event.last + self.skew, ..event });
     }
 
     /// Adds an admitted call.
@@ -101,7 +114,7 @@ impl Judge {
         let JudgedCall { starts: (first, last), decided, charged, threshold, capacity } = call;
         let what = What::Call { charged, threshold, capacity };
         let event = Event { first, last, decided, ..Event::at(last, charged, what) };
-        self.events.push(event);
+        self.push(event);
         CallId(self.events.len() - 1)
     }
 
@@ -111,7 +124,7 @@ impl Judge {
         let What::Call { charged, threshold, .. } = event.what else { return };
         event.units = used.min(charged);
         if used > charged {
-            self.events.push(Event::at(at, used - charged, What::Surplus { threshold }));
+            self.push(Event::at(at, used - charged, What::Surplus { threshold }));
         }
     }
 
@@ -134,7 +147,7 @@ impl Judge {
     /// Records that calls were decided under this threshold. On one bucket, calls with different rates are promised no
     /// more than the larger rate gives.
     pub fn in_force(&mut self, at: u64, threshold: u32) {
-        self.events.push(Event::at(at, 0, What::InForce { threshold }));
+        self.push(Event::at(at, 0, What::InForce { threshold }));
     }
 
     /// Records what rule 1 excepts.
@@ -143,7 +156,7 @@ impl Judge {
             Exception::Lost => What::Lost,
             Exception::Refund { units } => What::Gift { units },
         };
-        self.events.push(Event::at(at, 0, what));
+        self.push(Event::at(at, 0, what));
     }
 
     /// Records that the key was closed. Calls that start in between are breaches.
@@ -156,6 +169,27 @@ impl Judge {
         for (_, until) in &mut self.closings {
             *until = at.min(*until);
         }
+    }
+
+    /// Adds a call of the limit that may have started at any time of an interval.
+    pub fn admitted_between(&mut self, limit: &Limit, starts: (u64, u64), units: u32) -> CallId {
+        self.admitted(JudgedCall {
+            starts,
+            decided: starts.0,
+            charged: units.into(),
+            threshold: limit.threshold(),
+            capacity: limit.capacity(),
+        })
+    }
+
+    /// Returns the most units that can still count in a window: those of all calls that started within `period` until
+    /// `at`. It is longer than that of the limit if units are leased.
+    #[must_use]
+    pub fn used_within(&self, period: u64, at: u64) -> u64 {
+        let lost = |event: &Event| matches!(event.what, What::Lost);
+        let history = self.events.rsplit(lost).next().unwrap_or(&[]);
+        let counts = |event: &&Event| event.last.saturating_add(period) > at;
+        history.iter().filter(counts).map(|event| event.units).sum()
     }
 
     /// Returns the stretches in which more was admitted than the limit promises.

@@ -21,12 +21,25 @@ impl Judge {
             };
             let within = history.iter().enumerate().filter(precedes).map(|(_, event)| event);
             let within: Vec<&Event> = within.filter(|event| counts(self, event, end)).collect();
-            let latest = within.iter().map(|event| event.first).max().unwrap_or(end);
-            // Each of these calls may be the last one, and is admitted under its own threshold.
-            let could_be_last = within.iter().filter(|event| event.last >= latest);
+            let calls = within.iter().filter(|event| event.is_call());
+            let latest = calls.map(|event| event.first).max().unwrap_or(end);
+            // All calls may have started before a surplus that is not certainly before one of them. In one of several
+            // windows, a surplus can be larger than the threshold.
+            let is_before_a_call = |event: &&Event| {
+                !event.is_surplus() || windows == 1 && (event.last < latest || latest == end)
+            };
+            let within: Vec<&Event> = within.into_iter().filter(is_before_a_call).collect();
+            // Each of these calls may be the last one, and is admitted under its own threshold. So is the last call of
+            // each window, if there are several.
+            let could_be_last = within.iter().filter(|event| windows > 1 || event.last >= latest);
             let promised = could_be_last.map(|event| event.threshold()).max().unwrap_or(0);
             let used: u64 = within.iter().map(|event| event.units).sum();
-            let gifts: u64 = within.iter().map(|event| event.gift()).sum();
+            // What may have been given back within the stretch was given back in it.
+            let may_count = |event: &&Event| {
+                let later = Event { first: event.last, ..**event };
+                event.first <= end && (counts(self, event, end) || counts(self, &later, end))
+            };
+            let gifts: u64 = history.iter().filter(may_count).map(Event::gift).sum();
             breaches.extend(Breach::new(end, used, windows * u64::from(promised) + gifts));
         }
         breaches
@@ -50,22 +63,34 @@ impl Judge {
                 // The window of the call is not known.
                 continue;
             }
-            let sum = |wanted: u64, units: fn(&Event) -> u64| -> u128 {
+            let starts_in = |event: &Event, wanted: u64| {
+                event.first / self.period == wanted && event.last / self.period == wanted
+            };
+            let calls = history.iter().filter(|event| event.is_call() && event.last <= end);
+            let latest = calls.clone().filter(|event| starts_in(event, window));
+            let latest = latest.map(|event| event.first).max().unwrap_or(end);
+            let sum = |wanted: u64| -> u128 {
                 let events = history.iter().enumerate().filter(|(other, event)| {
-                    let is_before = event.last < end
-                        || event.last == end && (!event.is_surplus() || *other < index);
-                    is_before
-                        && event.first / self.period == wanted
-                        && event.last / self.period == wanted
+                    let is_before = match event.is_surplus() {
+                        false => event.last <= end,
+                        true if latest == end => {
+                            event.last < end || event.last == end && *other < index
+                        }
+                        // All calls may have started before it.
+                        true => event.last < latest,
+                    };
+                    is_before && starts_in(event, wanted)
                 });
-                events.map(|(_, event)| u128::from(units(event))).sum()
+                events.map(|(_, event)| u128::from(event.units)).sum()
             };
             let overlap = u128::from((window + 1) * self.period - end);
-            let used = |event: &Event| event.units;
-            let estimate = sum(window.wrapping_sub(1), used) * overlap + sum(window, used) * period;
-            let gifts = sum(window.wrapping_sub(1), Event::gift) + sum(window, Event::gift);
-            let ties = history.iter().filter(|event| event.is_call() && event.last == end);
-            let promised = ties.map(Event::threshold).max().unwrap_or(0);
+            let estimate = sum(window.wrapping_sub(1)) * overlap + sum(window) * period;
+            let may_count =
+                |event: &&Event| event.first <= end && event.last / self.period + 1 >= window;
+            let gifts: u128 =
+                history.iter().filter(may_count).map(|event| u128::from(event.gift())).sum();
+            let could_be_last = calls.filter(|event| event.last >= latest);
+            let promised = could_be_last.map(Event::threshold).max().unwrap_or(0);
             let promised = (u128::from(promised) + gifts) * period;
             breaches.extend(Breach::scaled(end, estimate, promised, period));
         }

@@ -1,14 +1,16 @@
 //! Where a limiter reads its rules: a file, or Redis. The background thread looks for new rules.
 
 use std::fmt;
+use std::io;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
-use super::file::RulesFile;
+use super::file::{FileReader, RulesFile};
 use super::fleet::announce;
 use super::replace_rules;
 use super::unseen::{self, UnseenReport};
@@ -67,14 +69,18 @@ pub(crate) struct RuleFeed {
     rules: Weak<RulesInForce>,
     backend: Weak<Backend>,
     unseen: Mutex<UnseenReport>,
+    /// The result of the last attempt to read rules from Redis, until one has succeeded.
+    first_read: watch::Sender<Option<Result<(), StoreError>>>,
+    /// Notified when a caller waits for the first read.
+    wanted: Arc<Notify>,
 }
 
 enum FeedSource {
     File(PathBuf, Mutex<RulesFile>),
-    Redis(tokio::sync::Mutex<SharedState>),
+    Redis,
 }
 
-/// What was last read from Redis.
+/// What the background thread has last read from Redis.
 #[derive(Default)]
 struct SharedState {
     was_read: bool,
@@ -115,80 +121,102 @@ impl RuleFeed {
                     .map_err(|error| invalid(file.in_file(&error)))?;
                 FeedSource::File(path, Mutex::new(file))
             }
-            RulesSource::Redis if backend.has_shared() => {
-                FeedSource::Redis(tokio::sync::Mutex::default())
-            }
+            RulesSource::Redis if backend.has_shared() => FeedSource::Redis,
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
         let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
         let unseen = Mutex::new(UnseenReport::new());
-        let feed = Arc::new(Self { source, rules, backend: backend_ref, unseen });
+        let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
+        let feed =
+            Arc::new(Self { source, rules, backend: backend_ref, unseen, first_read, wanted });
         let weak = Arc::downgrade(&feed);
-        backend.background().spawn(async move {
-            let mut look = 0_u32;
-            while let Some(feed) = weak.upgrade() {
-                feed.look(look).await;
-                feed.report_unseen().await;
-                drop(feed);
-                look = look.wrapping_add(1);
-                sleep(LOOK_EVERY).await;
-            }
+        backend.background().spawn_resident(move || {
+            let is_wanted = weak.strong_count() > 0;
+            is_wanted.then(|| Box::pin(Self::follow(Weak::clone(&weak))) as _)
         });
         Ok(feed)
+    }
+
+    /// Looks for new rules until the limiter is dropped.
+    async fn follow(feed: Weak<Self>) {
+        let (mut look, mut shared, files) = (0_u32, SharedState::default(), FileReader::default());
+        while let Some(feed) = feed.upgrade() {
+            feed.look(look, &mut shared, &files).await;
+            feed.report_unseen(&shared.in_force).await;
+            let wanted = Arc::clone(&feed.wanted);
+            drop(feed);
+            look = look.wrapping_add(1);
+            let _ = timeout(LOOK_EVERY, wanted.notified()).await;
+        }
     }
 
     /// Returns the error of rules that are set beside this feed.
     pub(super) fn owns_rules(&self) -> InvalidRules {
         InvalidRules::new(match &self.source {
-            // Without the lock: a file system can stand still.
             FeedSource::File(path, _) => {
                 format!("this limiter reads its rules from `{}`: change them there", path.display())
             }
-            FeedSource::Redis(_) => {
+            FeedSource::Redis => {
                 "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
             }
         })
     }
 
-    /// Reads the rules if Redis has them and they were not read before.
+    /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller does
+    /// not read them itself: its runtime may stand still in between.
     pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
-        match &self.source {
-            FeedSource::File(..) => Ok(()),
-            FeedSource::Redis(state) => self.read_shared(&mut *state.lock().await, false).await,
+        let Some(backend) = self.backend.upgrade() else { return Ok(()) };
+        backend.background().revive();
+        if matches!(self.source, FeedSource::File(..)) {
+            return Ok(());
+        }
+        let mut read = self.first_read.subscribe();
+        if matches!(&*read.borrow_and_update(), Some(Ok(()))) {
+            return Ok(());
+        }
+        self.wanted.notify_one();
+        let deadline = backend.deadline();
+        let late = Err(StoreError::Timeout { deadline });
+        match timeout(deadline, read.changed()).await {
+            Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
+            _ => late,
         }
     }
 
     /// Reads the rules if they have changed.
-    async fn look(self: &Arc<Self>, look: u32) {
+    async fn look(&self, look: u32, shared: &mut SharedState, files: &FileReader) {
         match &self.source {
-            FeedSource::Redis(state) if look.is_multiple_of(LOOKS_INTO_REDIS) => {
-                let mut state = state.lock().await;
-                let read = self.read_shared(&mut state, true).await;
-                state.report(read.as_ref().err());
+            FeedSource::Redis if look.is_multiple_of(LOOKS_INTO_REDIS) || !shared.was_read => {
+                let read = self.read_shared(shared).await;
+                shared.report(read.as_ref().err());
+                self.first_read.send_if_modified(|first| {
+                    let is_open = !matches!(first, Some(Ok(())));
+                    if is_open {
+                        *first = Some(read);
+                    }
+                    is_open
+                });
                 let limits = registry::len();
-                let is_new = limits != mem::replace(&mut state.announced, limits);
+                let is_new = limits != mem::replace(&mut shared.announced, limits);
                 // Tools have no limits.
                 if limits > 0
                     && (is_new || look.is_multiple_of(LOOKS_PER_ANNOUNCEMENT))
                     && let Some(backend) = self.backend.upgrade()
                     && let Some(store) = backend.rule_store()
                 {
-                    let _ = announce(store, &state.in_force).await;
+                    let _ = announce(store, &shared.in_force).await;
                 }
             }
-            FeedSource::Redis(_) => {}
-            FeedSource::File(..) => {
-                let feed = Arc::clone(self);
-                // A file system can stand still.
-                let _ = tokio::task::spawn_blocking(move || feed.look_at_file()).await;
+            FeedSource::Redis => {}
+            FeedSource::File(path, file) => {
+                let text = files.read(path).await;
+                self.apply_file(&mut lock(file), text);
             }
         }
     }
 
-    fn look_at_file(&self) {
-        let FeedSource::File(_, file) = &self.source else { return };
-        let mut file = lock(file);
-        match file.changed() {
+    fn apply_file(&self, file: &mut RulesFile, text: io::Result<String>) {
+        match file.changed(text) {
             Ok(None) => {}
             Ok(Some(set)) => {
                 let replaced = self.replace(set).map_err(|error| file.in_file(&error));
@@ -198,10 +226,7 @@ impl RuleFeed {
         }
     }
 
-    async fn read_shared(&self, state: &mut SharedState, again: bool) -> Result<(), StoreError> {
-        if state.was_read && !again {
-            return Ok(());
-        }
+    async fn read_shared(&self, state: &mut SharedState) -> Result<(), StoreError> {
         let Some(backend) = self.backend.upgrade() else { return Ok(()) };
         let Some(store) = backend.rule_store() else { return Ok(()) };
         let read = store.read_rules(&state.version).await?;
@@ -231,16 +256,16 @@ impl RuleFeed {
         Ok(())
     }
 
-    /// Reports rules that are of no limit, once for each set of rules.
-    async fn report_unseen(&self) {
+    /// Reports rules that are of no limit, once for each set of rules. `version` is that of the rules in force.
+    async fn report_unseen(&self, version: &str) {
         let is_due = lock(&self.unseen).is_due();
         let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };
         match &self.source {
             FeedSource::File(..) => unseen::report_of_process(&rules),
-            FeedSource::Redis(_) => {
+            FeedSource::Redis => {
                 let backend = self.backend.upgrade();
                 if let Some(store) = backend.as_ref().and_then(|backend| backend.rule_store()) {
-                    unseen::report_of_fleet(&rules, store).await;
+                    unseen::report_of_fleet(&rules, version, store).await;
                 }
             }
         }

@@ -2,12 +2,24 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::rules::{InvalidRules, RuleSet};
 
 /// The largest file.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// The time after which the file system stands still.
+const READ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The most reads that may stand still at a time: each holds a thread.
+const MAX_STANDING: usize = 4;
 
 /// A file with rules, and what was last seen of it.
 pub(super) struct RulesFile {
@@ -25,7 +37,7 @@ impl RulesFile {
     /// Reads a file for the first time.
     pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), InvalidRules> {
         let mut file = Self { path, applied: None, seen: None, mistake: None };
-        let text = file.read()?;
+        let text = file.in_file_if_wrong(read(&file.path))?;
         let set = file.parse(&text)?;
         (file.applied, file.seen) = (Some(text.clone()), Some(text));
         Ok((file, set))
@@ -35,9 +47,12 @@ impl RulesFile {
         self.path.display()
     }
 
-    /// Returns the rules of the file if it has changed.
-    pub(super) fn changed(&mut self) -> Result<Option<RuleSet>, InvalidRules> {
-        let text = self.read()?;
+    /// Returns the rules of the file if it has changed since the last look.
+    pub(super) fn changed(
+        &mut self,
+        text: io::Result<String>,
+    ) -> Result<Option<RuleSet>, InvalidRules> {
+        let text = self.in_file_if_wrong(text)?;
         if self.applied.as_ref() == Some(&text) {
             // The file is again as it was.
             self.mistake = None;
@@ -77,14 +92,84 @@ impl RulesFile {
         set.map_err(|error| self.in_file(&error))
     }
 
-    fn read(&self) -> Result<String, InvalidRules> {
-        let path: &Path = &self.path;
-        let read = fs::metadata(path).and_then(|metadata| {
-            if metadata.len() > MAX_BYTES {
-                return Err(std::io::Error::other("the file has over 16 MiB"));
-            }
-            fs::read_to_string(path)
+    fn in_file_if_wrong(&self, text: io::Result<String>) -> Result<String, InvalidRules> {
+        text.map_err(|error| self.in_file(&error))
+    }
+}
+
+/// Reads files on other threads, because a file system can stand still.
+#[derive(Default)]
+pub(super) struct FileReader {
+    /// Each read that has not ended holds a clone.
+    standing: Arc<()>,
+}
+
+impl FileReader {
+    /// Reads a file with rules. Fails if that takes too long, and at once if too many reads stand still already.
+    pub(super) async fn read(&self, path: &Path) -> io::Result<String> {
+        let path = path.to_owned();
+        self.run(READ_DEADLINE, move || read(&path)).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        read: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let stands_still = || io::Error::other("the file system does not reply");
+        if Arc::strong_count(&self.standing) > MAX_STANDING {
+            return Err(stands_still());
+        }
+        let standing = Arc::clone(&self.standing);
+        let reading = spawn_blocking(move || {
+            let result = read();
+            drop(standing);
+            result
         });
-        read.map_err(|error| self.in_file(&error))
+        match timeout(deadline, reading).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panicked)) => Err(io::Error::other(panicked)),
+            Err(_) => Err(stands_still()),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let metadata = fs::metadata(path)?;
+    // To open a pipe takes until another process writes to it.
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(io::Error::other("the file has over 16 MiB"));
+    }
+    fs::read_to_string(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_again_while_few_reads_stand_still() {
+        let reader = FileReader::default();
+        let (ends, mut senders) = (Duration::from_secs(60), Vec::new());
+        for _ in 0..=MAX_STANDING {
+            let (sender, receiver) = channel::<()>();
+            senders.push(sender);
+            let stuck = move || receiver.recv().map_err(io::Error::other);
+            reader.run(Duration::from_millis(1), stuck).await.expect_err("no reply");
+            if senders.len() < MAX_STANDING {
+                reader.run(ends, || Ok(())).await.expect("a reply");
+            }
+        }
+        reader.run(ends, || Ok(())).await.expect_err("too many reads stand still");
+        drop(senders);
+        while Arc::strong_count(&reader.standing) > 1 {
+            tokio::task::yield_now().await;
+        }
+        reader.run(ends, || Ok(())).await.expect("a reply");
     }
 }

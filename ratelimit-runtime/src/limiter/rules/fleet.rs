@@ -2,23 +2,47 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use once_cell::sync::Lazy;
 
+use crate::background::{OwnValue, lock_own};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
-use crate::store::{Announcement, RuleStore};
+use crate::store::{Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore};
 
-/// The id of this process: the name of its program, its number, and a random part, because numbers are used again.
-pub(super) static PROCESS: Lazy<String> = Lazy::new(|| {
-    let program = std::env::current_exe().ok();
-    let program = program.as_ref().and_then(|path| path.file_stem()?.to_str());
-    let random = RandomState::new().hash_one(0) as u32;
-    format!("{}-{}-{random:08x}", program.unwrap_or("process"), std::process::id())
-});
+/// The number of announcements that are read together.
+const PAGE: usize = 16;
+
+/// The most bytes of all announcements of a fleet, for [`RateLimiter::fleet`].
+const MAX_FLEET: usize = 1 << 26;
+
+/// The id of this process.
+static PROCESS: Lazy<Mutex<OwnValue<ProcessId>>> = Lazy::new(Mutex::default);
+
+/// The name of the program of a process, its number, and a random part, because numbers are used again.
+struct ProcessId(String);
+
+impl Default for ProcessId {
+    fn default() -> Self {
+        let program = std::env::current_exe().ok();
+        let program = program.as_ref().and_then(|path| path.file_stem()?.to_str());
+        let random = RandomState::new().hash_one(0) as u32;
+        let end = format!("-{}-{random:08x}", std::process::id());
+        let mut id = program.unwrap_or("process").to_owned();
+        while id.len() + end.len() > MAX_PROCESS_ID {
+            id.pop();
+        }
+        Self(id + &end)
+    }
+}
+
+/// Returns the id of this process.
+pub(super) fn process_id() -> String {
+    lock_own(&PROCESS).0.clone()
+}
 
 /// A process of a fleet: [`RateLimiter::fleet`].
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
@@ -31,6 +55,9 @@ pub struct AnnouncedProcess {
     pub rules: String,
     /// Its annotated limits.
     pub limits: Vec<AnnouncedLimit>,
+    /// The number of further limits, for which an announcement has no room: it has 64 KiB at most.
+    #[serde(default)]
+    pub left_out: usize,
 }
 
 /// An annotated limit of a process of a fleet.
@@ -39,18 +66,12 @@ pub struct AnnouncedProcess {
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
 pub struct AnnouncedLimit {
     /// The limit. If each call computes the amounts, they are 1 here.
+    #[serde(deserialize_with = "Limit::announced")]
     pub limit: Limit,
     /// Where it is in the code: the file, the line and the column.
     pub place: String,
     /// Whether each call computes the threshold or the burst.
     pub is_computed: bool,
-}
-
-impl AnnouncedProcess {
-    /// Reads announcements. Those of another version of this library can be unreadable.
-    pub(super) fn read(texts: &[String]) -> Vec<Self> {
-        texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect()
-    }
 }
 
 impl From<RegisteredLimit> for AnnouncedLimit {
@@ -61,10 +82,39 @@ impl From<RegisteredLimit> for AnnouncedLimit {
 
 /// Announces the limits of this process.
 pub(super) async fn announce(store: &impl RuleStore, version: &str) -> Result<(), StoreError> {
-    let limits = registry::limits().into_iter().map(AnnouncedLimit::from).collect();
-    let process = AnnouncedProcess { id: PROCESS.clone(), rules: version.to_owned(), limits };
-    let text = serde_json::to_string(&process).unwrap_or_default();
-    store.announce(Announcement { process: PROCESS.clone(), text }).await
+    let process = process_id();
+    let text = announcement(&process, version, registry::limits());
+    store.announce(Announcement { process, text }).await
+}
+
+/// Returns the announcement of these limits, or of as many as it has room for.
+fn announcement(process: &str, version: &str, limits: Vec<RegisteredLimit>) -> String {
+    let mut limits: Vec<_> = limits.into_iter().map(AnnouncedLimit::from).collect();
+    let all = limits.len();
+    loop {
+        let left_out = all - limits.len();
+        let (id, rules) = (process.to_owned(), version.to_owned());
+        let process = AnnouncedProcess { id, rules, limits, left_out };
+        let text = serde_json::to_string(&process).unwrap_or_default();
+        if text.len() <= MAX_ANNOUNCEMENT || process.limits.is_empty() {
+            return text;
+        }
+        limits = process.limits;
+        limits.truncate(limits.len() * MAX_ANNOUNCEMENT / (text.len() + 1));
+    }
+}
+
+/// Passes what each process of the fleet announces to `read`, until it returns an error.
+pub(super) async fn read_announcements(
+    store: &impl RuleStore,
+    mut read: impl FnMut(&str) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for page in store.processes().await?.chunks(PAGE) {
+        for text in store.announcements(page).await? {
+            read(&text)?;
+        }
+    }
+    Ok(())
 }
 
 impl RateLimiter {
@@ -72,16 +122,59 @@ impl RateLimiter {
     /// of this limiter, with the annotated limits that they have called. A process that ends is listed for up to 30
     /// seconds.
     ///
+    /// Whoever can write into this Redis can announce anything: escape the texts for their destination. The names of
+    /// the limits are not among the 10,000 that [`Name::kept`](crate::Name::kept) makes; a process keeps 10,000
+    /// announced names beside them, and does not list a process with further ones.
+    ///
     /// # Errors
     ///
-    /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
+    /// [`StoreError`] when Redis does not reply, and when the announcements have over 64 MiB together.
+    /// [`StoreError::NotShared`] without Redis.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         let backend = Arc::clone(&self.checker.backend);
         Answer::pending(async move {
             let store = backend.rule_store().ok_or(StoreError::NotShared)?;
-            let texts = store.announcements().await?;
-            Ok(AnnouncedProcess::read(&texts))
+            let (mut fleet, mut bytes) = (Vec::new(), 0);
+            let read = |text: &str| {
+                bytes += text.len();
+                if bytes > MAX_FLEET {
+                    return Err(too_large());
+                }
+                // Announcements of another version of this library can be unreadable.
+                fleet.extend(serde_json::from_str::<AnnouncedProcess>(text));
+                Ok(())
+            };
+            read_announcements(store, read).await?;
+            Ok(fleet)
         })
+    }
+}
+
+fn too_large() -> StoreError {
+    StoreError::Server {
+        code: "RULES".into(),
+        message: "the announcements of the processes are too large: over 64 MiB".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_announcement_is_bounded_and_says_what_it_leaves_out() {
+        let limit = Limit::sliding("a_name_of_usual_length", 5, Duration::from_secs(60));
+        for count in [0, 1, 300, 5_000] {
+            let place = "a/path/of/usual/length/in/a/crate.rs:100:1";
+            let limit = RegisteredLimit { limit: limit.clone(), place, is_computed: false };
+            let text = announcement("program-1-x", "1-x", vec![limit; count]);
+            assert!(text.len() <= MAX_ANNOUNCEMENT, "{}", text.len());
+            let read: AnnouncedProcess = serde_json::from_str(&text).expect("readable");
+            assert_eq!(read.limits.len() + read.left_out, count);
+            assert!(read.left_out == 0 || read.limits.len() > 250, "{}", read.limits.len());
+        }
     }
 }

@@ -27,7 +27,6 @@ use super::RateLimiter;
 use crate::backend::Backend;
 #[cfg(feature = "rules")]
 use crate::check::Checker;
-use crate::registry;
 #[cfg(feature = "rules")]
 use crate::reply::BuildError;
 use crate::rules::{InvalidRules, RuleSet, RulesInForce};
@@ -37,12 +36,12 @@ impl RateLimiter {
     /// [wait](crate::Limit::wait) obey them within a second, and [leases](crate::Limit::lease) within their term.
     ///
     /// Rules change neither counts nor what was charged: with a new threshold, the next call is decided by what is
-    /// charged already. See [`RuleSet`] for an example.
+    /// charged already. An amount that does not fit a limit is reported by an `ERROR` event and ignored; the rest is in
+    /// force. See [`RuleSet`] for an example.
     ///
     /// # Errors
     ///
-    /// On a set with a mistake, and if the limiter reads its rules from a file or from Redis. The rules in force then
-    /// stay.
+    /// If the limiter reads its rules from a file or from Redis. The rules in force then stay.
     pub fn set_rules(&self, rules: RuleSet) -> Result<(), InvalidRules> {
         #[cfg(feature = "rules")]
         if let Some(feed) = &self.feed {
@@ -74,6 +73,5 @@ fn replace_rules(
     backend: &Backend,
     set: RuleSet,
 ) -> Result<(), InvalidRules> {
-    set.check(&registry::limits())?;
     rules.replace(set, |key| backend.local().fingerprint(key))
 }

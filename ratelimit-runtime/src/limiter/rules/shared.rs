@@ -13,6 +13,9 @@ use crate::reply::{Answer, StoreError};
 use crate::rules::{InvalidRules, Rule, RuleSet};
 use crate::store::{NewRules, RuleStore, StoredRules};
 
+/// The most lines that describe a change.
+const MOST_LINES: usize = 1_000;
+
 /// The pause before Redis is asked again whether it has the new rules.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -35,7 +38,7 @@ pub struct RuleChange {
     pub at: SystemTime,
     /// Who changed them.
     pub by: String,
-    /// What has changed: a line for each rule.
+    /// What has changed: a line for each rule, for 1,000 rules at most.
     pub what: Vec<String>,
     /// The version of the rules since then.
     pub version: String,
@@ -147,7 +150,8 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000.
+    /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000. Those above
+    /// 16 MiB together, and each above 1 MiB, are left out. Escape the texts for their destination.
     ///
     /// # Errors
     ///
@@ -214,7 +218,12 @@ fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
         let (old, new) = (written(before.get(place)), written(after.get(place)));
         format!("`{limit}`{of_key}: {old} becomes {new}")
     };
-    changed.map(line).collect()
+    let mut lines: Vec<_> = changed.map(line).collect();
+    if lines.len() > MOST_LINES {
+        let more = lines.split_off(MOST_LINES).len();
+        lines.push(format!("and {more} more"));
+    }
+    lines
 }
 
 fn malformed(error: &InvalidRules) -> StoreError {

@@ -1,9 +1,11 @@
 //! Reports rules that are of no limit: their names may be mistyped.
 
+use std::collections::{HashSet, hash_map::RandomState};
+use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
-use super::fleet::{AnnouncedProcess, PROCESS};
-use crate::limit::Limit;
+use super::fleet::{process_id, read_announcements};
+use crate::limit::Period;
 use crate::registry;
 use crate::rules::RulesInForce;
 use crate::store::RuleStore;
@@ -13,12 +15,20 @@ use crate::text::closest::closest;
 /// started.
 const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
+/// The longest random time after that, so that the processes of a fleet do not all ask Redis at one moment.
+const MOST_JITTER_MS: u64 = 20_000;
+
+/// The most announced names that can be the nearest one.
+const MOST_NAMES: usize = 10_000;
+
 /// When the rules in force are to be compared with the limits; `None` once they were.
 pub(super) struct UnseenReport(Option<Instant>);
 
 impl UnseenReport {
     pub(super) fn new() -> Self {
-        Self(Some(Instant::now() + UNSEEN_FOR))
+        let random = RandomState::new().hash_one(0);
+        let jitter = Duration::from_millis(random % MOST_JITTER_MS);
+        Self(Some(Instant::now() + UNSEEN_FOR + jitter))
     }
 
     /// Returns whether the rules are to be reported now, once.
@@ -40,27 +50,55 @@ pub(super) fn report_of_process(rules: &RulesInForce) {
     }
 }
 
-/// Reports the rules that no process of the fleet has a limit for. One process does so, that with the first id.
-pub(super) async fn report_of_fleet(rules: &RulesInForce, store: &impl RuleStore) {
-    let unasked = rules.unasked();
-    if unasked.is_empty() {
+/// What is compared of an announcement: names that are not kept, because any process can announce any number of them.
+#[derive(serde::Deserialize)]
+struct AnnouncedNames {
+    limits: Vec<AnnouncedName>,
+    #[serde(default)]
+    left_out: usize,
+}
+
+#[derive(serde::Deserialize)]
+struct AnnouncedName {
+    limit: NameAndPeriod,
+}
+
+#[derive(serde::Deserialize)]
+struct NameAndPeriod {
+    name: String,
+    period: String,
+}
+
+/// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
+pub(super) async fn report_of_fleet(rules: &RulesInForce, version: &str, store: &impl RuleStore) {
+    let mut unasked = rules.unasked();
+    if unasked.is_empty() || !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
         return;
     }
-    let Ok(texts) = store.announcements().await else { return };
-    let fleet = AnnouncedProcess::read(&texts);
-    if fleet.iter().map(|process| &process.id).min() != Some(&*PROCESS) {
-        return;
-    }
-    let limits =
-        || fleet.iter().flat_map(|process| &process.limits).map(|announced| &announced.limit);
-    for rule in unasked {
-        if !limits().any(|limit| rule.is_of(limit)) {
-            let nearest = closest(&rule.name, limits().map(Limit::name));
-            tracing::warn!(
-                rule = rule.written,
-                nearest,
-                "no annotated limit of the running processes has the name of this rule"
-            );
+    let (mut names, mut is_whole) = (HashSet::new(), true);
+    let read = |text: &str| {
+        let Ok(AnnouncedNames { limits, left_out }) = serde_json::from_str(text) else {
+            return Ok(());
+        };
+        is_whole &= left_out == 0;
+        for AnnouncedName { limit: NameAndPeriod { name, period } } in limits {
+            let period = Period::parse(&period);
+            unasked.retain(|rule| !period.is_some_and(|period| rule.is_of(&name, period)));
+            if names.len() < MOST_NAMES {
+                names.insert(name);
+            }
         }
+        Ok(())
+    };
+    if read_announcements(store, read).await.is_err() || !is_whole {
+        return;
+    }
+    for rule in unasked {
+        let nearest = closest(&rule.name, names.iter().map(String::as_str));
+        tracing::warn!(
+            rule = rule.written,
+            nearest,
+            "no annotated limit of the running processes has the name of this rule"
+        );
     }
 }

@@ -22,7 +22,7 @@ const B: KeyId = KeyId::from_bits(2 << 64);
 const C: KeyId = KeyId::from_bits(3 << 64);
 
 /// A count in the shard of `A`.
-const BESIDE_A: KeyId = KeyId::from_bits(A.bits() | 1);
+const BESIDE_A: KeyId = KeyId::from_bits(A.bits() | 2);
 
 fn store() -> Arc<Embedded> {
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));

@@ -34,7 +34,7 @@ use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{
-    Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm, with_state,
+    Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
@@ -126,14 +126,16 @@ impl Embedded {
 
     /// Applies an operation to one count.
     pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
-        let LocalCharge { key_id, terms, cost } = charge;
+        let LocalCharge { key_id, terms, .. } = charge;
         with_state!(terms.algorithm(), S => {
             let clock = self.clock.local();
             let mut shard = self.shard(shard_of(key_id));
-            match shard.state::<S>(key_id) {
-                Some(state) => state.apply(op, terms, clock, cost),
-                None => apply_to_missing::<S>(shard, op, charge, clock),
+            let mut new = None::<S>;
+            let outcome = shard.apply(op, charge, clock, &mut new);
+            if let Some(state) = new {
+                add(shard, key_id, state, clock);
             }
+            outcome
         })
     }
 
@@ -143,10 +145,13 @@ impl Embedded {
         let LocalCharge { key_id, terms, cost } = charge;
         let clock = self.clock.local();
         let mut shard = self.shard(shard_of(key_id));
-        let Some(state) = shard.state::<S>(key_id) else {
-            return apply_to_missing::<S>(shard, Op::Decide, charge, clock).moved();
+        let Some(place) = shard.place_of::<S>(key_id) else {
+            return decide_missing::<S>(shard, charge, clock).moved();
         };
-        let decided = state.decide(terms, clock, cost);
+        let decided = shard.state_at::<S>(place).decide(terms, clock, cost);
+        if !S::is_allowed(&decided) {
+            shard.mark_rejecting::<S>(place);
+        }
         drop(shard);
         S::outcome(decided, terms, clock, cost)
     }
@@ -231,17 +236,16 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Applies an operation to a count that has no state, or whose key is closed. Not inlined, so that calls of other
-/// counts do not pay for it (`benches/all -- instructions`).
+/// Decides a call of a count that has no state, or whose key is closed. Not inlined, so that calls of other counts do not
+/// pay for it (`benches/all -- instructions`).
 #[inline(never)]
-fn apply_to_missing<S: StoredState>(
+fn decide_missing<S: StoredState>(
     mut shard: MutexGuard<'_, Shard>,
-    op: Op,
     charge: LocalCharge<'_>,
     clock: u64,
 ) -> Outcome {
     let mut new = None::<S>;
-    let outcome = shard.apply(op, charge, clock, &mut new);
+    let outcome = shard.apply(Op::Decide, charge, clock, &mut new);
     if let Some(state) = new {
         add(shard, charge.key_id, state, clock);
     }

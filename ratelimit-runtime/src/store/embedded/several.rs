@@ -55,7 +55,11 @@ impl Embedded {
                 if fit {
                     S::outcome(state.decide(terms, clock, cost), terms, clock, cost)
                 } else {
-                    state.apply(Op::Peek, terms, clock, cost)
+                    let outcome = state.apply(Op::Peek, terms, clock, cost);
+                    if !outcome.is_allowed() {
+                        shard.mark_rejecting::<S>(cell);
+                    }
+                    outcome
                 }
             });
         }

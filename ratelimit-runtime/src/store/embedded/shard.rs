@@ -65,7 +65,8 @@ macro_rules! define_shard {
                 [$(self.$table.len()),*].into_iter().sum()
             }
 
-            /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table.
+            /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed one
+            /// only if more than half of the counts are closed.
             fn make_room(&mut self, now: u64, spread: usize) {
                 $(
                     self.$table.open.sweep(now);
@@ -74,10 +75,18 @@ macro_rules! define_shard {
                 if self.len() < self.capacity {
                     return;
                 }
-                let largest = [$(self.$table.largest()),*].into_iter().max().unwrap_or(0);
-                $(if self.$table.largest() == largest {
-                    return self.$table.evict(spread);
-                })*
+                let closed = [$(self.$table.closed.len()),*];
+                if 2 * closed.iter().sum::<usize>() > self.len() {
+                    let largest = closed.into_iter().max().unwrap_or(0);
+                    $(if self.$table.closed.len() == largest {
+                        return self.$table.closed.evict(spread);
+                    })*
+                } else {
+                    let largest = [$(self.$table.open.len()),*].into_iter().max().unwrap_or(0);
+                    $(if self.$table.open.len() == largest {
+                        return self.$table.open.evict(spread);
+                    })*
+                }
             }
         }
     };
@@ -86,12 +95,6 @@ macro_rules! define_shard {
 states!(define_shard!());
 
 impl Shard {
-    /// Returns the state of a count whose key is open, if it has one.
-    #[inline(always)]
-    pub(super) fn state<S: StoredState>(&mut self, key_id: KeyId) -> Option<&mut S> {
-        S::tables(self).open.get_mut(key_id)
-    }
-
     /// Returns the place of the state of a count whose key is open, if it has one. It changes when a count is added or
     /// removed.
     #[inline(always)]
@@ -105,6 +108,12 @@ impl Shard {
         S::tables(self).open.at_mut(place)
     }
 
+    /// Records that the state at a place has rejected a call, so that it is evicted after others.
+    #[inline(always)]
+    pub(super) fn mark_rejecting<S: StoredState>(&mut self, place: usize) {
+        S::tables(self).open.mark(place);
+    }
+
     /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
     /// to [`add`](Self::add).
     pub(super) fn apply<S: StoredState>(
@@ -114,13 +123,24 @@ impl Shard {
         clock: u64,
         new: &mut Option<S>,
     ) -> Outcome {
-        self.visit(
+        let outcome = self.visit(
             key_id,
             clock,
             new,
             |state| state.apply(op, terms, clock, cost),
             |closed| closed.apply(op, terms, clock, cost),
-        )
+        );
+        self.observe::<S>(key_id, &outcome);
+        outcome
+    }
+
+    /// Marks a count that has rejected a call.
+    fn observe<S: StoredState>(&mut self, key_id: KeyId, outcome: &Outcome) {
+        if !outcome.is_allowed()
+            && let Some(place) = self.place_of::<S>(key_id)
+        {
+            self.mark_rejecting::<S>(place);
+        }
     }
 
     /// Decides a call whose charge can be settled, as [`apply`](Self::apply) does.
@@ -131,13 +151,15 @@ impl Shard {
         new: &mut Option<S>,
     ) -> (Outcome, Receipt) {
         let birth = self.birth();
-        self.visit(
+        let acquired = self.visit(
             key_id,
             clock,
             new,
             |state| state.acquire(birth, terms, clock, cost),
             |closed| (closed.reject(terms, clock, cost), Receipt::default()),
-        )
+        );
+        self.observe::<S>(key_id, &acquired.0);
+        acquired
     }
 
     /// Corrects a charge.
@@ -199,7 +221,7 @@ impl Shard {
                 if !was_closed {
                     let state = tables.open.remove(key_id);
                     if state.is_none() {
-                        self.make_room(clock, key_id.bits() as usize);
+                        self.make_room(clock, spread(key_id));
                     }
                     let count = ClosedCount::new(state.unwrap_or_default(), clock);
                     S::tables(self).closed.insert(key_id, count);
@@ -216,7 +238,7 @@ impl Shard {
     /// Adds the state of a count that has none. Drops a state that equals that of an unused key.
     pub(super) fn add<S: StoredState>(&mut self, key_id: KeyId, state: S, now: u64) {
         if state.expires() > 0 {
-            self.make_room(now, key_id.bits() as usize);
+            self.make_room(now, spread(key_id));
             S::tables(self).open.insert(key_id, state);
         }
     }
@@ -233,6 +255,11 @@ impl Shard {
     }
 }
 
+/// Returns a number that differs from key to key. The lowest bit of each key id is 0.
+fn spread(key_id: KeyId) -> usize {
+    (key_id.bits() >> 1) as usize
+}
+
 impl<S: State> Tables<S> {
     const fn new() -> Self {
         Self { open: Table::new(), closed: Table::new() }
@@ -240,20 +267,6 @@ impl<S: State> Tables<S> {
 
     fn len(&self) -> usize {
         self.open.len() + self.closed.len()
-    }
-
-    /// Returns the number of counts in the larger table.
-    fn largest(&self) -> usize {
-        self.open.len().max(self.closed.len())
-    }
-
-    /// Evicts a count from the larger table.
-    fn evict(&mut self, spread: usize) {
-        if self.open.len() >= self.closed.len() {
-            self.open.evict(spread);
-        } else {
-            self.closed.evict(spread);
-        }
     }
 
     /// Opens a key whose opening has come.

@@ -3,6 +3,9 @@
 //! Cells are sorted by key id. The home of a key id is the cell that the key id would have if key ids were spread
 //! evenly. They nearly are, so each key id is in its home or in one of the next cells. A lookup starts at the home
 //! and ends at the first key id that is not smaller.
+//!
+//! The lowest bit of a key id is 0. In a cell, it is 1 if a call of the key was rejected: the cell is then marked. A mark
+//! changes neither the order of the cells nor where a lookup ends.
 
 use crate::algorithm::Expires;
 use crate::key::KeyId;
@@ -23,24 +26,30 @@ const SWEEP: usize = 4;
 /// The number of states that an eviction compares.
 const SAMPLE: usize = 5;
 
+/// The bit of a key id that marks a cell.
+const MARK: u64 = 1;
+
 pub(crate) struct Table<S> {
     cells: Vec<TableCell<S>>,
     /// The number of cells that are homes.
     homes: usize,
     len: usize,
+    /// The number of marked cells.
+    marked: usize,
     /// Where the next sweep continues.
     hand: usize,
 }
 
 struct TableCell<S> {
-    /// The high and the low half: a `u128` would be aligned to its size and make cells larger.
-    key_id: [u64; 2],
+    /// The high and the low half of the key id, with the mark: a `u128` would be aligned to its size and make cells
+    /// larger.
+    marked_id: [u64; 2],
     state: S,
 }
 
 impl<S: Expires> Table<S> {
     pub(super) const fn new() -> Self {
-        Self { cells: Vec::new(), homes: 0, len: 0, hand: 0 }
+        Self { cells: Vec::new(), homes: 0, len: 0, marked: 0, hand: 0 }
     }
 
     /// Returns the number of states.
@@ -65,6 +74,14 @@ impl<S: Expires> Table<S> {
     #[inline(always)]
     pub(super) fn at_mut(&mut self, place: usize) -> &mut S {
         &mut self.cells[place].state
+    }
+
+    /// Marks the state at a place, because it has rejected a call.
+    #[inline(always)]
+    pub(super) fn mark(&mut self, place: usize) {
+        let [_, low] = &mut self.cells[place].marked_id;
+        self.marked += usize::from(*low & MARK == 0);
+        *low |= MARK;
     }
 
     /// Adds the state of `key_id`, which has none and is not [`KeyId::NONE`].
@@ -116,17 +133,23 @@ impl<S: Expires> Table<S> {
         }
     }
 
-    /// Removes the state of a sample that would expire first. `spread` is any number that differs from call to
-    /// call.
+    /// Removes the state of a sample that loses least: one that is not marked, because its key would have admitted the next
+    /// call as well, and of several the one that would expire first. If more than half of the states are marked, a marked one
+    /// goes first: otherwise exhausted keys would evict all others. `spread` is any number that differs from call to call.
     pub(super) fn evict(&mut self, spread: usize) {
         let len = self.cells.len();
+        let marked_first = 2 * self.marked > self.len;
         // The sample is spread over the table, because neighbours may have arrived together.
         let sample = (0..SAMPLE).filter_map(|part| {
             let start = (spread % len + part * len / SAMPLE) % len;
             let taken = |at: &usize| !self.cells[*at].is_free();
             (start..len).chain(0..start).find(taken)
         });
-        if let Some(victim) = sample.min_by_key(|at| self.cells[*at].state.expires()) {
+        let lost = |at: &usize| {
+            let cell = &self.cells[*at];
+            (cell.is_marked() != marked_first, cell.state.expires())
+        };
+        if let Some(victim) = sample.min_by_key(lost) {
             self.take(victim);
         }
     }
@@ -139,13 +162,13 @@ impl<S: Expires> Table<S> {
             && let Some(cells) = self.cells.get(at..at + COMPARED)
         {
             let before =
-                cells.iter().map(|cell| usize::from(cell.key_id() < key_id)).sum::<usize>();
+                cells.iter().map(|cell| usize::from(cell.marked_id() < key_id)).sum::<usize>();
             at += before;
             if before < COMPARED {
                 return at;
             }
         }
-        while self.cells.get(at).is_some_and(|cell| cell.key_id() < key_id) {
+        while self.cells.get(at).is_some_and(|cell| cell.marked_id() < key_id) {
             at += 1;
         }
         at
@@ -161,6 +184,7 @@ impl<S: Expires> Table<S> {
     fn take(&mut self, mut at: usize) -> S {
         let taken = std::mem::replace(&mut self.cells[at], TableCell::free());
         self.len -= 1;
+        self.marked -= usize::from(taken.is_marked());
         while let Some(next) = self.cells.get(at + 1) {
             if next.is_free() || self.home(next.key_id()) > at {
                 break;
@@ -188,7 +212,7 @@ impl<S: Expires> Table<S> {
 
 impl<S: Expires> TableCell<S> {
     fn new(key_id: KeyId, state: S) -> Self {
-        Self { key_id: [(key_id.bits() >> 64) as u64, key_id.bits() as u64], state }
+        Self { marked_id: [(key_id.bits() >> 64) as u64, key_id.bits() as u64], state }
     }
 
     fn free() -> Self {
@@ -196,12 +220,22 @@ impl<S: Expires> TableCell<S> {
     }
 
     fn is_free(&self) -> bool {
-        self.key_id() == KeyId::NONE
+        self.marked_id() == KeyId::NONE
+    }
+
+    fn is_marked(&self) -> bool {
+        self.marked_id[1] & MARK != 0
     }
 
     #[inline(always)]
     fn key_id(&self) -> KeyId {
-        let [high, low] = self.key_id.map(u128::from);
+        KeyId::from_bits(self.marked_id().bits() & !u128::from(MARK))
+    }
+
+    /// Returns the key id with the mark, which is larger than the key id, and smaller than each larger key id.
+    #[inline(always)]
+    fn marked_id(&self) -> KeyId {
+        let [high, low] = self.marked_id.map(u128::from);
         KeyId::from_bits(high << 64 | low)
     }
 }
@@ -230,12 +264,13 @@ mod tests {
         Remove(KeyId),
         Sweep(u64),
         Evict(usize),
+        Mark(KeyId),
     }
 
     /// Generates key ids from a small set: many have the same home, and some homes are at the ends of the table.
     fn key_id() -> impl Strategy<Value = KeyId> {
         (prop_oneof![Just(0_u64), Just(u64::MAX), 0..8_u64, any::<u64>()], 1..20_u64)
-            .prop_map(|(high, low)| KeyId::from_bits(u128::from(high) << 64 | u128::from(low)))
+            .prop_map(|(high, low)| KeyId::from_bits(u128::from(high) << 64 | u128::from(low << 1)))
     }
 
     fn step() -> impl Strategy<Value = TableStep> {
@@ -244,6 +279,7 @@ mod tests {
             2 => key_id().prop_map(TableStep::Remove),
             1 => (0..100_u64).prop_map(TableStep::Sweep),
             1 => any::<usize>().prop_map(TableStep::Evict),
+            1 => key_id().prop_map(TableStep::Mark),
         ]
     }
 
@@ -287,9 +323,16 @@ mod tests {
                         map.retain(|key_id, _| table.get_mut(*key_id).is_some());
                     }
                     TableStep::Evict(_) => {}
+                    TableStep::Mark(key_id) => {
+                        if let Some(place) = table.place_of(key_id) {
+                            table.mark(place);
+                        }
+                    }
                 }
                 prop_assert!(is_sound(&table));
                 prop_assert_eq!(table.len(), map.len());
+                let taken = table.cells.iter().filter(|cell| !cell.is_free());
+                prop_assert_eq!(table.marked, taken.filter(|cell| cell.is_marked()).count());
                 for (key_id, until) in &map {
                     prop_assert_eq!(table.get_mut(*key_id).map(|it| it.0), Some(*until));
                 }
@@ -301,7 +344,7 @@ mod tests {
     fn sweeps_find_every_expired_state() {
         let mut table = Table::new();
         let spread = |index: u64| {
-            KeyId::from_bits(u128::from(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | 1)
+            KeyId::from_bits(u128::from(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | 2)
         };
         for index in 1..=1_000 {
             table.insert(spread(index), Until(index));

@@ -3,7 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Draws births. No two processes draw the same.
+use crate::background::seen_process;
+
+/// Draws births. No two processes draw the same, also after a fork.
 #[derive(Default)]
 pub(super) struct Births {
     random: RandomState,
@@ -13,8 +15,9 @@ pub(super) struct Births {
 impl Births {
     /// Returns a number of 7 bytes that is not 0.
     pub(super) fn draw(&self) -> u64 {
-        // SipHash of a counter under a random key.
-        let number = self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed));
+        // SipHash of a counter under a random key, which a child has in common with its parent.
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let number = self.random.hash_one((seen_process(), drawn));
         (number >> 8).max(1)
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
+use crate::key::shown;
 use crate::reply::StoreError;
 use crate::store::SettleError;
 
@@ -92,7 +93,7 @@ pub(super) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreEr
     } else if let [key] = keys
         && (contains("BADSTATE") || contains("WRONGTYPE"))
     {
-        return StoreError::ForeignKey { key: String::from_utf8_lossy(key).into() };
+        return StoreError::ForeignKey { key: shown(key).into() };
     } else {
         let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
         wrapped.into_iter().find(|code| contains(code)).unwrap_or(code)

@@ -51,9 +51,9 @@ use self::script_call::{ScriptCall, unexpected};
 use self::sentinel::Sentinels;
 use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
-use crate::background::Background;
+use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
-use crate::key::{Key, KeyWriter};
+use crate::key::{Key, put_count_name};
 use crate::limit::{Algorithm, Terms};
 use crate::reply::{BuildError, Source, StoreError};
 
@@ -200,7 +200,7 @@ impl Store for Redis {
         let mut name = Vec::with_capacity(self.prefix.len() + terms.name().as_str().len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
-        KeyWriter::append(&mut name, |out| out.count_name(terms, key));
+        put_count_name(&mut name, terms, key);
         name
     }
 
@@ -225,7 +225,7 @@ impl Servers {
         counts: bool,
     ) -> Result<(Instant, Option<InFlightGuard>), StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
-        if tokio::runtime::Handle::try_current().is_err() {
+        if !is_in_runtime() {
             return Err(StoreError::NoRuntime);
         }
         let mut guard = None;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::client::{ClientConfig, WantsClientCert};
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ConfigBuilder, RootCertStore};
@@ -20,11 +21,6 @@ pub(super) struct Tls(TlsConnector);
 
 impl Tls {
     pub(super) fn new(certificates: &Certificates) -> Result<Self, BuildError> {
-        // Without an installed provider, rustls panics unless its crate features select exactly one.
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Fails if the application has installed a provider in the meantime, which then applies.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
         let mut roots = RootCertStore::empty();
         match &certificates.root {
             Some(pem) => {
@@ -34,7 +30,10 @@ impl Tls {
             }
             None => drop(roots.add_parsable_certificates(system_roots()?)),
         }
-        let config = ClientConfig::builder().with_root_certificates(roots);
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(invalid)?
+            .with_root_certificates(roots);
         let config = match &certificates.client {
             Some((chain, key)) => with_client(config, chain, key)?,
             None => config.with_no_client_auth(),
@@ -50,6 +49,13 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         self.0.connect(name, stream).await
     }
+}
+
+/// Returns the provider that the application has installed, else ring. Installs none: a process has one, and the
+/// application chooses it.
+fn provider() -> Arc<CryptoProvider> {
+    let installed = CryptoProvider::get_default().map(Arc::clone);
+    installed.unwrap_or_else(|| Arc::new(ring::default_provider()))
 }
 
 fn with_client(
@@ -79,4 +85,18 @@ fn system_roots() -> Result<Vec<CertificateDer<'static>>, BuildError> {
 #[allow(clippy::needless_pass_by_value, reason = "`map_err` passes errors by value")]
 fn invalid(error: impl ToString) -> BuildError {
     BuildError::InvalidCertificate { message: error.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::CryptoProvider;
+
+    use super::{Certificates, Tls};
+
+    /// Otherwise, an application could not install its own provider later.
+    #[test]
+    fn installs_no_provider_for_the_process() {
+        let _ = Tls::new(&Certificates::default());
+        assert!(CryptoProvider::get_default().is_none());
+    }
 }

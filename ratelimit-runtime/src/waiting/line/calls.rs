@@ -138,6 +138,7 @@ impl Line {
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         self.is_asking = false;
         self.spares.clear();
+        self.held_back.clear();
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
             let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
             if !matches!(stage, Some(WaiterStage::Granted(_) | WaiterStage::Ended(_))) {

@@ -57,6 +57,11 @@ pub(super) struct Line {
     arrivals: u64,
     /// Grants that no call uses.
     spares: Vec<Grant>,
+    /// Reservations of a closed key that cannot be cancelled yet, because another process has later ones. No call uses
+    /// them.
+    held_back: Vec<Grant>,
+    /// The time at which the reservations that are held back are cancelled again, by the clock of the limiter.
+    next_cancel: u64,
     /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
     /// The time of the next request, by the clock of the limiter.
@@ -140,6 +145,8 @@ impl Line {
             delay: None,
             arrivals: 0,
             spares: Vec::new(),
+            held_back: Vec::new(),
+            next_cancel: 0,
             estimate: None,
             next_request: 0,
             last_request: None,
@@ -184,7 +191,7 @@ impl Line {
 
     /// Returns whether a driver has something to do, now or later.
     pub(super) fn has_work(&self) -> bool {
-        !(self.queued.is_empty() && self.granted.is_empty() && self.spares.is_empty())
+        !(self.queued.is_empty() && self.granted.is_empty()) || self.holds_spares()
     }
 
     pub(super) fn validity(&self) -> Duration {
@@ -241,7 +248,11 @@ impl Line {
 
     /// Returns whether units are charged for calls of the line, or may be.
     pub(super) fn holds_units(&self) -> bool {
-        !(self.granted.is_empty() && self.spares.is_empty()) || self.is_asking || self.returning > 0
+        !self.granted.is_empty() || self.holds_spares() || self.is_asking || self.returning > 0
+    }
+
+    fn holds_spares(&self) -> bool {
+        !(self.spares.is_empty() && self.held_back.is_empty())
     }
 
     /// Returns what the driver does next.

@@ -17,7 +17,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest time between two requests of a line that waits for Redis, in microseconds. Another process can give
 /// units back.
-const LOOK_AGAIN: u64 = 1_000_000;
+pub(super) const LOOK_AGAIN: u64 = 1_000_000;
 
 /// The most runs and the most calls of a request.
 const MAX_RUNS: usize = 64;
@@ -34,8 +34,8 @@ const SHARED_WAIT: u64 = 50_000;
 pub(in crate::waiting) struct Asked {
     pub(in crate::waiting) request: LineRequest,
     calls: Vec<u64>,
-    /// The grants of waiting calls that the request cancels.
-    cancelled: Vec<(u64, Grant)>,
+    /// The grants that the request cancels, with the calls that held some of them.
+    cancelled: Vec<(Option<u64>, Grant)>,
 }
 
 impl Line {
@@ -52,8 +52,11 @@ impl Line {
             outcomes = rest;
             if !cancellation.is_allowed() {
                 // Another process has reserved a later moment: the reservations stay.
-                self.key_is_closed = false;
                 self.pause_if(true);
+                if is_closed(cancellation) {
+                    return self.hold_back(cancelled, now);
+                }
+                self.observe_closing(false);
                 return self.restore(cancelled);
             }
         }
@@ -80,8 +83,10 @@ impl Line {
         let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());
         self.estimate = None;
-        let is_closed = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Closed { .. });
-        self.key_is_closed = rejected.is_some_and(|(_, outcomes)| outcomes.iter().any(is_closed));
+        if !calls.is_empty() {
+            let rejected = rejected.map_or(&[][..], |(_, outcomes)| outcomes);
+            self.observe_closing(rejected.iter().any(is_closed));
+        }
         if let Some((arrival, outcomes)) = rejected {
             let at = self.moment_of(outcomes, now);
             // Its run had a shorter wait than the call. If that was why it was rejected, the line asks again at once.
@@ -129,11 +134,12 @@ impl Line {
 
     /// Returns the time of the next request; `None` if nothing is to be asked.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
-        if self.dissolves(now) && self.spares.is_empty() {
+        let has_spares = !self.spares.is_empty() || self.cancels_held_back(now);
+        if self.dissolves(now) && !has_spares {
             let until = self.dissolves_until.filter(|_| !self.queued.is_empty());
             return until.map(|until| WakeTimes { local: None, real: Some(until) });
         }
-        let cancels = !self.spares.is_empty() || self.rebooks(now);
+        let cancels = has_spares || self.rebooks(now);
         let again = self.looks_again();
         if self.queued.is_empty() && !cancels {
             // Another process may have given units back, so that reserved calls can be admitted earlier.
@@ -145,7 +151,8 @@ impl Line {
         {
             return Some(WakeTimes { local: None, real: Some(earliest) });
         }
-        let next = again.map_or(self.next_request, |again| again.min(self.next_request));
+        let next_cancel = (!self.held_back.is_empty()).then_some(self.next_cancel);
+        let next = [again, next_cancel].into_iter().flatten().fold(self.next_request, u64::min);
         Some(WakeTimes { local: Some(next), real: None })
     }
 
@@ -168,7 +175,7 @@ impl Line {
     }
 
     pub(super) fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
-        let Cancellation { units: cancelled_units, calls: cancelled } = cancellation;
+        let Cancellation { units: cancelled_units, grants: cancelled } = cancellation;
         self.put_pinged_to_sleep(now);
         let dissolves = self.dissolves(now);
         self.dissolves_until = self.dissolves_until.filter(|_| dissolves);
@@ -304,6 +311,10 @@ impl Line {
         }
         at
     }
+}
+
+fn is_closed(outcome: &Outcome) -> bool {
+    matches!(outcome.verdict, Verdict::Closed { .. })
 }
 
 /// Returns the most tokens that a process reserves in a bucket: what refills in a second.

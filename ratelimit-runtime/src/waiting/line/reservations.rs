@@ -3,6 +3,7 @@
 use std::mem;
 
 use super::grant::Grant;
+use super::requests::LOOK_AGAIN;
 use super::{Line, Now, WaiterStage};
 use crate::algorithm::Outcome;
 use crate::reply::Source;
@@ -12,8 +13,8 @@ use crate::store::CancelledUnits;
 #[derive(Default)]
 pub(super) struct Cancellation {
     pub(super) units: Option<CancelledUnits>,
-    /// The calls that held some of them. They queue again.
-    pub(super) calls: Vec<(u64, Grant)>,
+    /// The reservations, with the calls that held some of them. These calls queue again.
+    pub(super) grants: Vec<(Option<u64>, Grant)>,
 }
 
 impl Line {
@@ -29,15 +30,19 @@ impl Line {
     }
 
     /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
-    /// given back, all of them. But none before a reservation of another process, which stays: the others could be made
-    /// again at its moment. If the key is closed, all processes cancel their reservations, so this one cancels all of
-    /// its own. Calls with reservations of a fallback keep them, but do not start while the key is closed. What is not
-    /// cancelled passes unused.
+    /// given back, or if the key is closed, all of them. But none before a reservation of another process, which stays:
+    /// the others could be made again at its moment. While the key is closed, no call starts, and those before are held
+    /// back until the other process has cancelled its own. Calls with reservations of a fallback keep them, but do not
+    /// start while the key is closed. What is not cancelled passes unused.
     pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
         let Some(bucket) = &self.bucket else { return Cancellation::default() };
         let rate = bucket.charge().terms.rate();
         // A count that was reset since has none of these units.
-        let spares = mem::take(&mut self.spares).into_iter().filter(|grant| grant.reset.is_empty());
+        let mut spares = mem::take(&mut self.spares);
+        if self.cancels_held_back(now) {
+            spares.append(&mut self.held_back);
+        }
+        let spares = spares.into_iter().filter(|grant| grant.reset.is_empty());
         let mut reserved: Vec<_> = spares.map(|grant| (None, grant)).collect();
         let first_spare = reserved.iter().map(|(_, grant)| grant.at).min();
         let from = if self.rebooks(now) { Some(0) } else { first_spare };
@@ -64,26 +69,56 @@ impl Line {
         // earlier end, so it does not follow.
         reserved.sort_by_key(|(_, grant)| (grant.asked, grant.end));
         let pairs = reserved.windows(2).rev();
-        let is_next =
-            |pair: &&[(_, Grant)]| self.key_is_closed || pair[1].1.follows(&pair[0].1, rate);
-        let together = pairs.take_while(is_next).count() + 1;
+        let together = pairs.take_while(|pair| pair[1].1.follows(&pair[0].1, rate)).count() + 1;
         let cancelled = reserved.split_off(reserved.len().saturating_sub(together));
+        if self.key_is_closed {
+            let spares = reserved.into_iter().filter(|(arrival, _)| arrival.is_none());
+            self.held_back.extend(spares.map(|(_, grant)| grant));
+        }
 
         let units = cancelled.iter().filter_map(|(_, grant)| grant.costs.first());
         let units = units.fold(0_u32, |sum, cost| sum.saturating_add(*cost));
         let last = cancelled.last().map(|(_, grant)| grant.end);
-        let calls = cancelled.into_iter().filter_map(|(arrival, grant)| Some((arrival?, grant)));
-        let calls: Vec<_> = calls.collect();
-        for (arrival, grant) in &calls {
-            self.granted.remove(&(grant.at, *arrival));
-            self.queue(*arrival);
+        for (arrival, grant) in &cancelled {
+            if let Some(arrival) = *arrival {
+                self.granted.remove(&(grant.at, arrival));
+                self.queue(arrival);
+            }
         }
-        Cancellation { units: last.map(|end| CancelledUnits { units, end }), calls }
+        Cancellation { units: last.map(|end| CancelledUnits { units, end }), grants: cancelled }
+    }
+
+    /// Observes whether the key is closed. Reservations that are held back when it opens pass unused.
+    pub(super) fn observe_closing(&mut self, is_closed: bool) {
+        self.key_is_closed = is_closed;
+        if !is_closed {
+            self.held_back.clear();
+        }
+    }
+
+    /// Holds back the reservations of a closed key, because another process has later ones. It cancels them within a
+    /// second. The calls queue again. If no call waits, the reservations pass unused.
+    pub(super) fn hold_back(&mut self, refused: Vec<(Option<u64>, Grant)>, now: Now) {
+        self.observe_closing(true);
+        self.held_back.extend(refused.into_iter().map(|(_, grant)| grant));
+        let ahead = self.take_ahead(now, |grant| grant.source != Source::Fallback);
+        self.held_back.extend(ahead);
+        self.next_cancel = now.local.saturating_add(LOOK_AGAIN);
+        if self.queued.is_empty() {
+            self.held_back.clear();
+        }
+    }
+
+    /// Returns whether the next request cancels reservations that were held back.
+    pub(super) fn cancels_held_back(&self, now: Now) -> bool {
+        let is_due = now.local >= self.next_cancel || self.queued.is_empty();
+        is_due && !self.held_back.is_empty()
     }
 
     /// Gives grants back to the calls that held them, because the store has not cancelled them.
-    pub(super) fn restore(&mut self, cancelled: Vec<(u64, Grant)>) {
+    pub(super) fn restore(&mut self, cancelled: Vec<(Option<u64>, Grant)>) {
         for (arrival, grant) in cancelled {
+            let Some(arrival) = arrival else { continue };
             if self.queued.contains(&arrival) {
                 self.grant(arrival, grant);
             } else {
@@ -99,7 +134,7 @@ impl Line {
         let end = first.clock + first.reset_us;
         let is_lost = |grant: &Grant| grant.source == source && grant.end > end;
         if first.is_allowed() && first.retry_us == 0 {
-            self.forget_moments(now, is_lost);
+            self.take_ahead(now, is_lost);
         }
     }
 }

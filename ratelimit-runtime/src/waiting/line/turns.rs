@@ -40,21 +40,31 @@ impl Line {
         }
         if self.bucket.is_some() {
             self.spares.clear();
+            self.held_back.clear();
         }
-        self.forget_moments(now, |_| true);
+        self.take_ahead(now, |_| true);
         self.wake_first();
     }
 
-    /// Takes those moments ahead from their calls that the store does not have any more. The calls queue again.
-    pub(super) fn forget_moments(&mut self, now: Now, is_lost: impl Fn(&Grant) -> bool) {
+    /// Takes some of the moments ahead from their calls. The calls queue again.
+    pub(super) fn take_ahead(
+        &mut self,
+        now: Now,
+        is_chosen: impl Fn(&Grant) -> bool,
+    ) -> Vec<Grant> {
         let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
+        let mut taken = Vec::new();
         for (at, arrival) in ahead {
             let stage = self.waiters.get(&arrival).map(|waiter| &waiter.stage);
-            if matches!(stage, Some(WaiterStage::Granted(grant)) if is_lost(grant)) {
+            if let Some(WaiterStage::Granted(grant)) = stage
+                && is_chosen(grant)
+            {
+                taken.push(grant.clone());
                 self.granted.remove(&(at, arrival));
                 self.queue(arrival);
             }
         }
+        taken
     }
 
     /// Cancels the moments ahead of all calls, because a rule has changed their amounts. Each of these calls leaves the
@@ -84,7 +94,7 @@ impl Line {
             WaiterStage::Granted(grant) => Some(grant),
             _ => None,
         });
-        held.chain(&mut self.spares)
+        held.chain(&mut self.spares).chain(&mut self.held_back)
     }
 
     /// Records that a give-back has ended.

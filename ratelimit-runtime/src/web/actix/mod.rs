@@ -101,22 +101,30 @@ impl RateLimits {
     /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
     /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
     ///
+    /// A value that the client chooses is no key: with a new value for each request, no request is rejected. Let an
+    /// outer middleware verify it, and put the customer into the extensions of the request.
+    ///
     /// ```
     /// use std::time::Duration;
+    /// use actix_web::HttpMessage;
     /// use actix_web::dev::ServiceRequest;
     /// use ratelimit_runtime::Limit;
     /// use ratelimit_runtime::web::actix::RateLimits;
     /// use ratelimit_runtime::web::{RequestLimits, TextResponse};
     ///
-    /// const BY_KEY: Limit = Limit::sliding("by_key", 100, Duration::from_secs(3600));
+    /// const EACH_CUSTOMER: Limit = Limit::sliding("customer", 100, Duration::from_secs(3600));
     ///
-    /// fn by_key(request: &ServiceRequest, limits: &mut RequestLimits) -> Result<(), TextResponse> {
-    ///     let key = request.headers().get("x-api-key").ok_or((401, "send an API key"))?;
-    ///     limits.add(&BY_KEY, key.as_bytes(), 1);
+    /// /// The customer of a request, from an outer middleware that has verified the API key.
+    /// struct Customer(u64);
+    ///
+    /// fn choose(request: &ServiceRequest, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+    ///     let extensions = request.extensions();
+    ///     let Customer(id) = extensions.get().ok_or((401, "send a known API key"))?;
+    ///     limits.add(&EACH_CUSTOMER, id, 1);
     ///     Ok(())
     /// }
     ///
-    /// let limits = RateLimits::new().limits(by_key);
+    /// let limits = RateLimits::new().limits(choose);
     /// ```
     ///
     /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different limits

@@ -19,14 +19,14 @@ use std::sync::Mutex;
 use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use self::reply::BatchReply;
 use super::node::{Node, lock};
 use super::script::{self, Script};
 use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
-
+use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
 
@@ -120,14 +120,14 @@ impl Servers {
         let mut next_check =
             by - self.deadline / SENDER_WAITS_PER_DEADLINE * (SENDER_WAITS_PER_DEADLINE - 1);
         loop {
-            match timeout_at(next_check.min(by), &mut reply).await {
-                Ok(Ok(result)) => return result,
-                Ok(Err(_)) => {
+            match complete_by(next_check.min(by), &mut reply).await {
+                Some(Ok(result)) => return result,
+                Some(Err(_)) => {
                     let message = "the tokio runtime of the request has shut down".into();
                     return Err(StoreError::Connection { message });
                 }
-                Err(_) if next_check < by => next_check = self.add_sender_if_due(&target, by),
-                Err(_) => return Err(StoreError::Timeout { deadline: self.deadline }),
+                None if next_check < by => next_check = self.add_sender_if_due(&target, by),
+                None => return Err(StoreError::Timeout { deadline: self.deadline }),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The jobs of the background thread for a node: probing a server that does not answer, and following the
 //! primary.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use redis::RedisError;
@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::runtime::RuntimeState;
 use super::{Node, ServerLookup, is_replica, lock};
+use crate::background::{lock_own, read_process, seen_process};
 use crate::report;
 use crate::store::redis::breaker::pause_after;
 use crate::store::redis::connect::CONNECT_TIMEOUT;
@@ -46,7 +47,7 @@ impl Node {
     }
 
     fn runtimes_with_open_breaker(&self) -> Vec<Arc<RuntimeState>> {
-        let runtimes = lock(&self.runtimes);
+        let runtimes = lock_own(&self.runtimes);
         let open = |runtime: &&Arc<RuntimeState>| runtime.breaker.open_error().is_some();
         runtimes.values().filter(open).cloned().collect()
     }
@@ -78,46 +79,52 @@ impl Node {
             let Some(node) = node.upgrade() else { return };
             let ServerLookup::Primary(sentinels) = &node.lookup else { return };
             let Ok(primary) = sentinels.primary().await else { continue };
-            let runtimes: Vec<_> = lock(&node.runtimes).values().cloned().collect();
+            let runtimes: Vec<_> = lock_own(&node.runtimes).values().cloned().collect();
+            let is_outdated = |it: &mut Connection| it.primary() != Some(&primary);
             for runtime in runtimes {
-                let mut connection = lock(&runtime.connection);
-                let is_outdated = |it: &Connection| it.primary() != Some(&primary);
-                if connection.as_ref().is_some_and(is_outdated) {
+                let outdated = lock(&runtime.connection).take_if(is_outdated);
+                if outdated.is_some() {
                     tracing::info!(node = %node.name, "the primary has changed");
-                    *connection = None;
                 }
             }
         }
     }
 }
 
-/// Marks a job of the background thread as running, by a flag of the node. Clears the flag when the job ends
-/// or is dropped.
+/// Marks a job of the background thread as running, by a flag of the node, which contains the process of the thread.
+/// Clears the flag when the job ends or is dropped.
 pub(super) struct JobGuard {
     node: Weak<Node>,
-    flag: fn(&Node) -> &AtomicBool,
+    flag: fn(&Node) -> &AtomicU32,
     /// Whether this guard, and not that of another job, has set the flag.
     is_held: AtomicBool,
 }
 
 impl JobGuard {
-    /// Creates the guard of a flag that the caller has just set.
-    pub(super) fn new(node: &Arc<Node>, flag: fn(&Node) -> &AtomicBool) -> Self {
-        Self { node: Arc::downgrade(node), flag, is_held: AtomicBool::new(true) }
+    /// Sets the flag. Returns `None` if another job has set it.
+    pub(super) fn take(node: &Arc<Node>, flag: fn(&Node) -> &AtomicU32) -> Option<Self> {
+        // Calls look at it while the job runs, so it is not written then.
+        if flag(node).load(Ordering::SeqCst) == seen_process() {
+            return None;
+        }
+        let process = read_process();
+        let is_free = flag(node).swap(process, Ordering::SeqCst) != process;
+        is_free.then(|| Self { node: Arc::downgrade(node), flag, is_held: true.into() })
     }
 
     fn release(&self) {
         if self.is_held.swap(false, Ordering::SeqCst)
             && let Some(node) = self.node.upgrade()
         {
-            (self.flag)(&node).store(false, Ordering::SeqCst);
+            (self.flag)(&node).store(0, Ordering::SeqCst);
         }
     }
 
     /// Sets the flag again. Returns `false` if another job has set it.
     fn reacquire(&self) -> bool {
         let Some(node) = self.node.upgrade() else { return false };
-        let is_held = !(self.flag)(&node).swap(true, Ordering::SeqCst);
+        let process = read_process();
+        let is_held = (self.flag)(&node).swap(process, Ordering::SeqCst) != process;
         self.is_held.store(is_held, Ordering::SeqCst);
         is_held
     }

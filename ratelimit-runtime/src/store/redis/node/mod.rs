@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use self::jobs::JobGuard;
 use self::runtime::RuntimeState;
@@ -29,7 +29,8 @@ use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
 use super::failure::{Failure, store_error};
 use super::sentinel::Sentinels;
-use crate::background::Background;
+use crate::background::{Background, OwnValue, lock_own};
+use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
 
@@ -49,13 +50,13 @@ pub(super) struct Node {
     /// A command that succeeds if the server would decide.
     probe: Cmd,
     background: Arc<Background>,
-    runtimes: Mutex<HashMap<Id, Arc<RuntimeState>>>,
-    /// Whether the background thread probes the server.
-    is_probing: AtomicBool,
+    runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
+    /// The process whose background thread probes the server, or 0.
+    probing: AtomicU32,
     /// The number of probes in a row that had no answer, or were followed by a call without a reply.
     failed_probes: AtomicU32,
-    /// Whether the background thread follows the primary.
-    is_following: AtomicBool,
+    /// The process whose background thread follows the primary, or 0.
+    following: AtomicU32,
     /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the
     /// server may evict keys.
     has_connected: AtomicBool,
@@ -87,9 +88,9 @@ impl Node {
             probe,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
-            is_probing: AtomicBool::new(false),
+            probing: AtomicU32::new(0),
             failed_probes: AtomicU32::new(0),
-            is_following: AtomicBool::new(false),
+            following: AtomicU32::new(0),
             has_connected: AtomicBool::new(false),
         })
     }
@@ -110,7 +111,10 @@ impl Node {
         by: Instant,
     ) -> Result<Value, Failure> {
         let runtime = self.runtime();
+        self.background.revive();
         if let Some(error) = runtime.breaker.open_error() {
+            // The job may have been dropped, because its thread could not start.
+            self.probe();
             return Err(Failure::BreakerOpen(error));
         }
         let before = runtime.connection();
@@ -125,7 +129,7 @@ impl Node {
         }
         let mut is_sent = false;
         let exchange = self.exchange(&runtime, command, asking, &mut is_sent);
-        let Ok(reply) = timeout_at(by, exchange).await else {
+        let Some(reply) = complete_by(by, exchange).await else {
             // A timeout on a connection that was replaced does not concern the current connection.
             let is_current = match (&before, &runtime.connection()) {
                 (Some(before), Some(now)) => before.is_same(now),
@@ -207,15 +211,28 @@ impl Node {
             return;
         }
         report::breaker(&self.name, Some(cause));
-        if !self.is_probing.swap(true, Ordering::SeqCst) {
-            let guard = JobGuard::new(self, |node| &node.is_probing);
+        self.probe();
+    }
+
+    /// Starts the probes if they are not running.
+    fn probe(self: &Arc<Self>) {
+        if let Some(guard) = JobGuard::take(self, |node| &node.probing) {
             self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), guard));
+        }
+    }
+
+    /// Starts to follow the primary if `connection` leads to one.
+    fn follow(self: &Arc<Self>, connection: &Connection) {
+        if connection.primary().is_some()
+            && let Some(guard) = JobGuard::take(self, |node| &node.following)
+        {
+            self.background.spawn(Self::follow_primary(Arc::downgrade(self), guard));
         }
     }
 
     /// Returns the state of the current runtime.
     fn runtime(&self) -> Arc<RuntimeState> {
-        let mut runtimes = lock(&self.runtimes);
+        let mut runtimes = lock_own(&self.runtimes);
         if let Some(runtime) = runtimes.get(&Handle::current().id()) {
             return Arc::clone(runtime);
         }
@@ -231,6 +248,7 @@ impl Node {
     ) -> Result<Connection, RedisError> {
         if let Some(connection) = runtime.connection() {
             if connection.is_alive().await {
+                self.follow(&connection);
                 return Ok(connection);
             }
             runtime.discard(&connection);
@@ -262,10 +280,7 @@ impl Node {
                 tracing::info!(node = %node.name, "connected to Redis");
                 tokio::spawn(warn_of_eviction(node.name.clone(), connection.clone()));
             }
-            if connection.primary().is_some() && !node.is_following.swap(true, Ordering::SeqCst) {
-                let guard = JobGuard::new(&node, |node| &node.is_following);
-                node.background.spawn(Self::follow_primary(Arc::downgrade(&node), guard));
-            }
+            node.follow(&connection);
             Ok(connection)
         });
         attempt.await.unwrap_or_else(|_| {

@@ -1,5 +1,7 @@
 //! The clocks of a limiter: times in microseconds since the epoch.
 
+mod steady;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use once_cell::sync::Lazy;
 use tokio::sync::Notify;
+
+use self::steady::steady;
 
 /// The clock by which a limiter decides.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +19,9 @@ use tokio::sync::Notify;
 pub enum Clock {
     /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not
     /// matter. The embedded store reads the wall clock once, before its first decision, and advances that time by
-    /// the monotonic clock, so a step of the wall clock does not matter.
+    /// the monotonic clock, so a step of the wall clock does not matter. Where the monotonic clock stands still while the
+    /// machine is suspended, as on Linux and macOS, that time does not count: a window ends later by it, and a window with
+    /// [`align`](crate::Limit::align) begins and ends later than the calendar says, until the process starts again.
     #[default]
     Store,
     /// The wall clock of this process. The limiter sends its time with every decision. Use it with hosted Redis
@@ -182,37 +187,34 @@ pub(crate) async fn before<T>(
     .await
 }
 
+/// The number of times that other tasks run after a deadline, so that a reply which has arrived comes to its caller: the
+/// connection reads it, and the sender of a batch passes it on.
+const YIELDS: usize = 4;
+
+/// Returns the result of `work` if it completes by `end`, in real time. If the runtime was blocked, the end can have
+/// passed while the reply to `work` has already arrived: then that is the result.
+pub(crate) async fn complete_by<T>(
+    end: tokio::time::Instant,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    if let Ok(result) = tokio::time::timeout_at(end, work.as_mut()).await {
+        return Some(result);
+    }
+    for _ in 0..YIELDS {
+        tokio::task::yield_now().await;
+        let polled = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if let Poll::Ready(result) = polled {
+            return Some(result);
+        }
+    }
+    None
+}
+
 fn wall() -> u64 {
     // A time before 1970 counts as 1970, the earliest time that this type can hold.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros)
 }
-
-/// Returns the wall clock at the first call, advanced by the cycle counter of the processor, or by the monotonic
-/// clock where `quanta` finds the counter unreliable.
-#[inline]
-fn steady() -> u64 {
-    static START: Lazy<ClockStart> = Lazy::new(|| {
-        let clock = quanta::Clock::new();
-        let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
-        let tick = ((nanos << TICK_SHIFT) / 1_000) >> 40;
-        ClockStart { wall: wall(), raw: clock.raw(), tick: tick as u64, clock }
-    });
-    let ClockStart { wall, raw, tick, clock } = &*START;
-    let ticks = clock.raw().saturating_sub(*raw);
-    wall + ((u128::from(ticks) * u128::from(*tick)) >> TICK_SHIFT) as u64
-}
-
-/// The clocks at the first call.
-struct ClockStart {
-    wall: u64,
-    raw: u64,
-    /// The length of a tick of the counter, in microseconds × 2⁵².
-    tick: u64,
-    clock: quanta::Clock,
-}
-
-/// The number of binary digits after the point in [`ClockStart::tick`].
-const TICK_SHIFT: u32 = 52;
 
 /// Returns the microseconds of `duration`, at most 2⁵² (the year 2112), so that sums with them are exact in the
 /// `f64` of scripts.

@@ -1,0 +1,174 @@
+//! The end of a trace. At rest, nothing is held: no unit is missing, and `retry_after` is true.
+
+use std::time::Duration;
+
+use ratelimit_runtime::__private::leases_are_settled;
+use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, RuleSet};
+use tokio::time::timeout;
+
+use crate::player::{A_SECOND, Player};
+use crate::trace::Setup;
+
+/// The units that the store may count although the judge does not.
+#[derive(Default)]
+pub(crate) struct Missing {
+    /// What killed processes have held, calls of which the judge does not know, and calls whose reply was lost.
+    pub(crate) units: u64,
+    /// What calls have used beyond their charge.
+    pub(crate) debts: u64,
+    /// Whether replies were lost, so that units may not have gone back.
+    pub(crate) is_excused: bool,
+}
+
+impl Player<'_> {
+    /// Ends all calls, and compares what is left of the count.
+    pub(crate) async fn end(mut self) -> crate::calls::Verdict {
+        // All of them before one is awaited: a call that is dropped can pass its grant to another.
+        let waiting = std::mem::take(&mut self.waiting);
+        for waiting in &waiting {
+            waiting.task.abort();
+        }
+        for waiting in waiting {
+            let _ = waiting.task.await;
+        }
+        if self.slot_moves {
+            self.move_slot();
+        }
+        self.rest().await;
+        for process in self.processes() {
+            process.limiter.set_rules(RuleSet::new()).expect("no rules");
+        }
+        self.permits.clear();
+        self.verdict.breaches = self.judge.breaches();
+        self.verdict.breaches.extend(self.beside.breaches());
+        let missing = self.missing_beside().await;
+        self.verdict.faults.extend(missing);
+        // All clocks agree, and are after the latest time that one of them had.
+        self.ahead_by.fill(0);
+        self.pass(self.setup.skew * self.setup.tick);
+        let limit = self.setup.limit(self.name, 0);
+        // An opening wakes the lines of its count. Units must be back without that.
+        if self.closing_is_new_until > 0 {
+            self.limiter(0).open(&limit, &self.key).await.expect("opened");
+        }
+        // Most of the units that calls have used must still count then.
+        if self.setup.most_leased() > 0 {
+            self.pass(2 * A_SECOND);
+        }
+        self.settle_processes().await;
+        self.compare_remaining(&limit).await;
+        // Moments that killed processes hold pass.
+        self.pass(2 * A_SECOND);
+        self.retry_at_the_end(&limit).await;
+        for amounts in 0..self.setup.amounts.len() {
+            let limit = self.setup.limit(self.name, amounts);
+            self.is_empty_in_time(&limit).await;
+        }
+        for crashed in std::mem::take(&mut self.crashed) {
+            for waiting in crashed.waiting {
+                waiting.task.abort();
+            }
+        }
+        self.verdict
+    }
+
+    /// The processes give back what they have not used of leases that have ended.
+    async fn settle_processes(&mut self) {
+        let processes = self.processes().to_vec();
+        let settled = async {
+            while !processes.iter().all(|process| leases_are_settled(&process.limiter)) {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+        };
+        if timeout(Duration::from_secs(20), settled).await.is_err() {
+            self.verdict.faults.push("a process keeps leased units".to_owned());
+        }
+        for process in processes {
+            process.limiter.flush().await.expect("settled");
+        }
+    }
+
+    /// A window has at least the units that its calls have left.
+    async fn compare_remaining(&mut self, limit: &Limit) {
+        if self.setup.is_bucket() || self.missing.is_excused {
+            return;
+        }
+        let used = self.judge.used_within(counted_period(self.setup), self.now());
+        let least = u64::from(limit.threshold()).saturating_sub(used + self.missing.units);
+        let remaining = u64::from(self.peek(limit, 1).await.remaining);
+        if remaining < least {
+            let fault = format!("{remaining} units are left, not {least}");
+            self.verdict.faults.push(fault);
+        }
+    }
+
+    /// Nobody else calls: a call that is rejected is admitted after its `retry_after`, and not earlier.
+    async fn retry_at_the_end(&mut self, limit: &Limit) {
+        for cost in [limit.capacity(), 1] {
+            let Err(rejection) = self.limiter(0).check(limit, &self.key, cost).await else {
+                continue;
+            };
+            let Rejection::Limited { decision, .. } = rejection else {
+                self.verdict.faults.push(format!("at the end: {rejection:?}"));
+                continue;
+            };
+            let wait = decision.retry_after.as_micros() as u64;
+            self.pass(wait - 1);
+            let early = self.limiter(0).check(limit, &self.key, cost).await;
+            self.pass(1);
+            let then = self.limiter(0).check(limit, &self.key, cost).await;
+            if early.is_ok() || then.is_err() {
+                let fault = format!("after {wait} us: {then:?}; a microsecond earlier: {early:?}");
+                self.verdict.faults.push(fault);
+            }
+        }
+    }
+
+    /// After the time that is documented, the count has its whole capacity.
+    async fn is_empty_in_time(&mut self, limit: &Limit) {
+        let wait = self.peek(limit, limit.capacity()).await.retry_after.as_micros() as u64;
+        let longest = self.longest_wait(limit);
+        if wait > longest {
+            self.verdict.faults.push(format!("{wait} us after the end, not {longest}"));
+        }
+        self.pass(wait);
+        let left = self.peek(limit, limit.capacity()).await;
+        if !left.allowed {
+            self.verdict.faults.push(format!("{wait} us after the end: {left:?}"));
+        }
+    }
+
+    /// Returns the longest time until a count is empty.
+    fn longest_wait(&self, limit: &Limit) -> u64 {
+        let period = counted_period(self.setup);
+        match limit.algorithm() {
+            Algorithm::SlidingCounter => 2 * period,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let most =
+                    self.setup.amounts.iter().map(|(_, capacity)| u64::from(*capacity)).max();
+                let units = most.unwrap_or(0) + self.missing.units + self.missing.debts;
+                (units * self.setup.period).div_ceil(limit.threshold().into())
+            }
+            _ => period,
+        }
+    }
+
+    async fn peek(&mut self, limit: &Limit, cost: u32) -> Decision {
+        match self.limiter(0).peek(limit, &self.key, cost).await {
+            Ok(decision)
+            | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
+                decision
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Returns the period in which calls are counted: leased units count for longer.
+fn counted_period(setup: &Setup) -> u64 {
+    match setup.algorithm {
+        Algorithm::SlidingCounter => 2 * setup.period,
+        _ if setup.most_leased() > 0 => setup.period + A_SECOND,
+        _ => setup.period,
+    }
+}

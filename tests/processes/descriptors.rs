@@ -1,0 +1,80 @@
+//! A process that has no file descriptor left when the background thread starts, so that the thread ends at once.
+
+use std::fs::File;
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, Rules, Source};
+use support::log::Log;
+
+use crate::{ProcessTest, runtime, wait_until};
+
+pub(crate) const TESTS: [ProcessTest; 3] = [
+    ("a_breaker_closes_although_its_first_probe_could_not_start", closes_its_breaker),
+    ("a_call_whose_line_cannot_be_driven_is_decided_by_on_error", decides_waiting_calls),
+    ("rules_are_read_although_the_thread_could_not_start", reads_rules),
+];
+
+const LIMIT: Limit = Limit::sliding("processes", 1_000, Duration::from_secs(3600));
+
+/// Takes all descriptors, and gives them back when it is dropped.
+struct NoDescriptors {
+    _files: Vec<File>,
+    log: Log,
+}
+
+impl NoDescriptors {
+    fn take() -> Self {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.writer()).with_ansi(false);
+        tracing::subscriber::set_global_default(subscriber.finish()).expect("the first one");
+        let files = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        Self { _files: files, log }
+    }
+
+    /// Returns the descriptors once the background thread could not start.
+    fn give_back(self) {
+        let has_failed = || self.log.text().contains("cannot create the tokio runtime");
+        wait_until("the thread cannot start", has_failed);
+    }
+}
+
+fn closes_its_breaker(url: &str) {
+    let runtime = runtime();
+    let limiter = RateLimiter::builder().redis(url).on_error(OnError::Deny).build().expect("valid");
+    let check = || runtime.block_on(limiter.check(&LIMIT, (), 1));
+    let none = NoDescriptors::take();
+    check().expect_err("no descriptor for a connection");
+    check().expect_err("the breaker is open");
+    none.give_back();
+    wait_until("Redis decides again", || check().is_ok());
+}
+
+fn decides_waiting_calls(url: &str) {
+    let runtime = runtime();
+    let limiter = RateLimiter::builder().redis(url).build().expect("valid");
+    let limit = LIMIT.wait(Duration::from_secs(3600));
+    let _none = NoDescriptors::take();
+    for _ in 0..3 {
+        let decision = runtime.block_on(limiter.check(&limit, (), 1)).expect("admitted");
+        assert_eq!(decision.source, Source::Fallback);
+    }
+    let denied = limit.on_error(OnError::Deny);
+    runtime.block_on(limiter.check(&denied, (), 1)).expect_err("no thread, and no fallback");
+}
+
+fn reads_rules(url: &str) {
+    let runtime = runtime();
+    let writer = RateLimiter::builder().redis(url).build().expect("valid");
+    runtime.block_on(async {
+        let mut shared = writer.shared_rules().await.expect("read");
+        shared.rules.set("processes", Rule::new().threshold(3)).expect("a valid rule");
+        writer.share_rules(shared, "alice").await.expect("written");
+    });
+    let none = NoDescriptors::take();
+    let reader = RateLimiter::builder().redis(url).rules(Rules::redis()).build().expect("valid");
+    none.give_back();
+    wait_until("the rules are in force", || {
+        let _ = runtime.block_on(reader.peek(&LIMIT, (), 1));
+        !reader.rules().is_empty()
+    });
+}

@@ -1,0 +1,61 @@
+//! Processes whose background thread cannot start, or is gone: without file descriptors, and after a fork.
+//!
+//! Without arguments, this program is the test. With arguments, it is the process of one test. A test needs a process of
+//! its own, because descriptors and forks concern the whole process.
+
+mod descriptors;
+mod forks;
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use support::server::Server;
+use tokio::runtime::Runtime;
+
+/// The time after which a process that does not come to its end has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A test: its name, and what its process does with the URL of the server.
+type ProcessTest = (&'static str, fn(&str));
+
+fn main() -> ExitCode {
+    let tests: Vec<ProcessTest> = [&descriptors::TESTS[..], &forks::TESTS[..]].concat();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [process, name, url] = &arguments[..]
+        && process == "process"
+    {
+        let (_, run) = tests.iter().find(|(other, _)| other == name).expect("a test");
+        run(url);
+        return ExitCode::SUCCESS;
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let is_chosen = |name: &str| filter.is_none_or(|filter| name.contains(&**filter));
+    let chosen = tests.iter().filter(|(name, _)| is_chosen(name));
+    let failed: Vec<_> = chosen.filter(|(name, _)| !succeeds(name)).collect();
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs a test in a process with few descriptors.
+fn succeeds(name: &str) -> bool {
+    let server = Server::start();
+    let program = std::env::current_exe().expect("this program has a path");
+    let script = "ulimit -n 64 && exec \"$0\" \"$@\"";
+    let mut process = Command::new("sh");
+    process.args(["-c", script]).arg(program).args(["process", name, &server.url]);
+    let succeeds = process.status().expect("a process").success();
+    println!("test processes::{name} ... {}", if succeeds { "ok" } else { "FAILED" });
+    succeeds
+}
+
+/// Waits until `is_true`.
+fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}

@@ -1,0 +1,92 @@
+//! Keys that are long: a client that chooses its key does not choose how much Redis keeps, and the short text of the key
+//! is the same key for operators.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rejection, Rule, RuleSet};
+use support::server::Server;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+const LIMIT: Limit = Limit::sliding("names", 2, HOUR);
+
+/// A key as long as a body that a framework accepts.
+fn long(last: char) -> String {
+    let mut key = "n".repeat(2 << 20);
+    key.push(last);
+    key
+}
+
+fn limiter(server: &Server) -> RateLimiter {
+    server.builder().build().expect("valid")
+}
+
+async fn remaining(limiter: &RateLimiter, key: &OwnedKey) -> u32 {
+    limiter.peek(&LIMIT, key, 1).await.expect("read").remaining
+}
+
+#[tokio::test]
+async fn a_long_key_takes_no_more_memory_than_a_short_one() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    for last in ['a', 'b'] {
+        for _ in 0..2 {
+            limiter.check(&LIMIT, long(last), 1).await.expect("admitted");
+        }
+        let rejected = limiter.check(&LIMIT, long(last), 1).await;
+        assert!(matches!(rejected, Err(Rejection::Limited { .. })), "{rejected:?}");
+    }
+    let names: Vec<Vec<u8>> =
+        redis::cmd("KEYS").arg("*").query(&mut server.connection()).expect("KEYS");
+    assert_eq!(names.len(), 2);
+    assert!(names.iter().all(|name| name.len() < 300), "{names:?}");
+}
+
+#[tokio::test]
+async fn operators_find_a_long_key_and_use_its_short_text() {
+    let server = Server::start();
+    let (limiter, operator) = (limiter(&server), limiter(&server));
+    limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
+    let page = operator.keys(&LIMIT, None).await.expect("read");
+    let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
+    let short = key.text();
+    assert!(short.len() < 256, "{short}");
+    assert_eq!(*key, OwnedKey::parse(&short).expect("a key"));
+    assert_eq!(*key, OwnedKey::parse(&long('a')).expect("a key"));
+
+    assert_eq!(remaining(&operator, key).await, 1);
+    limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
+    limiter.check(&LIMIT, long('a'), 1).await.expect_err("the threshold is 2");
+    // The process that has cached the rejection obeys its own reset at once.
+    limiter.reset(&LIMIT, key).await.expect("reset");
+    limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
+    limiter.close(&LIMIT, key, HOUR).await.expect("closed");
+    let closed = limiter.check(&LIMIT, long('a'), 1).await;
+    assert!(matches!(closed, Err(Rejection::Closed { .. })), "{closed:?}");
+    limiter.check(&LIMIT, long('b'), 1).await.expect("another key");
+}
+
+#[tokio::test]
+async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").text()] {
+        let mut rules = RuleSet::default();
+        rules.set_key("names", &key, Rule::new().threshold(9)).expect("valid");
+        assert_eq!(rules.key_rule("names", &long('a')), rules.key_rule("names", &key));
+        limiter.set_rules(rules).expect("set");
+        assert_eq!(limiter.check(&LIMIT, long('a'), 1).await.expect("admitted").limit, 9);
+        assert_eq!(limiter.check(&LIMIT, long('b'), 1).await.expect("admitted").limit, 2);
+        limiter.reset(&LIMIT, long('b')).await.expect("reset");
+    }
+}
+
+/// The embedded store has the same keys.
+#[tokio::test]
+async fn a_long_key_is_its_short_text_without_redis() {
+    let limiter = RateLimiter::embedded();
+    limiter.check(&LIMIT, long('a'), 2).await.expect("admitted");
+    let short = OwnedKey::parse(&long('a')).expect("a key");
+    assert_eq!(remaining(&limiter, &short).await, 0);
+    limiter.check(&LIMIT, long('b'), 2).await.expect("another key");
+}

@@ -1,0 +1,187 @@
+//! The rights that a Redis user needs: the lines of "What Redis holds", as an operator pastes them.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{
+    Clock, Limit, Part, RateLimiter, Rejection, Rule, Rules, ShareRulesError, StoreError,
+    rate_limit,
+};
+use redis::{Commands, Connection, RedisResult};
+use support::ALGORITHMS;
+use support::server::Server;
+
+use crate::faults::denying_builder;
+
+const PAGE: &str = include_str!("../../ratelimit-runtime/docs/redis.md");
+
+/// Returns the words of the line in the guide that begins with `ACL SETUSER` and has the user `name`.
+fn line_of(name: &str) -> Vec<&'static str> {
+    let start = format!("ACL SETUSER {name} ");
+    let line = PAGE.lines().find(|line| line.starts_with(&start)).expect("a line of the guide");
+    line.split(' ').collect()
+}
+
+fn run(connection: &mut Connection, words: &[&str]) -> RedisResult<redis::Value> {
+    redis::cmd(words[0]).arg(&words[1..]).query(connection)
+}
+
+/// Creates the user of a line, and returns a URL with the user.
+fn create(server: &Server, line: &[&str]) -> String {
+    run(&mut server.connection(), line).expect("ACL SETUSER");
+    server.url.replace("redis://", &format!("redis://{}:password@", line[2]))
+}
+
+/// Returns the rights of a line, without the user, the password and `reset`.
+fn rights(line: &[&'static str]) -> Vec<&'static str> {
+    line[3..].iter().copied().filter(|word| word.starts_with(['~', '%', '+'])).collect()
+}
+
+/// A limiter works with the rights of the guide, and with none of them missing.
+#[tokio::test]
+async fn the_documented_rights_are_sufficient_and_necessary() {
+    let server = Server::start();
+    let line = line_of("limiter");
+    let all = rights(&line);
+    for left_out in 0..=all.len() {
+        let is_left_out = |word: &&str| all.get(left_out) == Some(word);
+        let some: Vec<_> = line.iter().copied().filter(|word| !is_left_out(word)).collect();
+        let url = create(&server, &some);
+        let limiter =
+            denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
+        let result = use_all_operations(&limiter, &left_out.to_string()).await;
+        assert_eq!(result.is_ok(), left_out == all.len(), "{some:?}: {result:?}");
+        if let Err(error @ StoreError::Server { code, .. }) = &result {
+            assert_eq!(&**code, "NOPERM", "{error}");
+            assert!(error.to_string().contains("allow this user"), "{error}");
+        }
+    }
+}
+
+/// A line of `ACL SETUSER` adds to the rights that a user of this name has.
+#[tokio::test]
+async fn the_documented_line_takes_every_other_right_away() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    run(&mut connection, &["ACL", "SETUSER", "limiter", "on", ">other", "~*", "+@all"])
+        .expect("ACL SETUSER");
+    let url = create(&server, &line_of("limiter"));
+    let open = |url: &str| redis::Client::open(url).expect("a URL").get_connection();
+    let mut connection = open(&url).expect("the new password");
+    run(&mut connection, &["GET", "another key"]).expect_err("a key of another application");
+    run(&mut connection, &["CONFIG", "GET", "dir"]).expect_err("another command");
+    open(&url.replace(":password@", ":other@")).map(drop).expect_err("the old password");
+}
+
+#[tokio::test]
+async fn a_database_and_another_clock_need_one_more_right_each() {
+    let server = Server::start();
+    let line = line_of("limiter");
+    for (right, other, database, clock) in
+        [("+select", "+time", "/3", Clock::Store), ("+pttl", "", "", Clock::Client)]
+    {
+        assert!(PAGE.contains(&format!("`{right}`")), "the page does not list {right}");
+        for is_allowed in [false, true] {
+            let mut some: Vec<_> = line.iter().copied().filter(|one| *one != "+time").collect();
+            some.extend(
+                [other, right]
+                    .iter()
+                    .filter(|one| !one.is_empty() && (is_allowed || **one != right)),
+            );
+            let url = create(&server, &some) + database;
+            let builder =
+                denying_builder(&url).deadline(Duration::from_secs(5)).clock(clock.clone());
+            let limiter = builder.build().expect("valid");
+            let result = use_all_operations(&limiter, right).await;
+            assert_eq!(result.is_ok(), is_allowed, "{right}: {result:?}");
+            let mut connection = server.connection();
+            run(&mut connection, &["FLUSHALL"]).expect("FLUSHALL");
+        }
+    }
+}
+
+#[rate_limit(period = 60, threshold = 5, name = "api", key = user)]
+async fn api(user: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// Waits until a limiter obeys the rules of the server, and has announced itself.
+async fn obeys_rules(limiter: &RateLimiter, server: &Server) {
+    for _ in 0..3_000 {
+        let result = limiter.scope(api("mallory")).await;
+        let announced: RedisResult<bool> =
+            server.connection().exists("ratelimit:{rules}:processes");
+        if matches!(result, Err(Rejection::Closed { .. })) && announced.expect("EXISTS") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no rules: {:?}", limiter.ping().await);
+}
+
+/// A service that is taken over can then not exempt its calls, or those of others.
+#[tokio::test]
+async fn a_service_reads_the_rules_and_cannot_write_them() {
+    let server = Server::start();
+    let operator = create(&server, &line_of("operator"));
+    let service = create(&server, &line_of("limiter"));
+    run(&mut server.connection(), &line_of("limiter %R~ratelimit:{rules}")).expect("ACL SETUSER");
+    let build = |url: &str| {
+        let builder = denying_builder(url).deadline(Duration::from_secs(5)).rules(Rules::redis());
+        builder.build().expect("valid")
+    };
+
+    let tool = build(&operator);
+    let share = async |limiter: &RateLimiter, key: &str| {
+        let mut shared = limiter.shared_rules().await.map_err(ShareRulesError::Store)?;
+        shared.rules.set_key("api", key, Rule::new().closed(true)).expect("a rule");
+        limiter.share_rules(shared, "alice").await
+    };
+    share(&tool, "mallory").await.expect("an operator may");
+    tool.rule_changes(10).await.expect("an operator may");
+    tool.fleet().await.expect("an operator may");
+
+    let limiter = build(&service);
+    limiter.ping().await.expect("the rules are read");
+    obeys_rules(&limiter, &server).await;
+    share(&limiter, "bob").await.expect_err("a service may not");
+    let mut connection = redis::Client::open(service).expect("a URL").get_connection().expect("on");
+    let by_script = "return redis.call(ARGV[1], KEYS[1])";
+    for command in ["DEL", "UNLINK"] {
+        run(&mut connection, &[command, "ratelimit:{rules}"]).expect_err("a service may not");
+        run(&mut connection, &["EVAL", by_script, "1", "ratelimit:{rules}", command])
+            .expect_err("a service may not");
+    }
+    run(&mut connection, &["SET", "ratelimit:{rules}:changes", "x"]).expect_err("nor the changes");
+    assert!(server.connection().exists("ratelimit:{rules}").is_ok_and(|exists: bool| exists));
+}
+
+/// Uses all operations of a limiter.
+async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), StoreError> {
+    let undecided = |rejection| match rejection {
+        Rejection::Unavailable { error, .. } => Err(error),
+        _ => Ok(()),
+    };
+    for algorithm in ALGORITHMS {
+        let limit = Limit::new("least", algorithm, 40, Duration::from_secs(60)).expect("valid");
+        for cost in [1, 1, limit.capacity()] {
+            limiter.check(&limit, key, cost).await.map(drop).or_else(undecided)?;
+        }
+        limiter.refund(&limit, key, 100).await?;
+        let parts = [Part::new(&limit, &key, 1)];
+        limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
+        limiter.reset(&limit, key).await?;
+    }
+    limiter.ping().await?;
+    // Concurrent calls share scripts.
+    let bucket = Limit::token_bucket("shared", 5, Duration::from_secs(60));
+    let calls = (0..32).map(|number| tokio::spawn(limiter.check(&bucket, (key, number), 1)));
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("no panic").map(drop).or_else(undecided)?;
+    }
+    // The log is long enough to be rewritten and to have a segment.
+    let long = Limit::sliding("long", 5_000, Duration::from_secs(60));
+    for _ in 0..4_200 {
+        limiter.check(&long, key, 1).await.map(drop).or_else(undecided)?;
+    }
+    limiter.reset(&long, key).await.map(drop)
+}

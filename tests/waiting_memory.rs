@@ -1,0 +1,55 @@
+//! The memory of calls that wait for Redis, each for a key of its own.
+//!
+//! This is the only test of the file, because it measures the memory of the process. To see the figures, run
+//! `tests/run --test waiting_memory -- --nocapture`.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, RateLimiter};
+use support::server::Server;
+use tokio::task::JoinSet;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The number of keys. Each has one call that waits.
+const KEYS: u64 = 5_000;
+
+/// Returns the resident memory of this process in bytes, or `None` on a system without `/proc`.
+fn memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS"))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Lets the calls wait, and returns the memory of each.
+async fn measure(limiter: &RateLimiter) -> Option<u64> {
+    let limit = Limit::sliding("waiting", 1, 10 * MINUTE);
+    let waiting = limit.clone().wait(20 * MINUTE);
+    // One after the other, so that no memory of these calls is free for those that wait.
+    for key in 0..KEYS {
+        limiter.check(&limit, key, 1).await.expect("a new key");
+    }
+    let before = memory()?;
+    let mut calls = JoinSet::new();
+    for key in 0..KEYS {
+        calls.spawn(limiter.check(&waiting, key, 1));
+    }
+    // Each line asks once, and then each second.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(calls.len() as u64, KEYS, "a call has ended");
+    assert!(calls.try_join_next().is_none(), "a call has ended");
+    let each = memory()?.saturating_sub(before) / KEYS;
+    calls.abort_all();
+    Some(each)
+}
+
+#[tokio::test]
+async fn a_waiting_call_takes_a_few_kilobytes() {
+    let server = Server::start();
+    let limiter =
+        server.builder().deadline(Duration::from_secs(5)).build().expect("valid settings");
+    let Some(each) = measure(&limiter).await else { return };
+    println!("{each} bytes for a waiting call");
+    assert!(each < 12_288, "{each} bytes for a waiting call");
+}
