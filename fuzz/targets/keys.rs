@@ -22,7 +22,9 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-use self::key::{Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name};
+use self::key::{
+    Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name,
+};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
