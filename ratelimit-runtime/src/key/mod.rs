@@ -25,7 +25,7 @@ pub(crate) use self::id::KeyId;
 pub use self::owned::{InvalidKey, OwnedKey};
 pub(crate) use self::shown::shown;
 pub use self::writer::KeyWriter;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", test))]
 pub(crate) use self::writer::put_count_name;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.
