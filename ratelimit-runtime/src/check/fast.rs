@@ -5,11 +5,16 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
-use super::{Check, Checker};
+use std::slice;
+
+use super::call::{CallOptions, conclude};
+use super::{Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
-use crate::limit::{Limit, Terms};
-use crate::report::{self, Started};
+use crate::limit::{Access, Limit, Terms};
+use crate::reply::{Decision, Rejection, Source};
+use crate::report::{self, Report, Started};
+use crate::store::Reply;
 use crate::store::embedded::{LocalCharge, StoredState};
 
 /// The units that remain after an admitted call, and its reset. A function returns two whole words in registers
@@ -32,47 +37,67 @@ impl Left {
 impl Checker {
     /// Checks a call against one limit, under the rules in force.
     #[inline]
-    pub(crate) fn check(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
-        let (started, mut outcome) = (Started::now(), None);
-        let left = self.decide_fast(limit, key, cost, &mut outcome);
-        if left.is_final() {
-            return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
+    pub(crate) fn check(&self, part: Part<'_, impl Key>, options: CallOptions) -> Check {
+        let Part { limit, key, cost, access } = part;
+        if access == Access::Limited
+            && self.decides_here(limit, cost)
+            && !self.rules.may_apply(limit)
+        {
+            return self.check_here(limit, key, cost);
         }
-        self.check_decided(started, limit, key, cost, outcome.as_ref())
+        // Moved by its fields: so the check above is not built in memory (`benches/all -- embedded`).
+        self.check_slow(Part { limit, key, cost, access }, options).moved()
     }
 
-    /// Checks a call against one limit as it is.
-    pub(super) fn check_as_written(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
-        if !self.decides_here(limit, cost) {
-            return self.check_by_request(limit, key, cost);
+    /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
+    #[inline(never)]
+    fn check_slow(&self, part: Part<'_, dyn Key + '_>, options: CallOptions) -> Check {
+        let may_wait = options.can_wait && part.limit.policy().wait().is_some();
+        if may_wait || !self.may_be_ruled(&[part]) {
+            return self.call(&[part], options).into();
         }
+        let ruled = self.under_rules(&part);
+        if ruled.access == Access::Limited && self.decides_here(&ruled.limit, part.cost) {
+            return self.check_here(&ruled.limit, &part.key, part.cost);
+        }
+        // Nothing trails one part.
+        self.decide_ruled(&[part], &[ruled], options).decision.into()
+    }
+
+    /// Checks a call that this process decides at once, without rules.
+    #[inline(always)]
+    fn check_here(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
         let left = self.decide_here(limit, key, cost, &mut outcome);
         if left.is_final() {
             return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
         }
-        self.check_decided(started, limit, key, cost, outcome.as_ref())
-    }
-
-    /// Completes the check of a call that this process has rejected, or that is observed. Checks all other calls.
-    #[inline(always)]
-    pub(super) fn check_decided(
-        &self,
-        started: Started,
-        limit: &Limit,
-        key: &dyn Key,
-        cost: u32,
-        outcome: Option<&Outcome>,
-    ) -> Check {
-        if let Some(outcome) = outcome
+        if let Some(outcome) = &outcome
             && outcome.verdict == Verdict::Rejected
             && !report::is_observed()
             && !self.reports_rejections()
         {
             return Check::rejected_here(limit, outcome);
         }
-        // Moved by its fields: so the check above is not built in memory (`benches/all -- embedded`).
-        self.check_slow(started, limit, key, cost, outcome).moved()
+        let outcome = outcome.unwrap_or(Outcome::UNDECIDED);
+        Check::from(self.report_here(started, limit, key, &outcome)).moved()
+    }
+
+    /// Reports the decision of this process about a call of one limit. Returns the result that the caller receives.
+    #[inline(never)]
+    pub(super) fn report_here(
+        &self,
+        started: Started,
+        limit: &Limit,
+        key: &dyn Key,
+        outcome: &Outcome,
+    ) -> Result<Decision, Rejection> {
+        let (label, mut report) = (limit.label(), Report::since(started));
+        if !outcome.is_allowed() {
+            let key_id = || self.backend.key_id(limit.terms(), key);
+            report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
+        }
+        conclude(report, slice::from_ref(&label), Ok(Reply::one(*outcome, Source::Embedded)))
     }
 
     /// Returns whether rejections are reported.
@@ -81,24 +106,9 @@ impl Checker {
         self.backend.reports().on_rejected.is_some() || report::is_traced()
     }
 
-    /// Decides the call if this process decides it at once, and there are no rules for it. Without Redis, that is every
-    /// call that does not wait. Stores the outcome in `outcome` unless the result is final.
-    fn decide_fast(
-        &self,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u32,
-        outcome: &mut Option<Outcome>,
-    ) -> Left {
-        if !self.decides_here(limit, cost) || self.rules.may_apply(limit) {
-            return Left::NOT_FINAL;
-        }
-        self.decide_here(limit, key, cost, outcome)
-    }
-
     /// Returns whether this process decides a call at once.
     #[inline]
-    fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
+    pub(super) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
         !self.backend.is_shared(limit.policy())
             && limit.max_wait().is_none()
             && cost <= limit.capacity()

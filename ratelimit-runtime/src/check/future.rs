@@ -2,16 +2,15 @@
 //! and have no box.
 
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::judge::{apply_shadow, count_others, hardest, judge, result_of};
-use crate::algorithm::{Outcome, Verdict};
+use super::call::{AdmittedCall, BoxedCall, CallResult, Refusal, StartedCall, now};
+use crate::algorithm::Outcome;
 use crate::limit::{Limit, LimitLabel, Name, Quota};
 use crate::reply::{Decision, Rejection, Source, StoreError};
-use crate::report::Report;
-use crate::store::{OneOrMany, Reply};
 
 /// The future of a check. Resolves to `Result<Decision, Rejection>`.
 // No enum, and no number at a place where another check has one of another width: the parts then stay in registers, or
@@ -20,7 +19,7 @@ use crate::store::{OneOrMany, Reply};
 pub struct Check {
     stage: CheckStage,
     /// Decides the call, if it is pending.
-    pending: Option<PendingCheck>,
+    pending: Option<BoxedCall>,
     decided: DecidedCall,
 }
 
@@ -31,14 +30,11 @@ pub struct TryCheck(Check);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckStage {
-    /// Admitted, and nothing observes the call.
+    /// Admitted, and nothing is left to be reported.
     Admitted,
     Decided,
     Pending,
 }
-
-/// Decides a call.
-type PendingCheck = Pin<Box<dyn Future<Output = Result<Decision, Rejection>> + Send>>;
 
 /// The decision about a call in the numbers of the store. Saves the conversion to durations for callers that do not
 /// read them.
@@ -57,14 +53,9 @@ impl Check {
     /// Creates the check of a call that this process has admitted, and that nothing observes.
     #[inline]
     pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64) -> Self {
-        Self::final_by(Source::Embedded, capacity, remaining, reset_us)
-    }
-
-    #[inline]
-    fn final_by(source: Source, capacity: u32, remaining: u32, reset_us: u64) -> Self {
         let decided = DecidedCall {
             allowed: true,
-            source,
+            source: Source::Embedded,
             capacity,
             remaining,
             retry_us: 0,
@@ -74,125 +65,38 @@ impl Check {
         Self { stage: CheckStage::Admitted, pending: None, decided }
     }
 
-    #[inline]
-    fn of(decided: DecidedCall) -> Self {
-        Self { stage: CheckStage::Decided, pending: None, decided }
-    }
-
-    /// Creates the check of a call that spent leased units.
-    pub(super) fn spent(
-        report: Report,
-        label: impl FnOnce() -> LimitLabel,
-        decision: &Decision,
-    ) -> Self {
-        report.end_if_observed(label, || Ok(*decision));
-        let Decision { source, limit, remaining, reset_after, .. } = *decision;
-        Self::final_by(source, limit, remaining, reset_after.as_micros() as u64)
-    }
-
-    /// Creates the check of a call that was decided.
-    pub(super) fn decided(
-        report: Report,
-        label: &LimitLabel,
-        outcome: &Outcome,
-        source: Source,
-    ) -> Self {
-        report.end_if_observed(|| label.clone(), || result_of(label, outcome, source));
-        Self::unobserved(label, outcome, source)
-    }
-
-    /// Creates the check of a call that several limits decided.
-    pub(super) fn judged(report: Report, labels: &[LimitLabel], reply: &Reply) -> Self {
-        count_others(&report, labels, Ok(reply));
-        let index = hardest(&reply.outcomes);
-        Self::decided(report.about(index), &labels[index], &reply.outcomes[index], reply.source)
-    }
-
-    /// Creates the check of a call that was decided, and that nothing observes.
-    #[inline]
-    fn unobserved(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        if let Verdict::Closed { .. } = outcome.verdict {
-            return Self::closed(label, outcome, source);
-        }
-        let mut call = DecidedCall::new(label.capacity, outcome, source);
-        if !call.allowed && !label.shadow {
-            call.rejected_by = Some((label.name.clone(), label.quota));
-        }
-        Self::of(call)
-    }
-
     /// Creates the check of a call that this process has rejected, and that nothing observes. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let mut call = DecidedCall::new(limit.capacity(), outcome, Source::Embedded);
-        if !limit.is_shadow() {
-            call.rejected_by = Some((limit.terms().name().clone(), limit.quota()));
-        }
-        Self::of(call)
+        let rejected_by =
+            (!limit.is_shadow()).then(|| (limit.terms().name().clone(), limit.quota()));
+        Self::decided(DecidedCall {
+            allowed: false,
+            source: Source::Embedded,
+            capacity: limit.capacity(),
+            remaining: outcome.remaining,
+            retry_us: outcome.retry_us,
+            reset_us: outcome.reset_us,
+            rejected_by,
+        })
     }
 
-    /// Creates the check of a call whose key is closed. Not a [`DecidedCall`], so that the calls of open keys do not
-    /// pay for it (`benches/all -- instructions`).
-    #[cold]
-    fn closed(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        let decision = Decision::new(label.capacity, outcome, source);
-        let rejection =
-            Rejection::Closed { name: label.name.clone(), quota: label.quota, decision };
-        Self::rejected(None, label.clone(), rejection)
+    #[inline]
+    fn decided(decided: DecidedCall) -> Self {
+        Self { stage: CheckStage::Decided, pending: None, decided }
     }
 
-    fn waiting(pending: PendingCheck) -> Self {
-        Self { stage: CheckStage::Pending, pending: Some(pending), decided: DecidedCall::NONE }
+    fn pending(call: BoxedCall) -> Self {
+        Self { stage: CheckStage::Pending, pending: Some(call), decided: DecidedCall::NONE }
     }
 
     /// Creates the check of a call that `decide` decides and reports.
     pub(super) fn boxed(
         decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
     ) -> Self {
-        Self::waiting(Box::pin(decide))
-    }
-
-    /// Creates the future of a peek that has its reply.
-    pub(super) fn peeked(label: &LimitLabel, outcome: &Outcome, source: Source) -> Self {
-        Self::of(DecidedCall::new(label.capacity, outcome, source))
-    }
-
-    /// Creates the check of a call that `decide` decides. Calls `decide` inside the box. Saves a copy of the future
-    /// that `decide` returns.
-    pub(super) fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
-        report: Report,
-        labels: OneOrMany<LimitLabel>,
-        decide: impl FnOnce() -> F + Send + 'static,
-    ) -> Self {
-        Self::waiting(Box::pin(async move {
-            let reply = decide().await;
-            conclude(report, &labels, reply)
-        }))
-    }
-
-    /// Creates the future of a peek that `peek` executes.
-    pub(super) fn pending_peek<F: Future<Output = Result<Reply, StoreError>> + Send>(
-        label: LimitLabel,
-        peek: impl FnOnce() -> F + Send + 'static,
-    ) -> Self {
-        Self::waiting(Box::pin(async move {
-            let reply = peek().await.map_err(|error| Rejection::unavailable_by(&label, error))?;
-            Ok(Decision::new(label.capacity, &reply.first(), reply.source))
-        }))
-    }
-
-    /// Creates the check of a call that is rejected without a decision. Without a report, it is a peek.
-    pub(super) fn rejected(
-        report: Option<Report>,
-        label: LimitLabel,
-        rejection: Rejection,
-    ) -> Self {
-        Self::waiting(Box::pin(async move {
-            let (result, is_peek) = (Err(rejection), report.is_none());
-            if let Some(report) = report {
-                report.end(&label, &result);
-            }
-            apply_shadow(&label, result, is_peek)
+        Self::pending(Box::pin(async move {
+            let decision = decide.await?;
+            Ok(AdmittedCall { decision, permits: Vec::new() })
         }))
     }
 
@@ -201,30 +105,18 @@ impl Check {
         Self::admitted(u32::MAX, u32::MAX, 0)
     }
 
-    /// Creates the check of a call with invalid limits.
-    pub(crate) fn failed(report: Report, label: LimitLabel, error: StoreError) -> Self {
-        let rejection = Rejection::unavailable_by(&label, error);
-        // This is a mistake of the program, which a shadow must not hide.
-        Self::rejected(Some(report), LimitLabel { shadow: false, ..label }, rejection)
-    }
-
     /// Creates the check of a call for which there is no limiter.
     pub(crate) fn undecided(limit: &Limit, error: StoreError) -> Self {
-        let label = limit.label();
-        let rejection = Rejection::unavailable_by(&label, error);
-        Self::rejected(Some(Report::start()), label, rejection)
+        Self::from(Refusal::undecided(limit, error).end())
     }
 
     /// Returns the result of a check that this process decides.
     #[inline]
-    pub(crate) fn now(mut self, label: impl FnOnce() -> LimitLabel) -> Result<Decision, Rejection> {
-        match Pin::new(&mut self).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => Err(Rejection::unavailable_by(&label(), StoreError::NotLocal)),
-        }
+    pub(crate) fn now(self, label: impl FnOnce() -> LimitLabel) -> Result<Decision, Rejection> {
+        now(self, label)
     }
 
-    /// Returns whether the call is admitted already, and nothing observes it.
+    /// Returns whether the call is admitted already, and its admission was reported.
     #[inline]
     pub(crate) fn is_admitted(&self) -> bool {
         self.stage == CheckStage::Admitted
@@ -238,17 +130,32 @@ impl Check {
     }
 }
 
-/// Reports the reply to a call. Returns the result that the caller receives.
-pub(super) fn conclude(
-    report: Report,
-    labels: &[LimitLabel],
-    reply: Result<Reply, StoreError>,
-) -> Result<Decision, Rejection> {
-    count_others(&report, labels, reply.as_ref());
-    let (index, result) = judge(labels, reply);
-    let label = &labels[index];
-    report.about(index).end(label, &result);
-    apply_shadow(label, result, false)
+impl From<StartedCall> for Check {
+    fn from(call: StartedCall) -> Self {
+        match call {
+            StartedCall::Decided(result) => Self::from(result.map(|it| it.decision)),
+            StartedCall::Pending(call) => Self::pending(call),
+        }
+    }
+}
+
+/// Creates the check of a call that was decided and reported.
+impl From<Result<Decision, Rejection>> for Check {
+    fn from(result: Result<Decision, Rejection>) -> Self {
+        let (decision, rejected_by) = match result {
+            Ok(decision) => (decision, None),
+            Err(Rejection::Limited { name, quota, decision }) => (decision, Some((name, quota))),
+            rejected @ Err(_) => return Self::boxed(ready(rejected)),
+        };
+        let in_us = |time: Duration| u64::try_from(time.as_micros()).ok();
+        let times = in_us(decision.retry_after).zip(in_us(decision.reset_after));
+        let Some((retry_us, reset_us)) = times else { return Self::boxed(ready(Ok(decision))) };
+        let Decision { allowed, source, limit: capacity, remaining, .. } = decision;
+        let stage = if allowed { CheckStage::Admitted } else { CheckStage::Decided };
+        let decided =
+            DecidedCall { allowed, source, capacity, remaining, retry_us, reset_us, rejected_by };
+        Self { stage, pending: None, decided }
+    }
 }
 
 impl Future for Check {
@@ -286,12 +193,12 @@ impl Future for TryCheck {
 }
 
 #[inline(never)]
-fn poll_into<F: Future + ?Sized>(
-    future: Pin<&mut F>,
+fn poll_into(
+    call: Pin<&mut (dyn Future<Output = CallResult> + Send)>,
     context: &mut Context<'_>,
-    result: &mut Poll<F::Output>,
+    result: &mut Poll<Result<Decision, Rejection>>,
 ) {
-    *result = future.poll(context);
+    *result = call.poll(context).map_ok(|admission| admission.decision);
 }
 
 impl DecidedCall {
@@ -305,19 +212,6 @@ impl DecidedCall {
         reset_us: 0,
         rejected_by: None,
     };
-
-    #[inline]
-    fn new(capacity: u32, outcome: &Outcome, source: Source) -> Self {
-        Self {
-            allowed: outcome.is_allowed(),
-            source,
-            capacity,
-            remaining: outcome.remaining,
-            retry_us: outcome.retry_us,
-            reset_us: outcome.reset_us,
-            rejected_by: None,
-        }
-    }
 
     #[inline]
     fn admitted(&self) -> Decision {

@@ -25,11 +25,7 @@ pub(super) fn judge(
 }
 
 /// Returns the result of one limit before a shadow admits the call.
-pub(super) fn result_of(
-    label: &LimitLabel,
-    outcome: &Outcome,
-    source: Source,
-) -> Result<Decision, Rejection> {
+fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
     let decision = Decision::new(label.capacity, outcome, source);
     let (name, quota) = (|| label.name.clone(), label.quota);
     match outcome.verdict {
@@ -85,12 +81,10 @@ pub(super) fn hardest(outcomes: &[Outcome]) -> usize {
     hardest
 }
 
-/// Returns the result that the caller receives: a shadow admits every call. A peek (`is_peek`) returns errors of the
-/// store also for a shadow.
+/// Returns the result that the caller receives: a shadow admits every call.
 pub(super) fn apply_shadow(
     label: &LimitLabel,
     result: Result<Decision, Rejection>,
-    is_peek: bool,
 ) -> Result<Decision, Rejection> {
     match result {
         Err(rejection) if !label.shadow => Err(rejection),
@@ -101,7 +95,6 @@ pub(super) fn apply_shadow(
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
             Ok(Decision::cost_exceeds(capacity))
         }
-        Err(unavailable) if is_peek => Err(unavailable),
         Err(Rejection::Unavailable { .. }) => Ok(Decision::undecided(label.capacity)),
     }
 }

@@ -1,43 +1,35 @@
-//! One limit of a call that is checked against several.
+//! One limit of a call.
 
 use std::fmt;
 
 use crate::key::Key;
-use crate::limit::Limit;
+use crate::limit::{Access, Limit};
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
 ///
 /// The key is `Sync`, so that a future that holds parts across an `await` is `Send`.
 pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
+    /// A template if the code admits everything or nothing: rules can set other amounts.
     pub(crate) limit: &'a Limit,
     pub(crate) key: &'a K,
     pub(crate) cost: u32,
-    pub(crate) amounts: WrittenAmounts,
-}
-
-/// What the code says about the amounts of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WrittenAmounts {
-    /// Those of the limit.
-    OfLimit,
-    /// None: the limit is a template.
-    Unlimited,
-    /// 0: the limit is a template.
-    Zero,
+    /// How much the code says that the call may take.
+    pub(crate) access: Access,
 }
 
 impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
     pub fn new(limit: &'a Limit, key: &'a (dyn Key + Sync), cost: u32) -> Self {
-        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
+        Self { limit, key, cost, access: Access::Limited }
     }
 }
 
 impl<'a, K: ?Sized> Part<'a, K> {
+    #[inline]
     pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
-        Self { limit, key, cost, amounts: WrittenAmounts::OfLimit }
+        Self { limit, key, cost, access: Access::Limited }
     }
 }
 

@@ -5,13 +5,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::{OpeningChange, Receipt, Settlement};
+use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
-use crate::limit::{Policy, Terms};
+use crate::limit::{LimitLabel, Policy, Terms};
 use crate::reply::{Decision, Source};
 use crate::report;
 use crate::settle::Settlements;
-use crate::store::Charge;
+use crate::store::{Charge, OneOrMany, Reply};
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
@@ -55,6 +55,15 @@ pub(super) struct PermitCharge {
     pub(super) opening: OpeningChange,
 }
 
+/// The charges of a call that can be settled, before it is decided.
+pub(super) struct SettledParts {
+    pub(super) settlements: Arc<Settlements>,
+    pub(super) policy: Policy,
+    pub(super) charges: OneOrMany<Arc<Charge>>,
+    /// The index of the charge and the cost of each part. Empty if there is one part.
+    pub(super) parts: Vec<(usize, u32)>,
+}
+
 /// Where a charge was made.
 #[derive(Clone)]
 pub(super) enum MadeCharge {
@@ -62,6 +71,40 @@ pub(super) enum MadeCharge {
     Here { key_id: KeyId, terms: KeptTerms },
     /// By a request, which `source` has executed.
     ByRequest { charge: Arc<Charge>, policy: Policy, source: Source },
+}
+
+impl SettledParts {
+    /// Returns a permit for each part of an admitted call. They are empty without a reply.
+    pub(super) fn permits(
+        self,
+        decision: Decision,
+        labels: &[LimitLabel],
+        reply: Option<&Reply>,
+    ) -> Vec<Permit> {
+        let Self { settlements, policy, charges, parts } = self;
+        let permit = |(index, charge): (usize, &Arc<Charge>)| {
+            let Some(Reply { outcomes, receipts, source }) = reply else {
+                return Permit::new(decision, None);
+            };
+            let source = *source;
+            let decided =
+                |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
+            let charge = receipts.get(index).map(|receipt| PermitCharge {
+                settlements: Arc::clone(&settlements),
+                made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
+                cost: charge.cost,
+                charged: settlements.charged_by(source, charge),
+                receipt: *receipt,
+                opening: OpeningChange::None,
+            });
+            Permit::new(outcomes.get(index).map_or(decision, decided), charge)
+        };
+        let mut permits: Vec<_> = charges.iter().enumerate().map(permit).collect();
+        if parts.is_empty() {
+            return permits;
+        }
+        parts.iter().map(|(index, cost)| permits[*index].part(*cost)).collect()
+    }
 }
 
 impl MadeCharge {

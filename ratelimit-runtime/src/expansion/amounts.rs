@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use super::{Site, SiteLimit};
-use crate::limit::{InvalidLimit, Lease, Limit};
+use crate::limit::{Access, InvalidLimit, Lease, Limit};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
 /// than a decision. Other amounts are derived for each call. There are few plans: while half of the cells are free, the
@@ -79,18 +79,11 @@ impl KeptLimit {
 #[derive(Debug)]
 pub struct CallLimit {
     pub(super) site: &'static Site,
-    pub(super) amounts: CallAmounts,
-}
-
-/// The limit of one call.
-#[derive(Debug)]
-pub(super) enum CallAmounts {
-    Kept(&'static Limit),
-    Derived(Limit),
-    /// The threshold is `None`. Has the template, for rules.
-    Unlimited(&'static Limit),
-    /// The threshold or the burst is 0, so the limit admits nothing. Has the template.
-    Closed(&'static Limit),
+    /// A limit that is never dropped: the limit of the call, or the template.
+    pub(super) kept: &'static Limit,
+    /// The limit of the call, if it is not kept.
+    pub(super) derived: Option<Limit>,
+    pub(super) access: Access,
 }
 
 impl GivenAmounts {
@@ -121,49 +114,42 @@ impl AmountsSite {
         lease: Lease,
     ) -> CallLimit {
         let SiteLimit { limit: template, site } = template;
-        CallLimit { site, amounts: self.amounts(template, threshold, burst, lease) }
-    }
-
-    #[inline]
-    fn amounts(
-        &'static self,
-        template: &'static Limit,
-        threshold: Option<u32>,
-        burst: Option<u32>,
-        lease: Lease,
-    ) -> CallAmounts {
-        let Some(threshold) = threshold else { return CallAmounts::Unlimited(template) };
+        let of = |access, kept, derived| CallLimit { site, kept, derived, access };
+        let Some(threshold) = threshold else { return of(Access::Unlimited, template, None) };
         if threshold == 0 || burst == Some(0) {
-            return CallAmounts::Closed(template);
+            return of(Access::Closed, template, None);
         }
         let given = GivenAmounts { threshold, burst, lease };
         let first = given.home();
         for offset in 0..KEPT {
             match self.kept[(first + offset) % KEPT].get() {
-                Some(kept) if kept.is_of(template, given) => return CallAmounts::Kept(&kept.limit),
+                Some(kept) if kept.is_of(template, given) => {
+                    return of(Access::Limited, &kept.limit, None);
+                }
                 Some(_) => {}
-                None => return self.derive(first, template, given),
+                None => break,
             }
         }
-        self.derive(first, template, given)
+        let (kept, derived) = self.derive(first, template, given);
+        of(Access::Limited, kept, derived)
     }
 
-    /// Derives the limit of amounts, and keeps it if there is room.
+    /// Derives the limit of amounts, and keeps it if there is room. Otherwise, returns it beside the template.
     #[cold]
     fn derive(
         &'static self,
         first: usize,
         template: &'static Limit,
         given: GivenAmounts,
-    ) -> CallAmounts {
+    ) -> (&'static Limit, Option<Limit>) {
         let limit = self.limit(template, given);
         for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
             let kept = cell.get_or_init(|| KeptLimit { given, template, limit: limit.clone() });
             if kept.is_of(template, given) {
-                return CallAmounts::Kept(&kept.limit);
+                return (&kept.limit, None);
             }
         }
-        CallAmounts::Derived(limit)
+        (template, Some(limit))
     }
 
     fn limit(&self, template: &Limit, given: GivenAmounts) -> Limit {

@@ -1,24 +1,15 @@
 //! The limit of a call: a constant, or a limit whose amounts are computed for the call.
 
-use std::time::Duration;
-
-use super::amounts::CallAmounts;
 use super::{CallLimit, Site, SiteLimit};
-use crate::check::{Check, WrittenAmounts};
-use crate::key::Key;
-use crate::limit::Limit;
-use crate::limiter;
-use crate::reply::StoreError;
+use crate::limit::{Access, Limit};
 
 /// A limit that a call is checked against.
-pub trait CheckedLimit: Sized {
-    /// Passes the limit to `check`. If there is none to check, passes the check of the call to `decided`.
-    fn with<T>(
-        self,
-        key: &impl Key,
-        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
-        decided: impl FnOnce(Check) -> T,
-    ) -> T;
+pub trait CheckedLimit {
+    /// Returns the limit. If the code admits everything or nothing, it is a template, for rules.
+    fn limit(&self) -> &Limit;
+
+    /// Returns how much the code says that the call may take.
+    fn access(&self) -> Access;
 
     /// Returns the limit if it is never dropped.
     fn kept(&self) -> Option<&'static Limit>;
@@ -28,13 +19,13 @@ pub trait CheckedLimit: Sized {
 
 impl CheckedLimit for SiteLimit<'static> {
     #[inline]
-    fn with<T>(
-        self,
-        _: &impl Key,
-        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
-        _: impl FnOnce(Check) -> T,
-    ) -> T {
-        check(self.limit, WrittenAmounts::OfLimit)
+    fn limit(&self) -> &Limit {
+        self.limit
+    }
+
+    #[inline]
+    fn access(&self) -> Access {
+        Access::Limited
     }
 
     #[inline]
@@ -50,49 +41,22 @@ impl CheckedLimit for SiteLimit<'static> {
 
 impl CheckedLimit for CallLimit {
     #[inline]
-    fn with<T>(
-        self,
-        key: &impl Key,
-        check: impl FnOnce(&Limit, WrittenAmounts) -> T,
-        decided: impl FnOnce(Check) -> T,
-    ) -> T {
-        match self.amounts {
-            CallAmounts::Kept(limit) => check(limit, WrittenAmounts::OfLimit),
-            CallAmounts::Derived(limit) => check(&limit, WrittenAmounts::OfLimit),
-            CallAmounts::Unlimited(limit) if may_have_rules(limit) => {
-                check(limit, WrittenAmounts::Unlimited)
-            }
-            CallAmounts::Closed(limit) if may_have_rules(limit) => {
-                check(limit, WrittenAmounts::Zero)
-            }
-            CallAmounts::Unlimited(_) => decided(Check::unlimited()),
-            CallAmounts::Closed(limit) => decided(reject_by_amounts(limit, key)),
-        }
+    fn limit(&self) -> &Limit {
+        self.derived.as_ref().unwrap_or(self.kept)
+    }
+
+    #[inline]
+    fn access(&self) -> Access {
+        self.access
     }
 
     #[inline]
     fn kept(&self) -> Option<&'static Limit> {
-        match self.amounts {
-            CallAmounts::Kept(limit) => Some(limit),
-            CallAmounts::Derived(_) | CallAmounts::Unlimited(_) | CallAmounts::Closed(_) => None,
-        }
+        if self.derived.is_some() { None } else { Some(self.kept) }
     }
 
     #[inline]
     fn site(&self) -> &'static Site {
         self.site
     }
-}
-
-/// Rejects a call whose threshold or burst is 0.
-pub(super) fn reject_by_amounts(limit: &Limit, key: &dyn Key) -> Check {
-    limiter::with_current(
-        |limiter| limiter.checker().reject_closed(limit, &key, Duration::MAX),
-        |error| Check::undecided(limit, StoreError::Configuration(error)),
-    )
-}
-
-/// Returns whether rules can exist for a limit.
-pub(super) fn may_have_rules(limit: &Limit) -> bool {
-    limiter::with_current(|limiter| limiter.checker().rules.may_apply(limit), |_| false)
 }

@@ -3,29 +3,26 @@
 //! exact version of that crate.
 
 mod amounts;
-mod call_parts;
+mod annotated_call;
 mod checked_limit;
 mod site;
 mod started;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
-pub use self::call_parts::CallPart;
-use self::call_parts::{acquire_parts, check_parts};
+pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup, OneLimit};
 pub use self::checked_limit::CheckedLimit;
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
-use self::started::several;
-pub use self::started::{StartedAcquire, StartedAcquireAll, StartedCheck};
-use crate::check::{Acquire, Check, KeptTerms, Permit, WrittenAmounts};
+pub use self::started::{StartedAcquire, StartedCheck};
+use crate::check::{AcquiredCall, CallOptions, Check, Permit};
 use crate::key::OwnedKey;
 pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
 pub use crate::limit::Lease;
-use crate::limit::{Algorithm, Limit, LimitLabel};
+use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, Decision, Rejection, StoreError};
@@ -36,21 +33,10 @@ pub use crate::store::redis::script_text;
 pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 
 /// Starts the check of a call; `None` if it is admitted already. The future borrows nothing, so it does not hold the
-/// borrows of the key across the `await`.
+/// borrows of the keys across the `await`.
 #[inline]
-pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<StartedCheck<1>> {
-    let site = limit.site();
-    let check = limit.with(
-        &key,
-        |limit, amounts| {
-            limiter::with_current(
-                |limiter| limiter.checker().check_written(limit, &key, cost, amounts),
-                |error| Check::undecided(limit, StoreError::Configuration(error)),
-            )
-        },
-        |decided| decided,
-    );
-    StartedCheck::unless_admitted(check, [site])
+pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedCheck<N>> {
+    StartedCheck::unless_admitted(start_check(call, CallOptions::CHECK), call.sites())
 }
 
 /// Checks a call of a function that is not async.
@@ -58,112 +44,52 @@ pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<Start
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
-    let site = limit.site();
-    let check = |limit: &Limit, amounts| {
-        let undecided = |error| Check::undecided(limit, StoreError::Configuration(error));
-        let check = |limiter: &RateLimiter| match amounts {
-            WrittenAmounts::OfLimit => limiter.check_now(limit, &key, cost),
-            computed => {
-                let limit = limit.clone().without_wait();
-                let check = limiter.checker().check_written(&limit, &key, cost, computed);
-                check.now(|| limit.label())
-            }
-        };
-        limiter::with_current(check, |error| undecided(error).now(|| limit.label()))
-    };
-    let result = limit.with(&key, check, |decided| decided.now(LimitLabel::unnamed));
-    count_call(&[site], result.as_ref().err());
+pub fn check_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
+    let check = start_check(call, CallOptions::CHECK.now());
+    let result = check.now(|| call.first().0.label());
+    count_call(&call.sites(), result.as_ref().err());
     result.map(drop)
 }
 
-/// Starts the check of a call against several limits, as [`check`] does.
-#[must_use]
-pub fn check_all<const N: usize>(parts: &[CallPart<'_>; N]) -> Option<StartedCheck<N>> {
-    StartedCheck::unless_admitted(check_parts(parts, true), sites(parts))
+/// Starts a call whose charges are corrected.
+pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
+    StartedAcquire { call: start_acquire(call, CallOptions::ACQUIRE), sites: call.sites() }
 }
 
-/// Checks a call of a function that is not async against several limits.
+/// Checks a call of a function that is not async, whose charges are corrected.
 ///
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_all_now<const N: usize>(parts: &[CallPart<'_>; N]) -> Result<(), Rejection> {
-    let result = check_parts(parts, false).now(|| parts[0].label());
-    count_call(&sites(parts), result.as_ref().err());
-    result.map(drop)
+pub fn acquire_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<[Permit; N], Rejection> {
+    let acquired = start_acquire(call, CallOptions::ACQUIRE.now());
+    let result = acquired.now(|| call.first().0.label());
+    count_call(&call.sites(), result.as_ref().err());
+    result
 }
 
-/// Starts the check of a call whose charge is corrected.
-pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcquire {
-    let (kept, site) = (limit.kept(), limit.site());
-    let acquire = limit.with(
-        &key,
-        |limit, amounts| {
-            let terms = || match kept {
-                Some(limit) => KeptTerms::Static(limit.terms()),
-                None => KeptTerms::Owned(Arc::new(limit.terms().clone())),
-            };
-            limiter::with_current(
-                |limiter| limiter.checker().acquire_written(limit, &key, cost, amounts, terms),
-                |error| {
-                    Acquire::uncharged(Check::undecided(limit, StoreError::Configuration(error)))
-                },
-            )
+#[inline]
+fn start_check<const N: usize>(call: &impl AnnotatedCall<N>, options: CallOptions) -> Check {
+    limiter::with_current(
+        |limiter| call.check(limiter.checker(), options),
+        |error| match call.first() {
+            (_, Access::Unlimited) => Check::unlimited(),
+            (limit, _) => Check::undecided(limit, StoreError::Configuration(error)),
         },
-        Acquire::uncharged,
-    );
-    StartedAcquire { acquire, site }
+    )
 }
 
-/// Checks a call of a function that is not async, whose charge is corrected.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn acquire_now(
-    limit: impl CheckedLimit,
-    key: impl Key,
-    cost: u32,
-) -> Result<[Permit; 1], Rejection> {
-    let site = limit.site();
-    let acquire = |limit: &Limit, amounts| {
-        let limit = limit.clone().without_wait();
-        let undecided = |error| Check::undecided(&limit, StoreError::Configuration(error));
-        let acquire = |limiter: &RateLimiter| {
-            let terms = || KeptTerms::Owned(Arc::new(limit.terms().clone()));
-            limiter.checker().acquire_written(&limit, &key, cost, amounts, terms)
-        };
-        limiter::with_current(acquire, |error| Acquire::uncharged(undecided(error)))
-            .now(|| limit.label())
-    };
-    let decided = |check| Acquire::uncharged(check).now(LimitLabel::unnamed);
-    let result = limit.with(&key, acquire, decided);
-    count_call(&[site], result.as_ref().err());
-    result.map(|permit| [permit])
-}
-
-/// Starts the check of a call against several limits, whose charges are corrected.
-pub fn acquire_all<const N: usize>(parts: &[CallPart<'_>; N]) -> StartedAcquireAll<N> {
-    let limited = parts.each_ref().map(CallPart::is_limited);
-    StartedAcquireAll { acquire: acquire_parts(parts, true), limited, sites: sites(parts) }
-}
-
-/// Checks a call of a function that is not async against several limits, whose charges are corrected.
-///
-/// # Errors
-///
-/// The rejection of the call.
-pub fn acquire_all_now<const N: usize>(
-    parts: &[CallPart<'_>; N],
-) -> Result<[Permit; N], Rejection> {
-    let result = acquire_parts(parts, false).now(|| parts[0].label());
-    count_call(&sites(parts), result.as_ref().err());
-    result.map(|permits| several(permits, parts.each_ref().map(CallPart::is_limited)))
-}
-
-fn sites<const N: usize>(parts: &[CallPart<'_>; N]) -> [&'static Site; N] {
-    parts.each_ref().map(|part| part.site)
+fn start_acquire<const N: usize>(
+    call: &impl AnnotatedCall<N>,
+    options: CallOptions,
+) -> AcquiredCall<[Permit; N]> {
+    limiter::with_current(
+        |limiter| call.acquire(limiter.checker(), options),
+        |error| match call.first() {
+            (_, Access::Unlimited) => AcquiredCall::unlimited(N),
+            (limit, _) => AcquiredCall::undecided(limit, StoreError::Configuration(error), N),
+        },
+    )
 }
 
 /// Calls the body of a function. The bound makes a closure that may return what it owns.

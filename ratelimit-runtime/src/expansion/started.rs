@@ -1,11 +1,12 @@
 //! The futures that an annotated function awaits before its body. They count the call once it is decided.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Site;
 use super::site::count_call;
-use crate::check::{Acquire, AcquireAll, Check, Permit};
+use crate::check::{AcquiredCall, Check, Permit};
 use crate::reply::Rejection;
 
 /// The check of a call that is not admitted yet.
@@ -16,21 +17,10 @@ pub struct StartedCheck<const N: usize> {
     sites: [&'static Site; N],
 }
 
-/// The check of a call whose charge is corrected.
-#[derive(Debug)]
+/// A call whose charges are corrected.
 #[must_use = "futures do nothing unless polled"]
-pub struct StartedAcquire {
-    pub(super) acquire: Acquire,
-    pub(super) site: &'static Site,
-}
-
-/// The check of a call against several limits, whose charges are corrected.
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct StartedAcquireAll<const N: usize> {
-    pub(super) acquire: AcquireAll,
-    /// Which parts have a limit. The others have empty permits.
-    pub(super) limited: [bool; N],
+pub struct StartedAcquire<const N: usize> {
+    pub(super) call: AcquiredCall<[Permit; N]>,
     pub(super) sites: [&'static Site; N],
 }
 
@@ -56,21 +46,12 @@ impl<const N: usize> Future for StartedCheck<N> {
     }
 }
 
-impl Future for StartedAcquire {
-    type Output = Result<[Permit; 1], Rejection>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = Pin::new(&mut self.acquire).poll(context);
-        counted(&[self.site], result.map_ok(|permit| [permit]))
-    }
-}
-
-impl<const N: usize> Future for StartedAcquireAll<N> {
+impl<const N: usize> Future for StartedAcquire<N> {
     type Output = Result<[Permit; N], Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = Pin::new(&mut self.acquire).poll(context);
-        counted(&self.sites, result.map_ok(|permits| several(permits, self.limited)))
+        let result = Pin::new(&mut self.call).poll(context);
+        counted(&self.sites, result)
     }
 }
 
@@ -82,12 +63,8 @@ fn counted<T>(sites: &[&Site], result: Poll<Result<T, Rejection>>) -> Poll<Resul
     result
 }
 
-/// Returns a permit for each part, from those of all parts, or of the parts with a limit.
-pub(super) fn several<const N: usize>(permits: Vec<Permit>, limited: [bool; N]) -> [Permit; N] {
-    let has_all = permits.len() == N;
-    let mut permits = permits.into_iter();
-    limited.map(|is_limited| {
-        let permit = if has_all || is_limited { permits.next() } else { None };
-        permit.unwrap_or_else(Permit::unlimited)
-    })
+impl<const N: usize> fmt::Debug for StartedAcquire<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartedAcquire").finish_non_exhaustive()
+    }
 }

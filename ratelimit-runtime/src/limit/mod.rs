@@ -7,6 +7,7 @@
 //! - its amounts: the values that may differ from call to call on one count
 //! - its policy: how a call is treated before and after the decision
 
+mod access;
 mod algorithm;
 mod amounts;
 mod identity;
@@ -27,6 +28,7 @@ mod varying;
 
 use std::time::Duration;
 
+pub(crate) use self::access::Access;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
 pub use self::identity::Align;
@@ -287,12 +289,6 @@ impl Limit {
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);
-        self
-    }
-
-    /// Returns this limit for calls that do not wait.
-    pub(crate) fn without_wait(mut self) -> Self {
-        self.policy.wait = None;
         self
     }
 

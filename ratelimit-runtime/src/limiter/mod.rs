@@ -24,7 +24,7 @@ pub use self::rules::{
     SharedRules,
 };
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, Check, Checker, KeptTerms, Part, TryCheck};
+use crate::check::{Acquire, AcquireAll, CallOptions, Check, Checker, KeptTerms, Part, TryCheck};
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -123,7 +123,7 @@ impl RateLimiter {
     /// and [`OnError`] is `Deny`.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.check(limit, &key, cost)
+        self.checker.check(Part::of(limit, &key, cost), CallOptions::CHECK)
     }
 
     /// Returns whether the call is admitted. An admitted call is charged.
@@ -179,7 +179,8 @@ impl RateLimiter {
         key: impl Key,
         cost: u32,
     ) -> Result<Decision, Rejection> {
-        self.checker.check_now(limit, &key, cost)
+        let options = CallOptions::CHECK.now();
+        self.checker.check(Part::of(limit, &key, cost), options).now(|| limit.label())
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -226,7 +227,7 @@ impl RateLimiter {
     /// list, limits that differ in scope, `on_error`, shadow or wait, or two different limits that share a
     /// count.
     pub fn check_all(&self, parts: &[Part<'_>]) -> Check {
-        self.checker.check_all(parts)
+        self.checker.check_all(parts, CallOptions::CHECK)
     }
 
     /// Admits and charges the call like [`check`](Self::check), and returns a [`Permit`](crate::Permit), which corrects
@@ -258,7 +259,7 @@ impl RateLimiter {
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
         let terms = || KeptTerms::Owned(Arc::new(limit.terms().clone()));
-        self.checker.acquire(limit, &key, cost, terms)
+        self.checker.acquire(Part::of(limit, &key, cost), CallOptions::ACQUIRE, terms)
     }
 
     /// Checks a call against several limits in one decision like [`check_all`](Self::check_all), and returns a
@@ -269,7 +270,7 @@ impl RateLimiter {
     /// As for [`check_all`](Self::check_all). If a limit has a [lease](Limit::lease), [`Rejection::Unavailable`] with
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
-        self.checker.acquire_all(parts)
+        self.checker.acquire_all(parts, CallOptions::ACQUIRE).into()
     }
 
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without

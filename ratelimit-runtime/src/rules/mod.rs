@@ -11,7 +11,6 @@ mod table;
 mod text;
 
 pub use self::invalid::InvalidRules;
-pub(crate) use self::rule::Access;
 pub use self::rule::Rule;
 pub use self::set::RuleSet;
 pub(crate) use self::table::{RuleTable, Ruled, RulesInForce};

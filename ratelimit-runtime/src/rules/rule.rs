@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::limit::Access;
+
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
 /// of its limit says, and for a limit, as the code says.
 ///
@@ -28,14 +30,6 @@ pub struct Rule {
 /// The message of an amount of 0.
 pub(super) const NO_AMOUNT: &str =
     "an amount must be at least 1: to admit nothing, write `closed = true`";
-
-/// Whether calls are limited at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Limited,
-    Exempt,
-    Closed,
-}
 
 impl Rule {
     /// Creates a rule that changes nothing.
@@ -65,7 +59,7 @@ impl Rule {
     /// With `true`, admits all calls without counting and reporting them. With `false`, limits calls also if a rule for
     /// the whole limit closes or exempts them.
     pub fn exempt(mut self, exempt: bool) -> Self {
-        self.access = Some(if exempt { Access::Exempt } else { Access::Limited });
+        self.access = Some(if exempt { Access::Unlimited } else { Access::Limited });
         self
     }
 

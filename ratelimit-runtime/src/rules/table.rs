@@ -11,9 +11,9 @@ use tokio::sync::futures::Notified;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
-use super::{Access, InvalidRules, Rule, RuleSet};
+use super::{InvalidRules, Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
-use crate::limit::{Limit, Period, bit_of_name};
+use crate::limit::{Access, Limit, Period, bit_of_name};
 
 /// The rules in force of a limiter.
 #[derive(Default)]

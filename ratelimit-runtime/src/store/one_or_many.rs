@@ -18,6 +18,14 @@ impl<T> OneOrMany<T> {
             Self::Many(many) => OneOrMany::Many(many.iter().map(change).collect()),
         }
     }
+
+    pub(crate) fn into_map<U>(self, change: impl FnMut(T) -> U) -> OneOrMany<U> {
+        let mut change = change;
+        match self {
+            Self::One(one) => OneOrMany::One(change(one)),
+            Self::Many(many) => OneOrMany::Many(many.into_iter().map(change).collect()),
+        }
+    }
 }
 
 impl<T> Deref for OneOrMany<T> {

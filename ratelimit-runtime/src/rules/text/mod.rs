@@ -9,13 +9,14 @@ mod write;
 mod tests {
     use proptest::prelude::*;
 
-    use crate::rules::{Access, Rule, RuleSet};
+    use crate::limit::Access;
+    use crate::rules::{Rule, RuleSet};
 
     fn rule() -> impl Strategy<Value = Rule> {
         let access = prop_oneof![
             Just(None),
             Just(Some(Access::Closed)),
-            Just(Some(Access::Exempt)),
+            Just(Some(Access::Unlimited)),
             Just(Some(Access::Limited))
         ];
         let amount = || prop::option::of(1_u32..);

@@ -7,7 +7,8 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use super::values::{AmountSeed, FlagSeed, MomentSeed, RulePlace};
 use crate::key::OwnedKey;
-use crate::rules::{Access, InvalidRules, Rule, RuleSet};
+use crate::limit::Access;
+use crate::rules::{InvalidRules, Rule, RuleSet};
 use crate::text::closest::closest;
 
 /// The words that stand for a rule, and what they mean.
@@ -191,7 +192,7 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
         rule.access = match (closed, exempt) {
             (None, None) => None,
             (Some(true), _) => Some(Access::Closed),
-            (_, Some(true)) => Some(Access::Exempt),
+            (_, Some(true)) => Some(Access::Unlimited),
             _ => Some(Access::Limited),
         };
         Ok(rule)

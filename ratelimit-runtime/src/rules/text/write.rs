@@ -6,8 +6,9 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::moment::written;
 use super::read::KEYS;
+use crate::limit::Access;
 use crate::rules::set::LimitRules;
-use crate::rules::{Access, Rule, RuleSet};
+use crate::rules::{Rule, RuleSet};
 
 impl RuleSet {
     /// Writes the rules as JSON, which [`from_json`](Self::from_json) reads.
@@ -55,7 +56,7 @@ impl Rule {
         match access {
             None => {}
             Some(Access::Closed) => map.serialize_entry("closed", &true)?,
-            Some(Access::Exempt) => map.serialize_entry("exempt", &true)?,
+            Some(Access::Unlimited) => map.serialize_entry("exempt", &true)?,
             Some(Access::Limited) => map.serialize_entry("closed", &false)?,
         }
         if let Some(shadow) = shadow {
@@ -74,7 +75,7 @@ impl fmt::Display for Rule {
         let Self { threshold, burst, access, shadow, until } = *self;
         let access = access.map(|access| match access {
             Access::Closed => "closed = true",
-            Access::Exempt => "exempt = true",
+            Access::Unlimited => "exempt = true",
             Access::Limited => "closed = false",
         });
         let fields = [

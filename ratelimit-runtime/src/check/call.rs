@@ -1,0 +1,137 @@
+//! A call that was started. [`Check`](super::Check) and [`Acquire`](super::Acquire) are its two conclusions.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::Permit;
+use super::judge::{apply_shadow, count_others, judge};
+use crate::limit::{Limit, LimitLabel};
+use crate::reply::{Decision, Rejection, StoreError};
+use crate::report::Report;
+use crate::store::Reply;
+
+/// What the caller of a call wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Whether the charges can be settled.
+    pub(crate) settles: bool,
+    /// Whether the call can be decided later, by a request or in a line.
+    pub(crate) can_wait: bool,
+}
+
+/// The result of a call that was admitted.
+pub struct AdmittedCall {
+    pub(super) decision: Decision,
+    /// A permit for each part of the call, if its charges can be settled.
+    pub(super) permits: Vec<Permit>,
+}
+
+pub(super) type CallResult = Result<AdmittedCall, Rejection>;
+
+/// Decides a call.
+pub(super) type BoxedCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
+
+/// A call that was started.
+pub(super) enum StartedCall {
+    Decided(CallResult),
+    Pending(BoxedCall),
+}
+
+/// The rejection of a call that no store decides, before it is reported.
+pub(super) struct Refusal {
+    pub(super) report: Report,
+    pub(super) label: LimitLabel,
+    pub(super) rejection: Rejection,
+}
+
+impl CallOptions {
+    pub(crate) const CHECK: Self = Self { settles: false, can_wait: true };
+    pub(crate) const ACQUIRE: Self = Self { settles: true, can_wait: true };
+
+    /// Returns these options for a call that is decided at once.
+    pub(crate) const fn now(self) -> Self {
+        Self { can_wait: false, ..self }
+    }
+}
+
+impl AdmittedCall {
+    /// Creates the result of a call of `parts` parts that charged nothing.
+    pub(super) fn uncharged(decision: Decision, options: CallOptions, parts: usize) -> Self {
+        let permits = if options.settles { parts } else { 0 };
+        Self { decision, permits: (0..permits).map(|_| Permit::new(decision, None)).collect() }
+    }
+}
+
+impl StartedCall {
+    pub(super) fn boxed(decide: impl Future<Output = CallResult> + Send + 'static) -> Self {
+        Self::Pending(Box::pin(decide))
+    }
+
+    /// Creates a call of `parts` parts, none of which is limited.
+    pub(super) fn unlimited(options: CallOptions, parts: usize) -> Self {
+        Self::Decided(Ok(AdmittedCall::uncharged(Decision::unlimited(), options, parts)))
+    }
+
+    /// Decides the call.
+    pub(super) async fn result(self) -> CallResult {
+        match self {
+            Self::Decided(result) => result,
+            Self::Pending(call) => call.await,
+        }
+    }
+}
+
+impl Refusal {
+    /// Creates the refusal of a call with a mistake. A shadow does not hide it.
+    pub(super) fn mistake(report: Report, label: LimitLabel, error: StoreError) -> Self {
+        let rejection = Rejection::unavailable_by(&label, error);
+        Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
+    }
+
+    /// Creates the refusal of a call for which there is no limiter.
+    pub(super) fn undecided(limit: &Limit, error: StoreError) -> Self {
+        let label = limit.label();
+        let rejection = Rejection::unavailable_by(&label, error);
+        Self { report: Report::start(), label, rejection }
+    }
+
+    /// Reports the rejection. Returns the result that the caller receives.
+    pub(super) fn end(self) -> Result<Decision, Rejection> {
+        let Self { report, label, rejection } = self;
+        let result = Err(rejection);
+        report.end(&label, &result);
+        apply_shadow(&label, result)
+    }
+
+    /// Reports the rejection of a call of `parts` parts.
+    pub(super) fn into_call(self, options: CallOptions, parts: usize) -> StartedCall {
+        let admitted = |decision| AdmittedCall::uncharged(decision, options, parts);
+        StartedCall::Decided(self.end().map(admitted))
+    }
+}
+
+/// Reports the reply to a call. Returns the result that the caller receives.
+pub(super) fn conclude(
+    report: Report,
+    labels: &[LimitLabel],
+    reply: Result<Reply, StoreError>,
+) -> Result<Decision, Rejection> {
+    count_others(&report, labels, reply.as_ref());
+    let (index, result) = judge(labels, reply);
+    let label = &labels[index];
+    report.about(index).end(label, &result);
+    apply_shadow(label, result)
+}
+
+/// Returns the result of a call that this process decides at once.
+#[inline]
+pub(super) fn now<T>(
+    call: impl Future<Output = Result<T, Rejection>> + Unpin,
+    label: impl FnOnce() -> LimitLabel,
+) -> Result<T, Rejection> {
+    let mut call = call;
+    match Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(Rejection::unavailable_by(&label(), StoreError::NotLocal)),
+    }
+}

@@ -1,0 +1,139 @@
+//! A call of a few limits that this process decides at once. No request, and no allocation.
+
+use super::call::CallOptions;
+use super::judge::hardest;
+use super::{Check, Checker, Part};
+use crate::algorithm::Outcome;
+use crate::key::{Key, KeyId};
+use crate::limit::Access;
+use crate::report;
+use crate::store::embedded::{FEW, LocalCharge};
+
+impl Checker {
+    /// Checks a call against several limits, under the rules in force.
+    pub(crate) fn check_all<K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'_, K>],
+        options: CallOptions,
+    ) -> Check {
+        if let [Part { limit, key, cost, access }] = *parts {
+            return self.check(Part { limit, key: &key, cost, access }, options);
+        }
+        self.check_few(parts).unwrap_or_else(|| self.call(parts, options).into())
+    }
+
+    /// Checks a call that this process decides at once, without rules, and that nothing observes; `None` for any other
+    /// call, which is not charged.
+    fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
+        let (first, policy) = (parts.first()?, parts[0].limit.policy());
+        let is_fast = parts.len() <= FEW
+            && !self.backend.is_shared(policy)
+            && first.limit.max_wait().is_none()
+            && !report::is_observed()
+            && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
+        if !is_fast {
+            return None;
+        }
+        let terms = first.limit.terms();
+        let mut charges = [LocalCharge { key_id: KeyId::NONE, terms, cost: 0 }; FEW];
+        let (mut limits, mut count) = ([first.limit; FEW], 0);
+        let mut fingerprint = self.backend.local().fingerprint(first.key);
+        for (at, Part { limit, key, cost, access }) in parts.iter().enumerate() {
+            let (terms, cost) = (limit.terms(), *cost);
+            // Most limits of a call have one key.
+            if at > 0 && !std::ptr::eq(*key, parts[at - 1].key) {
+                fingerprint = self.backend.local().fingerprint(*key);
+            }
+            let key_id = KeyId::new(terms.identity(), fingerprint);
+            let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
+            let is_plain = *access != Access::Closed && cost <= limit.capacity();
+            if is_known || !is_plain || !limit.policy().agrees_with(policy) {
+                return None;
+            }
+            if *access == Access::Limited {
+                (limits[count], charges[count]) = (limit, LocalCharge { key_id, terms, cost });
+                count += 1;
+            }
+        }
+        if count == 0 {
+            return Some(Check::unlimited());
+        }
+        let mut outcomes = [Outcome::UNDECIDED; FEW];
+        if !self.backend.local().decide_few(&charges[..count], &mut outcomes[..count]) {
+            return None;
+        }
+        let index = hardest(&outcomes[..count]);
+        let (limit, outcome) = (limits[index], &outcomes[index]);
+        if outcome.is_allowed() {
+            return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
+        }
+        (!self.reports_rejections()).then(|| Check::rejected_here(limit, outcome))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::reply::{Decision, Rejection, StoreError};
+    use crate::{Limit, Part, RateLimiter};
+
+    const WIDE: Limit = Limit::sliding("wide", 9, Duration::from_secs(60));
+    const NARROW: Limit = Limit::token_bucket("narrow", 2, Duration::from_secs(60));
+    const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
+
+    fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
+        limiter.check_all(parts).now(|| WIDE.label())
+    }
+
+    /// With and without the feature `metrics`, which observes all calls, so that none takes the fast path.
+    #[test]
+    fn a_call_that_nothing_observes_gets_the_decision_of_an_observed_one() {
+        let limiter = RateLimiter::embedded();
+        let parts = [Part::new(&WIDE, &"key", 1), Part::new(&NARROW, &"key", 1)];
+        for left in [1, 0] {
+            let decision = check(&limiter, &parts).expect("admitted");
+            assert_eq!((decision.limit, decision.remaining), (2, left));
+            assert_eq!(decision.retry_after, Duration::ZERO);
+        }
+        for _ in 0..20 {
+            let rejection = check(&limiter, &parts).expect_err("rejected");
+            let Rejection::Limited { name, decision, .. } = rejection else {
+                panic!("{rejection}")
+            };
+            assert_eq!((name.as_str(), decision.remaining), ("narrow", 0));
+            assert!(decision.retry_after > Duration::from_secs(20), "{decision:?}");
+        }
+        // The rejected calls were not charged.
+        let decision = check(&limiter, &parts[..1]).expect("admitted");
+        assert_eq!((decision.limit, decision.remaining), (9, 6));
+
+        let again = [parts[0], parts[0]];
+        assert_eq!(check(&limiter, &again).expect("admitted").remaining, 4);
+        let other = Limit::sliding("wide", 8, Duration::from_secs(60));
+        let shared = [parts[0], Part::new(&other, &"key", 1)];
+        let error = check(&limiter, &shared).expect_err("a mistake");
+        assert!(
+            matches!(&error, Rejection::Unavailable { error: StoreError::SharedCount { .. }, .. }),
+            "{error:?}"
+        );
+        let error = check(&limiter, &[parts[0], Part::new(&SHADOW, &"key", 1)]);
+        let Err(Rejection::Unavailable { error: StoreError::MixedLimits, .. }) = error else {
+            panic!("{error:?}")
+        };
+        let costly = [parts[0], Part::new(&NARROW, &"key", 3)];
+        let error = check(&limiter, &costly).expect_err("too costly");
+        assert!(matches!(error, Rejection::CostExceedsCapacity { .. }), "{error:?}");
+        // Each limit has a key of its own.
+        let of_keys = |one, other| {
+            check(&limiter, &[Part::new(&WIDE, one, 1), Part::new(&NARROW, other, 1)]).is_ok()
+        };
+        assert!(of_keys(&"one", &"one") && of_keys(&"other", &"other"));
+        assert!(of_keys(&"one", &"other") && !of_keys(&"one", &"other"));
+        assert!(check(&limiter, &[Part::new(&NARROW, &"one", 1)]).is_ok());
+        for allowed in [true, false, false] {
+            let shadow = check(&limiter, &[Part::new(&SHADOW, &"key", 1)]);
+            assert_eq!(shadow.expect("a shadow admits").allowed, allowed);
+        }
+    }
+}

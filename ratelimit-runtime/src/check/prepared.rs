@@ -1,0 +1,277 @@
+//! A call that is decided by a request, in a line or by a lease. It is prepared here, in one place: its counts, what
+//! reports it, and what decides it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall, conclude};
+use super::permit::SettledParts;
+use super::{Checker, Part};
+use crate::algorithm::Op;
+use crate::key::{Key, KeyId};
+use crate::lease::LeasedCall;
+use crate::limit::{Limit, LimitLabel, Policy, Terms};
+use crate::reply::{Rejection, StoreError};
+use crate::report::{self, Report};
+use crate::store::{Charge, OneOrMany, Reply, Request};
+
+/// A call with its counts. Borrows the keys.
+struct CountedCall<'a, K: ?Sized> {
+    report: Report,
+    policy: Policy,
+    counts: OneOrMany<CallCount<'a, K>>,
+    /// The index of the count of each part. Empty if there is one part.
+    count_of: Vec<usize>,
+}
+
+/// A count, and the units that all parts of a call take from it.
+struct CallCount<'a, K: ?Sized> {
+    limit: &'a Limit,
+    key: &'a K,
+    charge: Charge,
+    label: LimitLabel,
+}
+
+/// A call that borrows nothing, until its reply.
+struct PreparedCall {
+    report: Report,
+    labels: OneOrMany<LimitLabel>,
+    /// Makes the permits, if the charges can be settled.
+    settled: Option<SettledParts>,
+}
+
+impl Checker {
+    /// Decides a call as its parts say, without rules.
+    pub(super) fn decide<K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'_, K>],
+        options: CallOptions,
+    ) -> StartedCall {
+        if let [part] = parts
+            && !options.settles
+            && let Some(call) = self.spend(part)
+        {
+            return call;
+        }
+        let call = match self.count(parts, options) {
+            Ok(call) => call,
+            Err(refusal) => return refusal.into_call(options, parts.len()),
+        };
+        if let Some(reply) = self.cached_rejection(&call, options) {
+            let labels = call.counts.map(|count| count.label.clone());
+            let result = conclude(call.report, &labels, Ok(reply));
+            let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
+            return StartedCall::Decided(result.map(admitted));
+        }
+        self.start(call, parts, options)
+    }
+
+    /// Decides a call by leased units that this process holds.
+    fn spend<K: Key + ?Sized>(&self, part: &Part<'_, K>) -> Option<StartedCall> {
+        let Part { limit, key, cost, .. } = *part;
+        // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
+        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
+        let report = Report::start();
+        let decision = self.leases.spend(lease_id, limit.terms(), cost)?;
+        report.end_if_observed(|| limit.label(), || Ok(decision));
+        Some(StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() })))
+    }
+
+    /// Returns the counts of a call, or why no store decides it.
+    fn count<'a, K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'a, K>],
+        options: CallOptions,
+    ) -> Result<CountedCall<'a, K>, Box<Refusal>> {
+        let report = Report::start();
+        let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return mistake(report, LimitLabel::unnamed(), StoreError::NoLimits);
+        };
+        let policy = first.policy();
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
+            return mistake(report, first.label(), StoreError::MixedLimits);
+        }
+        if !options.can_wait && self.backend.is_shared(policy) {
+            return mistake(report, first.label(), StoreError::NotLocal);
+        }
+        let leased = parts.iter().find(|part| options.settles && part.limit.leases());
+        if let Some(Part { limit, .. }) = leased {
+            return mistake(report, limit.label(), StoreError::Leased);
+        }
+        let (counts, count_of) = match parts {
+            [part] => (OneOrMany::One(self.count_of_part(part)), Vec::new()),
+            several => {
+                several.iter().for_each(|part| report::expect(part.limit));
+                match self.merge(several) {
+                    Ok((counts, count_of)) => (counts.into(), count_of),
+                    Err(shared) => {
+                        let name = shared.name.clone();
+                        return mistake(report, *shared, StoreError::SharedCount { name });
+                    }
+                }
+            }
+        };
+        let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
+        let report = report.with_keys(self.backend.reports(), keys);
+        let is_too_large = |it: &CallCount<'_, K>| it.charge.cost > it.charge.terms.capacity();
+        if let Some(index) = counts.iter().position(is_too_large) {
+            let CallCount { label, charge, .. } = &counts[index];
+            let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
+            let (report, label) = (report.about(index), label.clone());
+            return Err(Box::new(Refusal { report, label, rejection }));
+        }
+        Ok(CountedCall { report, policy, counts, count_of })
+    }
+
+    fn count_of_part<'a, K: Key + ?Sized>(&self, part: &Part<'a, K>) -> CallCount<'a, K> {
+        let Part { limit, key, cost, .. } = *part;
+        self.count_under(self.counted(limit), limit, key, cost)
+    }
+
+    fn count_under<'a, K: Key + ?Sized>(
+        &self,
+        terms: Terms,
+        limit: &'a Limit,
+        key: &'a K,
+        cost: u32,
+    ) -> CallCount<'a, K> {
+        let label = limit.label_for(&terms);
+        CallCount { limit, key, charge: self.backend.charge(terms, key, cost), label }
+    }
+
+    /// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
+    /// their leases, returns the label of one of them.
+    #[allow(clippy::type_complexity, reason = "a pair")]
+    fn merge<'a, K: Key + ?Sized>(
+        &self,
+        parts: &[Part<'a, K>],
+    ) -> Result<(Vec<CallCount<'a, K>>, Vec<usize>), Box<LimitLabel>> {
+        let mut counts: Vec<CallCount<'a, K>> = Vec::with_capacity(parts.len());
+        let mut unleased_ids: Vec<KeyId> = Vec::with_capacity(parts.len());
+        let mut count_of = Vec::with_capacity(parts.len());
+        for part in parts {
+            let count = self.count_of_part(part);
+            let (identity, key_id) = (part.limit.terms().identity(), count.charge.key_id);
+            let unleased_id = key_id.under(count.charge.terms.identity(), identity);
+            let mut known = counts.iter().zip(&unleased_ids);
+            let known =
+                known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
+            count_of.push(known.unwrap_or(counts.len()));
+            match known.map(|index| &mut counts[index]) {
+                None => {
+                    unleased_ids.push(unleased_id);
+                    counts.push(count);
+                }
+                Some(known) if known.limit == part.limit => {
+                    known.charge.cost = known.charge.cost.saturating_add(part.cost);
+                }
+                Some(known) => return Err(Box::new(known.limit.label())),
+            }
+        }
+        Ok((counts, count_of))
+    }
+
+    /// Returns a rejection of Redis that still holds for the call.
+    fn cached_rejection<K: ?Sized>(
+        &self,
+        call: &CountedCall<'_, K>,
+        options: CallOptions,
+    ) -> Option<Reply> {
+        let OneOrMany::One(CallCount { limit, charge, .. }) = &call.counts else {
+            return None;
+        };
+        if wait_of(limit, options).is_some() || limit.is_shadow() {
+            return None;
+        }
+        self.backend.cached_rejection(charge)
+    }
+
+    /// Starts the decision of a call.
+    fn start<'a, K: Key + ?Sized>(
+        &self,
+        mut call: CountedCall<'a, K>,
+        parts: &[Part<'a, K>],
+        options: CallOptions,
+    ) -> StartedCall {
+        let lease_id = if options.settles { None } else { self.lease(&mut call, parts) };
+        let CountedCall { report, policy, counts, count_of } = call;
+        let (limit, labels) = (parts[0].limit, counts.map(|count| count.label.clone()));
+        let address = |it: CallCount<'_, K>| self.backend.address(policy, it.charge, &it.key);
+        let charges = counts.into_map(address);
+        let settled = options.settles.then(|| SettledParts {
+            settlements: Arc::clone(&self.settlements),
+            charges: charges.clone(),
+            policy,
+            parts: count_of.into_iter().zip(parts.iter().map(|part| part.cost)).collect(),
+        });
+        let call = PreparedCall { report, labels, settled };
+        if let Some(wait) = wait_of(limit, options) {
+            let (waiting, settles) = (Arc::clone(&self.waiting), options.settles);
+            return call.pending(move || waiting.admit(policy, charges, wait, settles));
+        }
+        if let (Some(lease_id), OneOrMany::One(charge)) = (lease_id, &charges) {
+            let leased = self.leases.call(limit, lease_id, Arc::clone(charge));
+            return call.pending(move || LeasedCall::decide(leased));
+        }
+        let request = if options.settles {
+            Request::Acquire(charges)
+        } else {
+            Request::Apply(Op::Decide, charges)
+        };
+        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+            return StartedCall::Decided(call.conclude(Ok(reply)));
+        }
+        let backend = Arc::clone(&self.backend);
+        call.pending(move || async move { backend.execute(policy, request).await })
+    }
+
+    /// Returns the key id of the lease that decides a call. The call is then charged under the terms of the lease.
+    fn lease<'a, K: Key + ?Sized>(
+        &self,
+        call: &mut CountedCall<'a, K>,
+        parts: &[Part<'a, K>],
+    ) -> Option<KeyId> {
+        let [Part { limit, key, cost, .. }] = *parts else { return None };
+        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
+        // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
+        if !self.leases.serves(limit, lease_id, cost) {
+            return None;
+        }
+        if limit.leases_busy_keys() {
+            call.counts =
+                OneOrMany::One(self.count_under(limit.terms().leased(), limit, key, cost));
+        }
+        Some(lease_id)
+    }
+}
+
+impl PreparedCall {
+    /// Decides the call by `decide`, which is called inside the box. Saves a copy of the future that it returns.
+    fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
+        self,
+        decide: impl FnOnce() -> F + Send + 'static,
+    ) -> StartedCall {
+        StartedCall::boxed(async move {
+            let reply = decide().await;
+            self.conclude(reply)
+        })
+    }
+
+    /// Reports the decision. Makes the permits.
+    fn conclude(self, reply: Result<Reply, StoreError>) -> CallResult {
+        let Self { report, labels, settled } = self;
+        let Some(settled) = settled else {
+            let decision = conclude(report, &labels, reply)?;
+            return Ok(AdmittedCall { decision, permits: Vec::new() });
+        };
+        let charged = reply.as_ref().ok().cloned();
+        let decision = conclude(report, &labels, reply)?;
+        Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
+    }
+}
+
+/// Returns how long a call may wait in a line.
+fn wait_of(limit: &Limit, options: CallOptions) -> Option<Duration> {
+    limit.max_wait().filter(|_| options.can_wait)
+}

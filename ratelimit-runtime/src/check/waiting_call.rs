@@ -1,0 +1,127 @@
+//! Calls that wait and follow the rules meanwhile.
+
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use super::call::{CallOptions, CallResult};
+use super::ruled::{OwnedPart, RuledCall, borrowed};
+use super::{Checker, Part};
+use crate::clock::{Clock, before};
+use crate::key::{Key, OwnedKey};
+use crate::limit::Access;
+use crate::report;
+use crate::rules::Ruled;
+use crate::store::OneOrMany;
+
+/// The parts of a call that waits.
+pub(super) struct WaitingParts {
+    checker: Checker,
+    parts: OneOrMany<OwnedPart>,
+    options: CallOptions,
+}
+
+impl WaitingParts {
+    pub(super) fn new<K: Key + ?Sized>(
+        checker: &Checker,
+        parts: &[Part<'_, K>],
+        options: CallOptions,
+    ) -> Self {
+        let parts = match parts {
+            [part] => OneOrMany::One(OwnedPart::of(part)),
+            parts => OneOrMany::Many(parts.iter().map(OwnedPart::of).collect()),
+        };
+        Self { checker: checker.clone(), parts, options }
+    }
+
+    /// Decides the call. If the rules change while it waits, it is started again under the new ones, with the rest of
+    /// its wait. What was decided stays decided.
+    pub(super) async fn decide(self) -> CallResult {
+        let Self { checker, parts, options } = &self;
+        let clock = checker.backend.clock();
+        let (parts, began) = (borrowed(parts), clock.steady());
+        let mut changed = pin!(checker.rules.changed());
+        loop {
+            // Before the rules are read, so that no change is missed.
+            changed.as_mut().enable();
+            let ruled = checker.all_under_rules(&parts);
+            let waited = Duration::from_micros(clock.steady().saturating_sub(began));
+            if opens_within(checker, &parts, &ruled, waited) {
+                rules_change(clock, &ruled, changed.as_mut()).await;
+                changed.set(checker.rules.changed());
+                continue;
+            }
+            let rest = ruled.map(|ruled| {
+                let wait = ruled.limit.policy().wait().unwrap_or_default();
+                let limit = ruled.limit.clone().wait(wait.saturating_sub(waited));
+                Ruled { limit, ..ruled.clone() }
+            });
+            let RuledCall { decision, is_waiting, trailing } =
+                checker.decide_ruled(&parts, &rest, *options);
+            let mut decision = pin!(decision.result());
+            let mut present = ruled.clone();
+            while is_same(&present, &ruled) {
+                let change = async {
+                    if is_waiting {
+                        rules_change(clock, &present, changed.as_mut()).await;
+                    } else {
+                        pending::<()>().await;
+                    }
+                };
+                if let Some(result) = before(change, decision.as_mut()).await {
+                    return match trailing {
+                        None => result,
+                        Some(trailing) => trailing.decide(result?).await,
+                    };
+                }
+                changed.set(checker.rules.changed());
+                changed.as_mut().enable();
+                present = checker.all_under_rules(&parts);
+            }
+            // Before the decision is dropped: all calls of its line leave with it.
+            leave_lines(checker, &parts, &ruled);
+            for Ruled { limit, .. } in ruled.iter().filter(|_| ruled.len() > 1) {
+                report::expect_no_longer(limit);
+            }
+        }
+    }
+}
+
+/// Returns whether a call is treated in the same way. The rules can end at other times.
+fn is_same(one: &[Ruled], other: &[Ruled]) -> bool {
+    let treatment = |ruled: &Ruled| Ruled { changes_at: None, ..ruled.clone() };
+    one.iter().map(treatment).eq(other.iter().map(treatment))
+}
+
+/// Cancels what calls under superseded rules hold.
+fn leave_lines(checker: &Checker, parts: &[Part<'_, OwnedKey>], superseded: &[Ruled]) {
+    for (part, Ruled { limit, .. }) in parts.iter().zip(superseded) {
+        let charge = checker.backend.charge(checker.counted(limit), part.key, part.cost);
+        checker.waiting.dissolve(&charge);
+    }
+}
+
+/// Returns whether rules close a call, and open it before its wait ends.
+fn opens_within(
+    checker: &Checker,
+    parts: &[Part<'_, OwnedKey>],
+    ruled: &[Ruled],
+    waited: Duration,
+) -> bool {
+    let closed = ruled.iter().filter(|it| it.access == Access::Closed && !it.limit.is_shadow());
+    let closed_for = closed.map(|ruled| checker.closed_for(ruled)).max();
+    let wait = parts[0].limit.policy().wait().unwrap_or_default();
+    checker.backend.clock().can_sleep()
+        && closed_for.is_some_and(|closed_for| closed_for <= wait.saturating_sub(waited))
+}
+
+/// Completes when the rules were replaced, or one of those in force ends.
+async fn rules_change(clock: &Clock, present: &[Ruled], replaced: impl Future<Output = ()>) {
+    match present.iter().filter_map(|ruled| ruled.changes_at).min() {
+        Some(at) if clock.can_sleep() => {
+            let at = clock.steady().saturating_add(at.saturating_sub(clock.local()));
+            before(clock.sleep_until_steady(at), replaced).await;
+        }
+        _ => replaced.await,
+    }
+}

@@ -1,0 +1,114 @@
+//! A call of an annotated function: its limits, its keys and its costs.
+
+use std::sync::Arc;
+
+use super::{CallLimit, CheckedLimit, Site, SiteLimit};
+use crate::check::{AcquiredCall, CallOptions, Check, Checker, KeptTerms, Part, Permit};
+use crate::key::Key;
+use crate::limit::{Access, Limit};
+
+/// A call that is checked against `N` limits.
+pub trait AnnotatedCall<const N: usize> {
+    fn sites(&self) -> [&'static Site; N];
+
+    /// Returns the first limit that limits the call, if there is one, and how much the code says that the call may take.
+    fn first(&self) -> (&Limit, Access);
+
+    fn check(&self, checker: &Checker, options: CallOptions) -> Check;
+
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; N]>;
+}
+
+/// A call of a function with one limit: the limit, the key and the cost.
+#[derive(Debug)]
+pub struct OneLimit<L: CheckedLimit, K: Key>(pub L, pub K, pub u32);
+
+/// The limits of a call of a function with several. Decided together.
+#[derive(Debug)]
+pub struct LimitGroup<'a, const N: usize>(pub [CallPart<'a>; N]);
+
+/// A limit of a call with several.
+#[derive(Debug)]
+pub struct CallPart<'a> {
+    site: &'static Site,
+    part: Part<'a, dyn Key + 'a>,
+}
+
+impl<L: CheckedLimit, K: Key> OneLimit<L, K> {
+    #[inline]
+    fn part(&self) -> Part<'_, K> {
+        let Self(limit, key, cost) = self;
+        Part { access: limit.access(), ..Part::of(limit.limit(), key, *cost) }
+    }
+}
+
+impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
+    #[inline]
+    fn sites(&self) -> [&'static Site; 1] {
+        [self.0.site()]
+    }
+
+    #[inline]
+    fn first(&self) -> (&Limit, Access) {
+        (self.0.limit(), self.0.access())
+    }
+
+    #[inline]
+    fn check(&self, checker: &Checker, options: CallOptions) -> Check {
+        checker.check(self.part(), options)
+    }
+
+    #[inline]
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; 1]> {
+        let terms = || match self.0.kept() {
+            Some(limit) => KeptTerms::Static(limit.terms()),
+            None => KeptTerms::Owned(Arc::new(self.0.limit().terms().clone())),
+        };
+        checker.acquire(self.part(), options, terms).into_array()
+    }
+}
+
+impl<'a> CallPart<'a> {
+    /// Creates the part of a limit with constant amounts.
+    #[must_use]
+    pub fn constant(
+        SiteLimit { limit, site }: SiteLimit<'a>,
+        key: &'a (dyn Key + 'a),
+        cost: u32,
+    ) -> Self {
+        Self { site, part: Part::of(limit, key, cost) }
+    }
+
+    /// Creates the part of a limit whose amounts are computed for the call.
+    #[must_use]
+    pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u32) -> Self {
+        let part = Part { access: limit.access(), ..Part::of(limit.limit(), key, cost) };
+        Self { site: limit.site(), part }
+    }
+}
+
+impl<'a, const N: usize> LimitGroup<'a, N> {
+    fn parts(&self) -> [Part<'a, dyn Key + 'a>; N] {
+        self.0.each_ref().map(|it| it.part)
+    }
+}
+
+impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
+    fn sites(&self) -> [&'static Site; N] {
+        self.0.each_ref().map(|it| it.site)
+    }
+
+    fn first(&self) -> (&Limit, Access) {
+        let limited = self.0.iter().find(|it| it.part.access != Access::Unlimited);
+        let part = limited.unwrap_or(&self.0[0]).part;
+        (part.limit, part.access)
+    }
+
+    fn check(&self, checker: &Checker, options: CallOptions) -> Check {
+        checker.check_all(&self.parts(), options)
+    }
+
+    fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; N]> {
+        checker.acquire_all(&self.parts(), options)
+    }
+}

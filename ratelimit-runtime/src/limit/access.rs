@@ -1,0 +1,12 @@
+//! Whether a limit counts a call.
+
+/// How much a call may take: the code says it, or a rule, which has precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As much as the amounts of the limit admit.
+    Limited,
+    /// Anything: the limit does not count the call.
+    Unlimited,
+    /// Nothing.
+    Closed,
+}
