@@ -74,8 +74,11 @@ impl ExampleServer {
             Some(field.split(' ').next()?.trim_matches('"').to_owned())
         };
         let rejection = |line: String| {
-            // The event of a cost above the capacity has another level.
             let (_, fields) = line.split_once("DEBUG ratelimit_runtime::report: rejected")?;
+            // The event of a cost above the capacity has no wait.
+            if fields.starts_with(": the cost") {
+                return None;
+            }
             let field = |name| field(fields, name).unwrap_or_else(|| panic!("{name} in {line}"));
             let [limit, key_hash, retry_after] = [" limit=", " key=", " retry_after="].map(field);
             Some(LoggedRejection { limit, key_hash, retry_after })
