@@ -1,4 +1,3 @@
-
 -- Several limits in one decision: either all admit the call and are charged, or none is charged.
 -- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/several.rs.
 --
@@ -9,6 +8,8 @@
 -- ARGV[i + 2]  limit i, see `several.lua`
 -- Reply        the replies of the limits in this order, see `answer.lua`; after an `acquire` that is admitted, each with a
 --              receipt, which is zeros if the cost is 0; or, if a limit failed, its index and its error
+
+--@include prelude, several
 
 local op, birth, costs = unpack('>sI7', ARGV[1])
 local replies, admitted = {}, true

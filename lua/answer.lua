@@ -1,5 +1,4 @@
-
--- Ends a call: writes the state, sets its TTL, and returns the reply.
+-- Ends a call: writes what the algorithm has decided, and returns the reply.
 --
 -- key, given, clock  as the script received them
 --
@@ -27,28 +26,31 @@
 -- Reply      string of 30 bytes: clock (7); 0 if rejected, 1 if allowed, 2 if the key is closed, and 3 if it is closed
 --            and the limit also rejects the call at the opening (1); remaining (4); retry (7); reset (7); slack (4).
 --            Then the receipt, if there is one. Or an error
-
-if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' } end
-if changed and reset == 0 then
-  call('DEL', key)
-elseif changed then
-  -- PEXPIRE costs more than everything else here. So the TTL is longer than needed, by an eighth and by ten seconds
-  -- at least, the state contains its end, and the script sets the TTL again only when it no longer suffices. If the
-  -- clock is not this server's, the TTL is a minute longer, because that clock may drift. It may also step, so the
-  -- script then reads the TTL from the server.
-  local suffices = lives * 1000 > clock + reset + 1000 and not given
-  if not suffices then
-    local since, need = (clock - clock % 1000) / 1000, (reset + -reset % 1000) / 1000
-    if given then need = need + 60000 end
-    suffices = lives > since + need and (not given or call('PTTL', key) >= need)
+local function answer(
+  call, pack, key, clock, given, allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+)
+  if allowed == nil then return { err = 'BADSTATE not the state of a rate limit' } end
+  if changed and reset == 0 then
+    call('DEL', key)
+  elseif changed then
+    -- PEXPIRE costs more than everything else here. So the TTL is longer than needed, by an eighth and by ten seconds
+    -- at least, the state contains its end, and the script sets the TTL again only when it no longer suffices. If the
+    -- clock is not this server's, the TTL is a minute longer, because that clock may drift. It may also step, so the
+    -- script then reads the TTL from the server.
+    local suffices = lives * 1000 > clock + reset + 1000 and not given
     if not suffices then
-      lives = since + need + math.max(math.floor(need / 8), 10000) + 1
-      call('SETRANGE', key, '0', pack('>I1I6', version, lives) .. changed)
-      call('PEXPIRE', key, lives - since)
+      local since, need = (clock - clock % 1000) / 1000, (reset + -reset % 1000) / 1000
+      if given then need = need + 60000 end
+      suffices = lives > since + need and (not given or call('PTTL', key) >= need)
+      if not suffices then
+        lives = since + need + math.max(math.floor(need / 8), 10000) + 1
+        call('SETRANGE', key, '0', pack('>I1I6', version, lives) .. changed)
+        call('PEXPIRE', key, lives - since)
+      end
     end
+    if suffices then call('SETRANGE', key, '7', changed) end
   end
-  if suffices then call('SETRANGE', key, '7', changed) end
+  local reply = pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)
+  if receipt then reply = reply .. receipt end
+  return reply
 end
-local reply = pack('>I7I1I4I7I7I4', clock, allowed and 1 or 0, remaining, retry, reset, slack)
-if receipt then reply = reply .. receipt end
-return reply

@@ -1,4 +1,3 @@
-
 -- Token bucket and leaky bucket: the level is the units that were taken, and drains at a steady rate.
 -- Twin of ratelimit-runtime/src/algorithm/bucket.rs, which explains the units.
 --
@@ -27,6 +26,8 @@
 -- reserve  tokens, if the limit leases; otherwise nil
 --
 -- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the moment.
+
+--@include least_levels
 
 -- Returns the place of the time until which leased units may be spent; nil if a state has none.
 local function place_of_lease(state)

@@ -1,14 +1,17 @@
-
 -- Runs the script of one call by hand: takes text as arguments, and returns the reply as text.
 -- CONTRIBUTING.md shows how.
---
--- The runtime writes two parts before this text: the script, as the function `script` of its ARGV; and `NAMES`
--- and `LAYOUT`, the names of the values in ARGV[1] and their format for `struct.pack`.
 --
 -- KEYS[1]  the key
 -- ARGV     `name=value`, in any order. The defaults are `op=decide`, `cost=1` and `moment=0`. With `clock`, the
 --          script uses that time. Times are in microseconds
 -- Reply    list of `name=value`; or an error
+
+local function script(ARGV)
+  --@include one
+end
+
+-- The values of ARGV[1] of the script, and their format.
+local NAMES, LAYOUT = { RUNTIME.names }, RUNTIME.layout
 
 local given = { op = 'decide', cost = '1', moment = '0' }
 for _, argument in ipairs(ARGV) do

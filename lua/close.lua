@@ -1,5 +1,6 @@
-
 -- Closes and opens keys. Twin of `Shard::change_opening` in ratelimit-runtime/src/store/embedded/shard.rs.
+
+--@include prelude, bucket, closing
 
 -- Returns the state of a bucket with its times moved by `by`.
 local function move(state, by)

@@ -1,4 +1,3 @@
-
 -- Decides calls of closed keys: a key that is closed admits nothing until its opening.
 -- Twin of ratelimit-runtime/src/algorithm/closing.rs.
 --
@@ -10,6 +9,9 @@
 --
 -- State    string of 21 bytes: 32 (1), six zero bytes, opening (7), moved: by how much the times of a bucket are moved
 --          (7); then the state of the open key; nothing if it has none
+
+--@include prelude
+
 local CLOSED_HEADER = 21
 
 -- Returns the parts of the state of a closed key: the opening, `moved` and the state of the open key.

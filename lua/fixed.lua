@@ -1,4 +1,3 @@
-
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --

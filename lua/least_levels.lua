@@ -1,4 +1,3 @@
-
 -- What a bucket can give back of a charge: at most its least level since the charge.
 -- Twin of ratelimit-runtime/src/algorithm/least_levels.rs, which explains the steps.
 --

@@ -1,4 +1,3 @@
-
 -- Decides the calls of a line in their order, until one is rejected. Consecutive calls with the same costs are a run.
 -- Twin of `Embedded::apply_line` in ratelimit-runtime/src/store/embedded/line.rs.
 --
@@ -13,6 +12,8 @@
 --              limits to the last of them, see `answer.lua`, with receipts if there is a birth. Equal calls that are admitted now are one part. A part of
 --              0 calls is the reply to the rejected call. If the cancellation is rejected, there are no parts. Or, if a
 --              limit failed, its index and its error
+
+--@include prelude, several
 
 -- The most calls that this script reserves, as in ratelimit-runtime/src/store/request.rs.
 local MAX_RESERVED = 64

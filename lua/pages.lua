@@ -1,4 +1,3 @@
-
 -- The pages of a sliding log, whose state `sliding.lua` explains. A page is a sequence of records: the ring, the
 -- directory, or a segment. Each block of 64 slots of a page has a sum.
 --
@@ -8,6 +7,9 @@
 --
 -- Returns functions on the log: give_back; ring, directory and segment, which return a page as it is now; bytes and
 -- read.
+
+--@include lower
+
 local function log_pages(call, pack, unpack, log)
   local BLOCK, PAGE = 64, 4096
 

@@ -1,4 +1,3 @@
-
 -- The slow paths of `sliding.lua`, which explains the state: calls that move over many records, fill the ring,
 -- or remove records at the ends of the log. Twin of ratelimit-runtime/src/algorithm/sliding/pages.rs.
 --
@@ -18,6 +17,9 @@
 -- log          see `pages.lua`
 --
 -- Returns functions on the log: expire, blocker, grow, cut and trim.
+
+--@include pages
+
 local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
   local BLOCK, PAGE, MOST_SLOTS, HUGE = 64, 4096, 65535, math.huge
   local _, ring, directory, segment, bytes, read = log_pages(call, pack, unpack, log)

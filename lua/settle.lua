@@ -1,4 +1,3 @@
-
 -- Corrects charges that are independent of each other, once their calls have ended, and closes and opens keys.
 -- Twin of `Embedded::settle` in ratelimit-runtime/src/store/embedded/mod.rs.
 --
@@ -10,6 +9,8 @@
 -- ARGV[limit + 2]  a limit, see `several.lua`
 -- Reply            list of strings, see `each.lua`. The reply to an entry is the reply to its correction, see
 --                  `answer.lua`; if it failed, 30 zero bytes
+
+--@include prelude, closing, close, each, several
 
 local entries, BORN, OPEN = ARGV[1], 64, 9007199254740991
 

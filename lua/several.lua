@@ -1,11 +1,14 @@
-
 -- The common part of the scripts that decide several limits: reads the limits, and defines `ask`.
 --
--- The runtime writes three lines before this text: `algorithms`, the list of the functions; `layouts`, the list of the
--- formats of their terms for `unpack`; and `stand_still`, a table of the functions whose counts stand still while their
--- keys are closed.
---
--- ARGV[limit + 2]  a limit: its index in these lists (1), and its terms
+-- ARGV[limit + 2]  a limit: the index of its function (1), and its terms
+
+--@include prelude, answer, closing, RUNTIME.algorithms
+
+-- The functions of the algorithms, the formats of their terms for `unpack`, and the functions whose counts stand still
+-- while their keys are closed.
+local algorithms = { RUNTIME.algorithms }
+local layouts = { RUNTIME.layouts }
+local stand_still = { RUNTIME.stand_still }
 
 -- Of each limit the function and its last arguments.
 local limits, unpack_list = {}, _G.unpack

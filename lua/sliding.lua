@@ -1,4 +1,3 @@
-
 -- Exact sliding window: the log of the calls admitted in the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding/mod.rs.
 --
@@ -26,6 +25,9 @@
 -- period     microseconds
 --
 -- Returns the arguments of `answer.lua`.
+
+--@include lower, pages, segments
+
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, moment, threshold, period
 )

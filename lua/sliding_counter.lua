@@ -1,4 +1,3 @@
-
 -- Sliding counter: the counts of two adjacent windows. The older count is weighted by the part of its window
 -- that still overlaps the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.

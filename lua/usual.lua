@@ -1,7 +1,8 @@
-
 -- Decides equal calls of a bucket in its usual state: its key is open, the rate is the one of the state, and no unit was
 -- leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` and `answer.lua` do for them,
 -- without their other cases. The runtime computes the rest of the reply from the level.
+
+--@include prelude, bucket, answer, several
 
 -- The capacities, tokens and drains of the buckets that do not lease, by limit, and whether all limits are of this kind.
 local capacities, tokens, drains, are_all_buckets = {}, {}, {}, true

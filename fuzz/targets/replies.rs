@@ -6,6 +6,8 @@
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
+#[path = "../../ratelimit-runtime/src/store/redis/compose.rs"]
+mod compose;
 #[path = "../../ratelimit-runtime/src/store/redis/failure.rs"]
 mod failure;
 #[path = "../../ratelimit-runtime/src/store/redis/form.rs"]

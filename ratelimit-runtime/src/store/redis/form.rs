@@ -90,6 +90,16 @@ impl Form {
         self as usize
     }
 
+    /// Returns the name of the function, and of its file in `lua/`.
+    pub(super) fn function(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding",
+            Self::Fixed => "fixed",
+            Self::SlidingCounter => "sliding_counter",
+            Self::Bucket | Self::LeasedBucket => "bucket",
+        }
+    }
+
     /// Whether the count of a closed key does not change as time passes.
     pub(super) fn stands_still(self) -> bool {
         match self {

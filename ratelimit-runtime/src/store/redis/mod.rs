@@ -6,6 +6,7 @@ mod births;
 mod breaker;
 mod certificates;
 mod cluster;
+mod compose;
 mod connect;
 mod connection;
 mod failure;

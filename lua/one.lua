@@ -1,0 +1,27 @@
+-- Decides one call.
+--
+-- KEYS[1]  the key
+-- ARGV[1]  the operation, and a zero byte; the cost (4); the moment of the operation, or zero (7); then the terms of the
+--          limit, as the algorithm takes them
+-- ARGV[2]  see `prelude.lua`
+-- Reply    see `answer.lua`
+--
+-- RUNTIME.algorithm is the function of the limit, RUNTIME.layout the format of ARGV[1], and RUNTIME.terms the format of
+-- its last part.
+
+--@include prelude, RUNTIME.algorithm
+
+local key = KEYS[1]
+local allowed, remaining, retry, reset, slack, version, lives, changed, receipt =
+  RUNTIME.algorithm(call, pack, unpack, key, clock, given, unpack(RUNTIME.layout, ARGV[1]))
+if allowed == nil then
+  -- Only calls of closed keys create these functions.
+  --@include answer, closing
+  local op, cost, moment, terms = unpack('>sI4I7', ARGV[1])
+  local function apply(call, clock, op, cost, moment)
+    return answer(call, pack, key, clock, given,
+      RUNTIME.algorithm(call, pack, unpack, key, clock, given, op, cost, moment, unpack(RUNTIME.terms, ARGV[1], terms)))
+  end
+  return ask_closed(apply, RUNTIME.stands_still, key, op, cost, moment)
+end
+--@inline answer
