@@ -136,7 +136,7 @@ local function bucket(
       -- `mark` returns the receipt of the last charge, which the same script has made.
       if op == 'acquire' then level = level + charge end
       if not birth then
-        -- Without an end of the TTL, `answer.lua` writes the version as well.
+        -- Without an end of the TTL, `write_state.lua` writes the version as well.
         version, lives, birth = BORN, 0, moment
         lower, count_charge, give_back, packed = least_levels(pack, unpack)
       end

@@ -22,7 +22,7 @@ local function close(count, stands_still, time)
   if by <= 0 then return end
   if stands_still and count.state ~= '' then count.state = move(count.state, by) end
   count.opening, count.moved, count.is_changed = count.opening + by, count.moved + by, true
-  -- If the clock is not this server's, the TTL is a minute longer, as in `answer.lua`.
+  -- If the clock is not this server's, the TTL is a minute longer, as in `write_state.lua`.
   count.ttl = math.max(count.ttl, given and 60000 or 0) + math.ceil(by / 1000) + 1
 end
 
@@ -33,7 +33,7 @@ local function open(count, apply, stands_still)
   count.opening, count.is_changed = nil, true
   if count.state == '' then return end
   if stands_still then count.state = move(count.state, -math.min(by, count.moved)) end
-  -- `answer.lua` sets the TTL with the next change, because the state then contains 0 as the end of its TTL.
+  -- `write_state.lua` sets the TTL with the next change, because the state then contains 0 as the end of its TTL.
   count.state = string.sub(count.state, 1, 1) .. string.rep('\0', 6) .. string.sub(count.state, 8)
   -- The TTL without the closing suffices for what was charged before the closing, the other for what was charged since.
   local reset = unpack('>I7', apply(call_of(count, 0), clock, 'peek', 0, 0), 20)

@@ -52,7 +52,7 @@ local function fixed(
       count = count + cost
     elseif op == 'acquire' then
       count = count + cost
-      -- Without an end of the TTL, `answer.lua` writes the version as well.
+      -- Without an end of the TTL, `write_state.lua` writes the version as well.
       if not birth then version, lives, birth = BORN, 0, moment end
       receipt = pack('>I7I7', birth, start)
     elseif op == 'charge' then

@@ -59,7 +59,7 @@ local function sliding_counter(
       current = current + cost
     elseif op == 'acquire' then
       current = current + cost
-      -- Without an end of the TTL, `answer.lua` writes the version as well.
+      -- Without an end of the TTL, `write_state.lua` writes the version as well.
       if not birth then version, lives, birth = BORN, 0, moment end
       receipt = pack('>I7I7', birth, start)
     elseif op == 'charge' then

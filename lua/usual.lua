@@ -1,8 +1,8 @@
 -- Decides equal calls of a bucket in its usual state: its key is open, the rate is the one of the state, and no unit was
--- leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` and `answer.lua` do for them,
--- without their other cases. The runtime computes the rest of the reply from the level.
+-- leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` does for them, without its
+-- other cases. The runtime computes the rest of the reply from the level.
 
---@include prelude, bucket, answer, several
+--@include prelude, bucket, several
 
 -- The capacities, tokens and drains of the buckets that do not lease, by limit, and whether all limits are of this kind.
 local capacities, tokens, drains, are_all_buckets = {}, {}, {}, true
@@ -31,8 +31,9 @@ local function decide_usual(limit, key, state, cost, count)
     if lives * 1000 > clock + reset + 1001 and not given then
       call('SETRANGE', key, '7', pack('>I7I7', clock, level))
     else
-      answer(call, pack, key, clock, given, true, 0, 0, math.ceil(reset), 0, version, lives,
-        pack('>I7I7I7I4', clock, level, token, drain))
+      local changed = pack('>I7I7I7I4', clock, level, token, drain)
+      reset = math.ceil(reset)
+      --@inline write_state
     end
   end
   return pack('>I1I4I7', 2, admitted, level)

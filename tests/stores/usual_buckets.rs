@@ -1,4 +1,4 @@
-//! `lua/usual.lua` does for buckets in their usual state what `lua/bucket.lua` and `lua/answer.lua` do for any.
+//! `lua/usual.lua` does for buckets in their usual state what `lua/bucket.lua` does for any.
 
 use proptest::prelude::*;
 use ratelimit_runtime::__private::script_text;

@@ -43,6 +43,7 @@ const FILES: &[(&str, &str)] = files![
     "sliding",
     "sliding_counter",
     "usual",
+    "write_state",
 ];
 
 /// Returns the text of a file; empty if there is none.
