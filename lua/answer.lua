@@ -10,7 +10,7 @@
 -- retry      microseconds from `clock` until the same call can be admitted
 -- reset      microseconds from `clock` until the key is as if it had never been used
 -- slack      the units of a bucket by which `reset` was rounded up; 2^32 - 1 if `reset` is a wait that later calls
---            at the same moment do not change
+--            at the same time do not change
 -- version    the version of the state
 -- lives      the end of the TTL in the state
 -- changed    the new state after its beginning; nil if the call changes nothing

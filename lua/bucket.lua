@@ -16,7 +16,7 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --          see `prelude.lua`; cost: the tokens of the call
--- moment   of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
+-- operand  of the op `reserve`: the longest wait until the reserved moment; of `cancel`: the time of the full bucket
 --          after the reservations; of `return`: the time of the charge; of `acquire` and `mark`: the birth of a state
 --          without one; of `settle`, which only limits that do not lease have: the place in the receipt of the charge
 -- burst    capacity in tokens
@@ -29,14 +29,14 @@
 
 --@include least_levels
 
--- Returns the place of the time until which leased units may be spent; nil if a state has none.
-local function place_of_lease(state)
+-- Returns the position of the time until which leased units may be spent; nil if a state has none.
+local function position_of_lease(state)
   if #state == 43 then return 33 end
   if #state > 47 and string.byte(state, 40) == 255 then return 48 end
 end
 
 local function bucket(
-  call, pack, unpack, key, clock, given, op, cost, moment, burst, token, drain, term, reserve
+  call, pack, unpack, key, clock, given, op, cost, operand, burst, token, drain, term, reserve
 )
   local VERSION, BORN, MOST, CENTURY = 1, 65, 9007199254740991, 36525 * 86400000000
   local capacity, charge = burst * token, cost * token
@@ -57,8 +57,8 @@ local function bucket(
       birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 8)
       lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 40)
     end
-    local place = place_of_lease(state)
-    if place then leased, kept = unpack('>I7I4', state, place) end
+    local position = position_of_lease(state)
+    if position then leased, kept = unpack('>I7I4', state, position) end
   end
   local now = clock < at and at or clock
   -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
@@ -67,9 +67,9 @@ local function bucket(
     burst = math.min(burst, (MOST - MOST % token) / token)
     capacity, charge = burst * token, cost * token
   end
-  local lag, last, full = now - clock, level, nil
+  local lag, level_before, full = now - clock, level, nil
   -- Of a reserved moment: the level at the moment, before the charge, and the level now that drains to it.
-  local at_moment, ahead
+  local level_at_moment, ahead
 
   -- If the rate has changed, computes the level that the new rate would have given since the last change.
   if old_token ~= token or old_drain ~= drain then
@@ -101,24 +101,27 @@ local function bucket(
   if op == 'cancel' then
     -- A later charge would have moved the time of the full bucket. If that time is earlier, the count was reset or
     -- refunded since: then no unit is known to be of these reservations.
-    local full_at = at + math.ceil(last / old_drain)
-    allowed = moment == full_at or moment > full_at and level <= capacity
-    if moment ~= full_at then cost = 0 end
+    local full_at, reserved_until = at + math.ceil(level_before / old_drain), operand
+    allowed = reserved_until == full_at or reserved_until > full_at and level <= capacity
+    if reserved_until ~= full_at then cost = 0 end
   else
     allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle' or op == 'mark'
   end
   if not allowed and op ~= 'cancel' then
-    local rest, wait = level, 0
+    local rest, until_spent = level, 0
     if capacity - charge < floor then
-      wait = leased - now
-      rest = math.max(level - wait * drain, floor)
+      until_spent = leased - now
+      rest = math.max(level - until_spent * drain, floor)
     end
-    retry = wait + math.ceil((rest - capacity + charge) / drain)
+    retry = until_spent + math.ceil((rest - capacity + charge) / drain)
     if full and full < retry then retry = full end
     -- The moment is after the term of leased units, which do not drain before.
-    at_moment, ahead = math.max(level - retry * drain, 0), math.max(level, rest + wait * drain)
+    level_at_moment, ahead = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
     retry = retry + lag
-    allowed = op == 'reserve' and retry <= moment and ahead + charge <= MOST
+    if op == 'reserve' then
+      local longest_wait = operand
+      allowed = retry <= longest_wait and ahead + charge <= MOST
+    end
   end
   if allowed and cost > 0 and op ~= 'peek' then
     if lower then lower(level, full) end
@@ -128,7 +131,7 @@ local function bucket(
       if retry > 0 then
         -- The call starts at its moment, whatever is given back until then. So the charges before it can give back the
         -- level right before that moment, and no more.
-        if lower then lower(at_moment) end
+        if lower then lower(level_at_moment) end
         level = ahead
       end
       level = level + charge
@@ -137,19 +140,21 @@ local function bucket(
       if op == 'acquire' then level = level + charge end
       if not birth then
         -- Without an end of the TTL, `write_state.lua` writes the version as well.
-        version, lives, birth = BORN, 0, moment
+        version, lives, birth = BORN, 0, operand
         lower, count_charge, give_back, packed = least_levels(pack, unpack)
       end
       receipt = pack('>I7I7', birth, count_charge(level))
     elseif op == 'charge' then
       level = math.min(level + charge, math.max(math.min(MOST, CENTURY * drain), level))
     elseif op == 'settle' then
-      cost = give_back(moment, charge)
+      local place = operand
+      cost = give_back(place, charge)
       level = level - cost
     elseif op == 'return' then
       -- Units that may have drained since the charge are not given back a second time.
       if level <= capacity and old_token == token and old_drain == drain then
-        local drained = math.max(now - moment, 0) * drain
+        local charged_at = operand
+        local drained = math.max(now - charged_at, 0) * drain
         level = math.max(level - math.max(math.min(charge, capacity) - drained, 0), floor)
       end
     elseif op == 'cancel' or op == 'refund' then
@@ -185,7 +190,7 @@ local function bucket(
     reset = (level - over) / drain
     if over > 0 then reset, slack = reset + 1, drain - over end
     if leased > now and reset < leased - now + math.ceil(floor / drain) then
-      -- Later calls at the same moment do not change this wait.
+      -- Later calls at the same time do not change this wait.
       reset, slack = leased - now + math.ceil(floor / drain), 4294967295
     end
     if full and full < reset then reset = full end

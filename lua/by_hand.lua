@@ -2,7 +2,7 @@
 -- CONTRIBUTING.md shows how.
 --
 -- KEYS[1]  the key
--- ARGV     `name=value`, in any order. The defaults are `op=decide`, `cost=1` and `moment=0`. With `clock`, the
+-- ARGV     `name=value`, in any order. The defaults are `op=decide`, `cost=1` and `operand=0`. With `clock`, the
 --          script uses that time. Times are in microseconds
 -- Reply    list of `name=value`; or an error
 
@@ -13,7 +13,7 @@ end
 -- The values of ARGV[1] of the script, and their format.
 local NAMES, LAYOUT = { RUNTIME.names }, RUNTIME.layout
 
-local given = { op = 'decide', cost = '1', moment = '0' }
+local given = { op = 'decide', cost = '1', operand = '0' }
 for _, argument in ipairs(ARGV) do
   local name, value = string.match(argument, '^(%l+)=(%S+)$')
   if not name then return { err = 'ERR ' .. argument .. ': an argument is name=value' } end

@@ -10,8 +10,8 @@ local function move(state, by)
   end
   move_time(#state < 47 and 8 or 15)
   -- The time until which leased units may be spent.
-  local place = place_of_lease(state)
-  if place then move_time(place) end
+  local position = position_of_lease(state)
+  if position then move_time(position) end
   return state
 end
 

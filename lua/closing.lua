@@ -73,14 +73,14 @@ end
 
 -- Applies `op` to a call of a count in memory. Returns the reply, or an error.
 --
--- apply         takes call, clock, op, cost and moment; returns the reply of `answer.lua`
+-- apply         takes call, clock, op, cost and operand; returns the reply of `answer.lua`
 -- stands_still  whether the algorithm is a bucket
-local function ask_count(count, apply, stands_still, op, cost, moment)
+local function ask_count(count, apply, stands_still, op, cost, operand)
   if count.opening and count.opening <= clock then
     -- A key without a state expires.
     count.opening, count.is_changed = nil, count.state ~= ''
   end
-  if not count.opening then return apply(call_of(count, 0), clock, op, cost, moment) end
+  if not count.opening then return apply(call_of(count, 0), clock, op, cost, operand) end
 
   local ahead = count.opening - clock
   local function reject()
@@ -92,9 +92,9 @@ local function ask_count(count, apply, stands_still, op, cost, moment)
   if op == 'decide' or op == 'acquire' or op == 'reserve' or op == 'peek' then return reject() end
 
   -- A charge that is returned, and a reservation that is cancelled, were made before the closing.
-  if stands_still and (op == 'return' or op == 'cancel') then moment = moment + count.moved end
+  if stands_still and (op == 'return' or op == 'cancel') then operand = operand + count.moved end
   local later = stands_still and ahead or 0
-  local reply = apply(call_of(count, later), clock + later, op, cost, moment)
+  local reply = apply(call_of(count, later), clock + later, op, cost, operand)
   if type(reply) == 'table' then return reply end
   -- A process that has not observed the closing keeps its moments, so no reservation before them is cancelled.
   if op == 'cancel' and string.byte(reply, 8) == 0 then return reject() end
@@ -105,10 +105,10 @@ local function ask_count(count, apply, stands_still, op, cost, moment)
 end
 
 -- Applies `op` to a call of a key whose state is not of its algorithm. Returns the reply, or an error.
-local function ask_closed(apply, stands_still, key, op, cost, moment)
+local function ask_closed(apply, stands_still, key, op, cost, operand)
   local count = read_count(key)
   if not count.opening then return { err = 'BADSTATE not the state of a rate limit' } end
-  local reply = ask_count(count, apply, stands_still, op, cost, moment)
+  local reply = ask_count(count, apply, stands_still, op, cost, operand)
   if type(reply) == 'string' then write_count(count) end
   return reply
 end

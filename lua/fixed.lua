@@ -5,7 +5,7 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a window admits
 -- period     length of a window in microseconds
 -- shift      microseconds from a calendar boundary to the next multiple of the period since the epoch; -1 if
@@ -13,7 +13,7 @@
 --
 -- Returns the arguments of `answer.lua`.
 local function fixed(
-  call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, shift
+  call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, shift
 )
   local VERSION, BORN, MOST = 1, 65, 4294967295
   local version, lives, birth, start, count
@@ -53,14 +53,14 @@ local function fixed(
     elseif op == 'acquire' then
       count = count + cost
       -- Without an end of the TTL, `write_state.lua` writes the version as well.
-      if not birth then version, lives, birth = BORN, 0, moment end
+      if not birth then version, lives, birth = BORN, 0, operand end
       receipt = pack('>I7I7', birth, start)
     elseif op == 'charge' then
       count = math.min(count + cost, MOST)
     elseif op == 'refund' or op == 'return' then
-      local charged = op == 'return' and moment or start
+      local charged_at = op == 'return' and operand or start
       -- A return lowers the count only if the units were charged in this window.
-      if start <= charged and charged < clock + left then count = math.max(count - cost, 0) end
+      if start <= charged_at and charged_at < clock + left then count = math.max(count - cost, 0) end
     else
       error('unknown op ' .. op)
     end

@@ -1,7 +1,7 @@
 -- Decides one call.
 --
 -- KEYS[1]  the key
--- ARGV[1]  the operation, and a zero byte; the cost (4); the moment of the operation, or zero (7); then the terms of the
+-- ARGV[1]  the operation, and a zero byte; the cost (4); its operand, or zero (7); then the terms of the
 --          limit, as the algorithm takes them
 -- ARGV[2]  see `prelude.lua`
 -- Reply    see `answer.lua`
@@ -17,11 +17,11 @@ local allowed, remaining, retry, reset, slack, version, lives, changed, receipt 
 if allowed == nil then
   -- Only calls of closed keys create these functions.
   --@include answer, closing
-  local op, cost, moment, terms = unpack('>sI4I7', ARGV[1])
-  local function apply(call, clock, op, cost, moment)
+  local op, cost, operand, terms = unpack('>sI4I7', ARGV[1])
+  local function apply(call, clock, op, cost, operand)
     return answer(call, pack, key, clock, given,
-      RUNTIME.algorithm(call, pack, unpack, key, clock, given, op, cost, moment, unpack(RUNTIME.terms, ARGV[1], terms)))
+      RUNTIME.algorithm(call, pack, unpack, key, clock, given, op, cost, operand, unpack(RUNTIME.terms, ARGV[1], terms)))
   end
-  return ask_closed(apply, RUNTIME.stands_still, key, op, cost, moment)
+  return ask_closed(apply, RUNTIME.stands_still, key, op, cost, operand)
 end
 --@inline answer

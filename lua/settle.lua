@@ -33,16 +33,16 @@ return each(function(entry, key)
   local stands_still = stand_still[limits[limit][1]]
   -- A correction and a closing are written together.
   local count = time > 0 and read_count(key)
-  local op, cost, moment = 'peek', 0, 0
+  local op, cost, operand = 'peek', 0, 0
   if less > 0 and has_birth(count and count.state or beginning_of(key), birth) then
     -- A bucket finds a charge by its number, a window by its time.
-    op, cost, moment = stands_still and 'settle' or 'return', less, place
+    op, cost, operand = stands_still and 'settle' or 'return', less, place
   elseif more > 0 then
     op, cost = 'charge', more
   end
-  if not count then return ask(limit, key, op, cost, moment) end
+  if not count then return ask(limit, key, op, cost, operand) end
   local apply = apply_to(limit, key)
-  local reply = ask_count(count, apply, stands_still, op, cost, moment)
+  local reply = ask_count(count, apply, stands_still, op, cost, operand)
   if type(reply) == 'table' then error(reply) end
   if time == OPEN then
     open(count, apply, stands_still)

@@ -22,21 +22,21 @@ end
 local function apply_to(limit, key)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]
-  return function(call, clock, op, cost, moment)
+  return function(call, clock, op, cost, operand)
     return answer(call, pack, key, clock, given,
-      decide(call, pack, unpack, key, clock, given, op, cost, moment, unpack_list(decide_and_terms, 2)))
+      decide(call, pack, unpack, key, clock, given, op, cost, operand, unpack_list(decide_and_terms, 2)))
   end
 end
 
--- Applies `op` to a call of `cost` units of `key`; a `moment` is 0 unless given. Returns the reply. If the call fails,
+-- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given. Returns the reply. If the call fails,
 -- raises its error.
-local function ask(limit, key, op, cost, moment)
+local function ask(limit, key, op, cost, operand)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]
   local reply = answer(call, pack, key, clock, given,
-    decide(call, pack, unpack, key, clock, given, op, cost, moment or 0, unpack_list(decide_and_terms, 2)))
+    decide(call, pack, unpack, key, clock, given, op, cost, operand or 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then
-    reply = ask_closed(apply_to(limit, key), stand_still[decide], key, op, cost, moment or 0)
+    reply = ask_closed(apply_to(limit, key), stand_still[decide], key, op, cost, operand or 0)
     if type(reply) == 'table' then error(reply) end
   end
   -- A call that is charged nothing has a receipt of zeros.

@@ -20,7 +20,7 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 --
@@ -29,7 +29,7 @@
 --@include lower, pages, segments
 
 local function sliding(
-  call, pack, unpack, key, clock, given, op, cost, moment, threshold, period
+  call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
 )
   -- The versions of a state without segments, and of one with a directory. With a birth, they are larger by `BORN`.
   local SHORT, LONG, BORN, MOST = 2, 130, 64, 4294967295
@@ -103,7 +103,7 @@ local function sliding(
   if returns and length > 0 and not expired then
     local gone, newest, empties
     gone, length, newest, empties = lower(call, call, pack, unpack, key, start, head, slots, length,
-      count == 0 and oldest, count == 0 and last, moment, cost)
+      count == 0 and oldest, count == 0 and last, operand, cost)
     used, last, rest = used - gone, newest or last, cost - gone
     is_ragged = length == 0 or count == 0 and empties
   end
@@ -134,7 +134,7 @@ local function sliding(
     elseif returns then
       if rest > 0 and log.used > 0 then
         local give_back = log_pages(call, pack, unpack, log)
-        is_ragged = give_back(moment, rest, expired) or is_ragged
+        is_ragged = give_back(operand, rest, expired) or is_ragged
       end
       if is_ragged then
         if not trim then prepare() end
@@ -188,7 +188,7 @@ local function sliding(
     if op == 'acquire' then
       if not birth then
         -- Makes room for the birth.
-        birth = moment
+        birth = operand
         local rest = call('GETRANGE', key, 7, -1)
         call('SET', key, pack('>I1I6I7', version + BORN, lives, birth) .. rest, 'KEEPTTL')
       end

@@ -6,7 +6,7 @@
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
--- moment     of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
+-- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
 -- grain      the unit in which the overlap is measured, in microseconds
@@ -14,7 +14,7 @@
 --
 -- Returns the arguments of `answer.lua`.
 local function sliding_counter(
-  call, pack, unpack, key, clock, given, op, cost, moment, threshold, period, grain, span
+  call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, grain, span
 )
   local VERSION, BORN, MOST = 1, 65, 9007199254740991
   local version, lives, birth, since, previous, current
@@ -60,7 +60,7 @@ local function sliding_counter(
     elseif op == 'acquire' then
       current = current + cost
       -- Without an end of the TTL, `write_state.lua` writes the version as well.
-      if not birth then version, lives, birth = BORN, 0, moment end
+      if not birth then version, lives, birth = BORN, 0, operand end
       receipt = pack('>I7I7', birth, start)
     elseif op == 'charge' then
       -- The weight of a count stays exact.
@@ -71,9 +71,10 @@ local function sliding_counter(
       current = math.max(current - cost, 0)
     elseif op == 'return' then
       -- The units leave the window in which they were charged.
-      if moment >= start then
+      local charged_at = operand
+      if charged_at >= start then
         current = math.max(current - cost, 0)
-      elseif moment + period >= start then
+      elseif charged_at + period >= start then
         previous = math.max(previous - cost, 0)
       end
     else

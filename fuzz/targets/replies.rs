@@ -84,7 +84,7 @@ enum OpInput {
 }
 
 impl OpInput {
-    /// The operation, its word, and the time it is about.
+    /// The operation, its word, and its operand.
     fn op(&self) -> (script::ScriptOp, &'static str, u64) {
         match *self {
             Self::Decide => (Op::Decide.into(), "decide", 0),
@@ -93,9 +93,7 @@ impl OpInput {
             Self::Reserve(wait) => {
                 (BucketOp::Reserve { wait: time(wait) }.into(), "reserve", time(wait))
             }
-            Self::Cancel(moment) => {
-                (BucketOp::Cancel { end: time(moment) }.into(), "cancel", time(moment))
-            }
+            Self::Cancel(end) => (BucketOp::Cancel { end: time(end) }.into(), "cancel", time(end)),
             Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
         }
     }
@@ -115,14 +113,14 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32) {
-    let (op, word, moment) = input.op();
+    let (op, word, operand) = input.op();
     let alone = script::arguments_of_one(op, terms, clock, cost);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());
     let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
     assert_eq!(take(&mut rest, 1), 0);
     assert_eq!(take(&mut rest, 4), cost.into());
-    assert_eq!(take(&mut rest, 7), moment);
+    assert_eq!(take(&mut rest, 7), operand);
 
     let named = script::arguments_of_each([(terms, ())], |_, ()| {}, None).pop().expect("a limit");
     let (index, packed) = named.split_first().expect("an index");

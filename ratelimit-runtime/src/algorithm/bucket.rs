@@ -8,6 +8,8 @@
 //!
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
+use std::cmp::Ordering;
+
 use super::least_levels::LeastLevels;
 use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
@@ -202,8 +204,8 @@ impl Bucket {
             Op::Refund => Some(level.saturating_sub(charge)),
             Op::Return { .. } if level > capacity => Some(level),
             // Units that may have drained since the charge are not given back a second time.
-            Op::Return { at } if before.has_rate(terms.rate()) => {
-                let drained = now.saturating_sub(at).saturating_mul(terms.rate().drain);
+            Op::Return { at: charged_at } if before.has_rate(terms.rate()) => {
+                let drained = now.saturating_sub(charged_at).saturating_mul(terms.rate().drain);
                 Some(level.saturating_sub(charge.min(capacity).saturating_sub(drained)))
             }
             Op::Return { .. } => Some(level),
@@ -234,19 +236,22 @@ impl Bucket {
             self.at(terms, clock, cost);
         let rejected = DecidedBucket { allowed: false, level, lag, full };
         let changed = match op {
-            BucketOp::Cancel { end } if end == before.full_at() => {
-                Some(level.saturating_sub(charge))
+            BucketOp::Cancel { end: reserved_until } => {
+                match reserved_until.cmp(&before.full_at()) {
+                    Ordering::Equal => Some(level.saturating_sub(charge)),
+                    // The bucket is full earlier, because the count was reset or refunded. No reservation holds up
+                    // calls.
+                    Ordering::Greater if level <= capacity => None,
+                    Ordering::Greater | Ordering::Less => {
+                        return Outcome { retry_us: 0, ..rejected.outcome(terms, clock, cost) };
+                    }
+                }
             }
-            // The bucket is full earlier, because the count was reset or refunded. No reservation holds up calls.
-            BucketOp::Cancel { end } if end > before.full_at() && level <= capacity => None,
-            BucketOp::Cancel { .. } => {
-                return Outcome { retry_us: 0, ..rejected.outcome(terms, clock, cost) };
-            }
-            BucketOp::Reserve { wait } => {
+            BucketOp::Reserve { wait: longest_wait } => {
                 let rejection = rejected.outcome(terms, clock, cost);
                 let is_now = cost == 0 || level + charge <= capacity;
                 let retry = if is_now { 0 } else { rejection.retry_us };
-                if retry > wait || level + charge > MOST {
+                if retry > longest_wait || level + charge > MOST {
                     return rejection;
                 }
                 let changed = (cost > 0).then_some(level + charge);
@@ -256,9 +261,10 @@ impl Bucket {
                 {
                     // The call starts at its moment, whatever is given back until then. So the charges before it can
                     // give back the level right before that moment, and no more.
-                    let wait = retry - (now - clock);
-                    let drained = wait.saturating_mul(terms.rate().drain);
-                    ledger.bring_to(level.saturating_sub(drained), u64::MAX);
+                    let until_moment = retry - (now - clock);
+                    let drained = until_moment.saturating_mul(terms.rate().drain);
+                    let level_at_moment = level.saturating_sub(drained);
+                    ledger.bring_to(level_at_moment, u64::MAX);
                 }
                 return Outcome { retry_us: retry, ..reserved.outcome(terms, clock, cost) };
             }

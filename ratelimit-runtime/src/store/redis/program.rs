@@ -3,9 +3,9 @@
 use super::compose::compose;
 use super::form::Form;
 
-/// The format of the operation, the cost and the moment, which precede the arguments of a form.
+/// The format of the operation, the cost and the operand, which precede the arguments of a form.
 const CALL: &str = "sI4I7";
-const CALL_NAMES: [&str; 3] = ["op", "cost", "moment"];
+const CALL_NAMES: [&str; 3] = ["op", "cost", "operand"];
 
 impl Form {
     /// Returns the script that decides one call.

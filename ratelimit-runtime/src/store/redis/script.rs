@@ -105,13 +105,13 @@ pub(super) struct ScriptOp {
     /// The word with which the scripts compare `op`.
     word: &'static str,
     /// The time, the wait or the birth of the operation, or 0.
-    moment: u64,
+    operand: u64,
 }
 
 impl ScriptOp {
     /// Creates the operation that decides a call whose charge can be settled. A state without a birth gets `birth`.
     pub(super) fn acquire(birth: u64) -> Self {
-        Self { word: "acquire", moment: birth }
+        Self { word: "acquire", operand: birth }
     }
 
     #[cfg(test)]
@@ -122,23 +122,23 @@ impl ScriptOp {
 
 impl From<Op> for ScriptOp {
     fn from(op: Op) -> Self {
-        let (word, moment) = match op {
+        let (word, operand) = match op {
             Op::Decide => ("decide", 0),
             Op::Peek => ("peek", 0),
             Op::Refund => ("refund", 0),
             Op::Return { at } => ("return", at),
         };
-        Self { word, moment }
+        Self { word, operand }
     }
 }
 
 impl From<BucketOp> for ScriptOp {
     fn from(op: BucketOp) -> Self {
-        let (word, moment) = match op {
+        let (word, operand) = match op {
             BucketOp::Reserve { wait } => ("reserve", wait),
             BucketOp::Cancel { end } => ("cancel", end),
         };
-        Self { word, moment }
+        Self { word, operand }
     }
 }
 
@@ -149,11 +149,11 @@ pub(super) fn arguments_of_one(
     clock: Option<u64>,
     cost: u32,
 ) -> Vec<Vec<u8>> {
-    let ScriptOp { word, moment } = op.into();
+    let ScriptOp { word, operand } = op.into();
     let mut call = Vec::with_capacity(64);
     put_word(&mut call, word);
     call.extend(cost.to_be_bytes());
-    put_7(&mut call, moment);
+    put_7(&mut call, operand);
     Form::of(terms).put_terms(&mut call, terms);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
@@ -166,10 +166,10 @@ pub(super) fn arguments_of_all<'a>(
     parts: impl Iterator<Item = (&'a Terms, u32)>,
     clock: Option<u64>,
 ) -> Vec<Vec<u8>> {
-    let ScriptOp { word, moment } = op.into();
+    let ScriptOp { word, operand } = op.into();
     let mut head = Vec::with_capacity(64);
     put_word(&mut head, word);
-    put_7(&mut head, moment);
+    put_7(&mut head, operand);
     let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
     for (limit, cost) in parts {
         head.extend(cost.to_be_bytes());
@@ -285,7 +285,7 @@ pub(super) fn decode_slack(reply: &[u8]) -> Option<u32> {
 /// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
 pub(super) const LEASED: u32 = u32::MAX;
 
-/// Returns the outcome of an admitted call after which `units` more units were charged at the same moment. `last` is
+/// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
 pub(super) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
     let sooner = if terms.algorithm().is_bucket() && slack != LEASED {
