@@ -6,8 +6,8 @@
 --              (7); then the cost for each limit (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the replies of the limits in this order, see `answer.lua`; after an `acquire` that is admitted, each with a
---              receipt, which is zeros if the cost is 0; or, if a limit failed, its index and its error
+-- Reply        the replies of the limits in this order, see `answer.lua`; after an `acquire` that is admitted, each
+--              with a receipt, which is zeros if the cost is 0; or, if a limit failed, its index and its error
 
 --@include prelude, several
 

@@ -105,7 +105,8 @@ local function bucket(
     allowed = reserved_until == full_at or reserved_until > full_at and level <= capacity
     if reserved_until ~= full_at then cost = 0 end
   else
-    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle' or op == 'mark'
+    allowed = allowed or cost == 0 or op == 'refund' or op == 'return' or op == 'charge' or op == 'settle'
+      or op == 'mark'
   end
   if not allowed and op ~= 'cancel' then
     local rest, until_spent = level, 0

@@ -7,8 +7,8 @@
 -- ARGV[1]          for each entry its limit (1), its cost (4) and its count (4)
 -- ARGV[2]          see `prelude.lua`
 -- ARGV[limit + 2]  a limit, see `several.lua`
--- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The reply
---                  to an entry begins with its kind (1):
+-- Reply            list of strings, see `each.lua`. The first has the clock (7) and the replies to the entries. The
+--                  reply to an entry begins with its kind (1):
 --                  0  the entry failed
 --                  1  with a count of 1, the reply to the call follows, see `answer.lua`; with a larger count, the
 --                     number of admitted calls (4), the reply to the last admitted call if there is one, and the

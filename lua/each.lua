@@ -1,6 +1,6 @@
--- Calls `work` for each key, which returns the reply to its entry. A command that fails raises an error: the reply to its
--- entry is then `failed`, and the script continues with the next entry. Returns a list of strings: the replies one after
--- the other, and the errors of the entries that failed, in their order.
+-- Calls `work` for each key, which returns the reply to its entry. A command that fails raises an error: the reply to
+-- its entry is then `failed`, and the script continues with the next entry. Returns a list of strings: the replies one
+-- after the other, and the errors of the entries that failed, in their order.
 
 --@include prelude
 

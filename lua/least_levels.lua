@@ -2,8 +2,9 @@
 -- Twin of ratelimit-runtime/src/algorithm/least_levels.rs, which explains the steps.
 --
 -- state  the state of a bucket; nil if it has no steps
--- from   the position of the number of steps (1) in it. Then follow the number of the last charge (7), and for each step
---        its first charge (7) and its level (7). While units are leased, there are no steps, and their number is 255
+-- from   the position of the number of steps (1) in it. Then follow the number of the last charge (7), and for each
+--        step its first charge (7) and its level (7). While units are leased, there are no steps, and their number is
+--        255
 --
 -- Returns functions on the steps: lower, count_charge, give_back, and packed, which returns them as in the state.
 local function least_levels(pack, unpack, state, from)

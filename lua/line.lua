@@ -9,9 +9,9 @@
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
 -- Reply        the reply to the cancellation if there is one. Then parts: a number of calls (4) and the replies of the
---              limits to the last of them, see `answer.lua`, with receipts if there is a birth. Equal calls that are admitted now are one part. A part of
---              0 calls is the reply to the rejected call. If the cancellation is rejected, there are no parts. Or, if a
---              limit failed, its index and its error
+--              limits to the last of them, see `answer.lua`, with receipts if there is a birth. Equal calls that are
+--              admitted now are one part. A part of 0 calls is the reply to the rejected call. If the cancellation is
+--              rejected, there are no parts. Or, if a limit failed, its index and its error
 
 --@include prelude, several
 

@@ -19,8 +19,8 @@ if allowed == nil then
   --@include answer, closing
   local op, cost, operand, terms = unpack('>sI4I7', ARGV[1])
   local function apply(call, clock, op, cost, operand)
-    return answer(call, pack, key, clock, given,
-      RUNTIME.algorithm(call, pack, unpack, key, clock, given, op, cost, operand, unpack(RUNTIME.terms, ARGV[1], terms)))
+    return answer(call, pack, key, clock, given, RUNTIME.algorithm(
+      call, pack, unpack, key, clock, given, op, cost, operand, unpack(RUNTIME.terms, ARGV[1], terms)))
   end
   return ask_closed(apply, RUNTIME.stands_still, key, op, cost, operand)
 end

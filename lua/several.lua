@@ -28,8 +28,8 @@ local function apply_to(limit, key)
   end
 end
 
--- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given. Returns the reply. If the call fails,
--- raises its error.
+-- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given. Returns the reply. If the call
+-- fails, raises its error.
 local function ask(limit, key, op, cost, operand)
   local decide_and_terms = limits[limit]
   local decide = decide_and_terms[1]

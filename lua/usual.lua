@@ -1,10 +1,11 @@
--- Decides equal calls of a bucket in its usual state: its key is open, the rate is the one of the state, and no unit was
--- leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` does for them, without its
--- other cases. The runtime computes the rest of the reply from the level.
+-- Decides equal calls of a bucket in its usual state: its key is open, the rate is the one of the state, and no unit
+-- was leased and no charge can be settled. Most calls are of this kind. Does what `bucket.lua` does for them, without
+-- its other cases. The runtime computes the rest of the reply from the level.
 
 --@include prelude, bucket, several
 
--- The capacities, tokens and drains of the buckets that do not lease, by limit, and whether all limits are of this kind.
+-- The capacities, tokens and drains of the buckets that do not lease, by limit, and whether all limits are of this
+-- kind.
 local capacities, tokens, drains, are_all_buckets = {}, {}, {}, true
 for limit = 1, #limits do
   local decide, burst, token, drain, _, reserve = unpack_list(limits[limit])
@@ -15,8 +16,8 @@ for limit = 1, #limits do
   end
 end
 
--- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `batch.lua`; nothing if
--- the bucket is in another state.
+-- Decides `count` calls of a bucket whose value is `state`. Returns the reply to their entry, see `batch.lua`; nothing
+-- if the bucket is in another state.
 local function decide_usual(limit, key, state, cost, count)
   local version, lives, at, level, old_token, old_drain = unpack('>I1I6I7I7I7I4', state)
   local token, drain = tokens[limit], drains[limit]

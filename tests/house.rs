@@ -1,4 +1,5 @@
-//! The structure of the runtime crate: rooms import only rooms below them, and a type name exists once.
+//! The structure of the runtime crate: rooms import only rooms below them, and a type name exists once. And no file of
+//! the repository has a long line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,18 +33,36 @@ const ROOMS: [&str; 21] = [
 /// Files that take the place of another file in builds without a feature, and define the same names.
 const TWINS: [&str; 2] = ["report/unmeasured.rs", "store/unshared.rs"];
 
-fn sources() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let mut sources = root.map(|folder| folder.join("ratelimit-runtime/src"));
-    sources.find(|folder| folder.is_dir()).expect("the runtime is in the workspace")
+/// The files whose lines are short.
+const SHORT_LINES: [&str; 5] = ["lua", "md", "rs", "sh", "toml"];
+
+/// The most characters of their lines.
+const MOST_CHARACTERS: usize = 120;
+
+/// Files that a program writes.
+const GENERATED: [&str; 2] = [".expanded.rs", "/pictures/inline.md"];
+
+fn root() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = folders.find(|folder| folder.join("ratelimit-runtime/src").is_dir());
+    root.expect("the runtime is in the workspace")
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+fn sources() -> PathBuf {
+    root().join("ratelimit-runtime/src")
+}
+
+/// Finds files with one of these extensions. Follows no links, and skips hidden folders and those of builds.
+fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        if path.is_symlink() || name.starts_with('.') || name == "target" {
+            continue;
+        }
         if path.is_dir() {
-            files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files(&path, extensions, found);
+        } else if extensions.iter().any(|extension| name.ends_with(&format!(".{extension}"))) {
             found.push(path);
         }
     }
@@ -52,7 +71,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// The code of each file of the runtime by its path, without comments.
 fn code() -> BTreeMap<String, String> {
     let (sources, mut found) = (sources(), Vec::new());
-    files(&sources, &mut found);
+    files(&sources, &["rs"], &mut found);
     let code = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a source file");
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -116,4 +135,34 @@ fn a_type_name_exists_once() {
     assert!(definitions.len() > 100, "{} types were found", definitions.len());
     definitions.retain(|_, files| files.len() > 1);
     assert_eq!(definitions, BTreeMap::new());
+}
+
+/// Tables, links and commands stay in one line.
+#[test]
+fn no_line_is_long() {
+    let mut found = Vec::new();
+    files(root(), &SHORT_LINES, &mut found);
+    assert!(found.len() > 300, "{} files were found", found.len());
+    let mut long = Vec::new();
+    for path in found {
+        let name = path.strip_prefix(root()).expect("inside").to_string_lossy().into_owned();
+        if GENERATED.iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a text");
+        for (index, line) in text.lines().enumerate() {
+            let text = line.trim_start();
+            let text =
+                text.strip_prefix("///").or_else(|| text.strip_prefix("//!")).unwrap_or(text);
+            let text = text.trim_start();
+            let stays = text.starts_with('|')
+                || text.starts_with("![")
+                || text.starts_with("ACL SETUSER ")
+                || text.contains("://");
+            if line.chars().count() > MOST_CHARACTERS && !stays {
+                long.push(format!("{name}:{}", index + 1));
+            }
+        }
+    }
+    assert_eq!(long, [""; 0]);
 }

@@ -38,14 +38,28 @@ async fn keyless() -> bool {
 }
 
 /// The bursts of 16 plans. The rate is the same, because a decision takes longer at some rates.
-#[rate_limit(period = "7300d", threshold = FLOWING, burst = FLOWING - plan, algo = "token_bucket", key = user, on_limited = |_| false)]
+#[rate_limit(
+    period = "7300d",
+    threshold = FLOWING,
+    burst = FLOWING - plan,
+    algo = "token_bucket",
+    key = user,
+    on_limited = |_| false
+)]
 async fn planned(user: &str, plan: u32) -> bool {
     black_box(user);
     true
 }
 
 /// Under a rule of its name, with the same threshold.
-#[rate_limit(name = "ruled", period = "7300d", threshold = FLOWING, algo = "token_bucket", key = user, on_limited = |_| false)]
+#[rate_limit(
+    name = "ruled",
+    period = "7300d",
+    threshold = FLOWING,
+    algo = "token_bucket",
+    key = user,
+    on_limited = |_| false
+)]
 async fn ruled(user: &str) -> bool {
     black_box(user);
     true

@@ -244,7 +244,8 @@ fn draw(out: &mut String, line: &Line<'_>) {
     write!(
         out,
         "<path class=\"lead\" d=\"M{:.1} {y:.1}L{:.1} {:.1}\"/>\n\
-         <text class=\"name\" x=\"{names}\" y=\"{:.1}\">{}<tspan dx=\"7\" font-weight=\"400\">{}</tspan></text>\n</g>\n",
+         <text class=\"name\" x=\"{names}\" y=\"{:.1}\">{}\
+         <tspan dx=\"7\" font-weight=\"400\">{}</tspan></text>\n</g>\n",
         x + 7.0,
         names - 5.0,
         line.name_at,

@@ -142,7 +142,8 @@ fn held(server: &Server) -> f64 {
     f64::from(held.max(1))
 }
 
-/// Returns the users of the calls. Four calls of five pick any user. The fifth picks by Zipf, so a few users call often.
+/// Returns the users of the calls. Four calls of five pick any user. The fifth picks by Zipf, so a few users call
+/// often.
 fn picked() -> Vec<u32> {
     let (any, often) = (keys::uniform(USERS, 1 << 20), keys::zipf(USERS, 1 << 20));
     let picked = any.into_iter().zip(often).enumerate();

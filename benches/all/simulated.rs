@@ -23,8 +23,8 @@ const ALL: [(&str, Leasing); 4] = [
     ("`lease = \"auto\"`", Leasing::Auto),
 ];
 
-/// The calls that were admitted; the requests to Redis; and the units of the busiest tenant that all processes held when
-/// its first call was rejected.
+/// The calls that were admitted; the requests to Redis; and the units of the busiest tenant that all processes held
+/// when its first call was rejected.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     admitted: u64,

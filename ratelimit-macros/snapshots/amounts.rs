@@ -1,4 +1,11 @@
-#[rate_limit(period = 60, algo = "token_bucket", threshold = plan.rate(), burst = plan.burst, key = user, lease = LEASE)]
+#[rate_limit(
+    period = 60,
+    algo = "token_bucket",
+    threshold = plan.rate(),
+    burst = plan.burst,
+    key = user,
+    lease = LEASE
+)]
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     work().await
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Records that something has happened in this process: that an event was emitted, which is then not repeated, or that a
-/// task-local value was set, which saves its lookup until then (`benches/all -- attribute`). Unlike in `Once`, no thread
-/// waits for another, so a subscriber can come here again while it receives the event.
+/// Records that something has happened in this process: that an event was emitted, which is then not repeated, or that
+/// a task-local value was set, which saves its lookup until then (`benches/all -- attribute`). Unlike in `Once`, no
+/// thread waits for another, so a subscriber can come here again while it receives the event.
 ///
 /// `Relaxed` suffices: a task sets the flag before the value, and a runtime that moves the task to another
 /// thread makes its earlier writes visible there.

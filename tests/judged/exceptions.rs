@@ -40,7 +40,8 @@ impl Player<'_> {
         self.except(process, Excepted::Call);
         self.except_paused(Excepted::Call);
         self.collect().await;
-        // Units go back to the count of the time at which they were charged. So the new count begins later, by any clock.
+        // Units go back to the count of the time at which they were charged. So the new count begins later, by any
+        // clock.
         if self.has_waited || self.setup.most_leased() > 0 {
             self.advance(1 + 2 * self.setup.skew).await;
         }

@@ -1,4 +1,5 @@
-//! What fails: a process is killed, a reply is lost, and a hash slot moves. A server that evicts counts is in `beside.rs`.
+//! What fails: a process is killed, a reply is lost, and a hash slot moves. A server that evicts counts is in
+//! `beside.rs`.
 
 use std::time::Duration;
 

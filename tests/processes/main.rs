@@ -1,7 +1,7 @@
 //! Processes whose background thread cannot start, or is gone: without file descriptors, and after a fork.
 //!
-//! Without arguments, this program is the test. With arguments, it is the process of one test. A test needs a process of
-//! its own, because descriptors and forks concern the whole process.
+//! Without arguments, this program is the test. With arguments, it is the process of one test. A test needs a process
+//! of its own, because descriptors and forks concern the whole process.
 
 mod descriptors;
 mod forks;

@@ -1,5 +1,5 @@
-//! What a full embedded store evicts: a client that sends fresh keys neither gets its own exhausted key back nor takes the
-//! counts of everybody else.
+//! What a full embedded store evicts: a client that sends fresh keys neither gets its own exhausted key back nor takes
+//! the counts of everybody else.
 
 use std::time::Duration;
 

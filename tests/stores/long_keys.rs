@@ -1,5 +1,5 @@
-//! Keys that are long: a client that chooses its key does not choose how much Redis keeps, and the short text of the key
-//! is the same key for operators.
+//! Keys that are long: a client that chooses its key does not choose how much Redis keeps, and the short text of the
+//! key is the same key for operators.
 
 use std::time::Duration;
 

@@ -320,7 +320,8 @@ on_both_stores! {
             let until = test.in_time(SECOND);
             test.set_rules(of_limit(Rule::new().threshold(10).burst(10).until(until)));
             assert!(test.limiter.check(&limit, "key", 5).await.is_ok());
-            let twenty = waiting.try_amounts(20, (waiting.algorithm().to_string().ends_with("bucket")).then_some(20)).expect("valid");
+            let is_bucket = waiting.algorithm().to_string().ends_with("bucket");
+            let twenty = waiting.try_amounts(20, is_bucket.then_some(20)).expect("valid");
             let call = tokio::spawn({
                 let (limiter, waiting) = (test.limiter.clone(), twenty);
                 async move { limiter.check(&waiting, "key", 10).await }

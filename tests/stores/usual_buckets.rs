@@ -37,8 +37,8 @@ fn take_reply(packed: &mut &[u8]) -> Reply {
     [7, 1, 4, 7, 7, 4].map(|width| take(packed, width))
 }
 
-/// Decides equal calls by one script, as concurrent calls are decided. Returns the replies to the last admitted call and
-/// to the rejected calls, and the clock.
+/// Decides equal calls by one script, as concurrent calls are decided. Returns the replies to the last admitted call
+/// and to the rejected calls, and the clock.
 fn by_batch(
     connection: &mut Connection,
     step: &Step,

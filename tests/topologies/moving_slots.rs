@@ -1,5 +1,5 @@
-//! A hash slot of a Redis Cluster that moves to another node: its keys are on two nodes. On the node that the slot leaves,
-//! each command on a key that is not there fails, also within a script.
+//! A hash slot of a Redis Cluster that moves to another node: its keys are on two nodes. On the node that the slot
+//! leaves, each command on a key that is not there fails, also within a script.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

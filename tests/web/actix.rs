@@ -120,7 +120,11 @@ fn rejects_with_problem_details_or_the_body_that_is_set() {
     assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
     assert_eq!(
         rejected.body,
-        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"detail":"too many requests, try again in 30 seconds","violated-policies":["hi"]}"#
+        concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Quota Exceeded","status":429,"#,
+            r#""detail":"too many requests, try again in 30 seconds","violated-policies":["hi"]}"#
+        )
     );
     assert_eq!((json("/direct").status, json("/direct").status), (200, 429));
     let never = json("/costly");

@@ -212,7 +212,12 @@ proptest! {
         let more = ["", ";proto=https;host=\"a,b\"", ";by=10.0.0.1"][hops];
         let added = [
             ("x-forwarded-for", behind(), node.clone(), ", 10.0.0.2".repeat(hops)),
-            ("forwarded", behind().header(ProxyHeader::Forwarded), format!("for={quote}{node}{quote}{more}"), ", for=10.0.0.2".repeat(hops)),
+            (
+                "forwarded",
+                behind().header(ProxyHeader::Forwarded),
+                format!("for={quote}{node}{quote}{more}"),
+                ", for=10.0.0.2".repeat(hops),
+            ),
         ];
         for (name, clients, added, hops) in added {
             let mut lines = sent.clone();

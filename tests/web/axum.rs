@@ -251,7 +251,10 @@ fn sends_problem_details_to_clients_that_prefer_json() {
     assert_eq!(costly.header("content-type"), Some("application/problem+json"));
     assert_eq!(
         costly.body,
-        r#"{"type":"about:blank","title":"Content Too Large","status":413,"detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+        concat!(
+            r#"{"type":"about:blank","title":"Content Too Large","status":413,"#,
+            r#""detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+        )
     );
 
     assert_eq!(get(server.address, "/plain", &[]).status, 200);
@@ -279,7 +282,12 @@ fn sends_problem_details_to_clients_that_prefer_json() {
     assert_eq!((closed.status, closed.header("retry-after")), (503, None));
     assert_eq!(
         closed.body,
-        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity","status":503,"detail":"the service cannot take requests right now, try again later","violated-policies":["all"]}"#
+        concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+            r#""title":"Temporary Reduced Capacity","status":503,"#,
+            r#""detail":"the service cannot take requests right now, try again later","#,
+            r#""violated-policies":["all"]}"#
+        )
     );
 }
 

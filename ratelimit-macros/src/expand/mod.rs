@@ -1,7 +1,7 @@
 //! Writes the limited function: the check, then the untouched body.
 //!
-//! The check starts in one statement and is awaited in the next, unless it has admitted the call. The borrows of the key
-//! end in between, so the attribute does not change whether the future is `Send`. Paths are absolute and
+//! The check starts in one statement and is awaited in the next, unless it has admitted the call. The borrows of the
+//! key end in between, so the attribute does not change whether the future is `Send`. Paths are absolute and
 //! variables are hygienic, so the check and the body cannot see the names of each other.
 
 mod body;

@@ -94,8 +94,9 @@ impl RejectionCache {
         if outcome.verdict == (Verdict::Closed { also_limited: true }) {
             return;
         }
-        // The store decided between `sent` and now, by a clock that may run a little faster. If the clock of this process
-        // has stepped back since, `sent` is later than now, and the rejection would be kept for longer than it holds.
+        // The store decided between `sent` and now, by a clock that may run a little faster. If the clock of this
+        // process has stepped back since, `sent` is later than now, and the rejection would be kept for longer than it
+        // holds.
         let certain = outcome.retry_us - outcome.retry_us / 1_000;
         let until = stamp.sent.min(now).saturating_add(certain.min(LIFETIME));
         let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
 //! The process that runs this code. A fork copies a limiter without its threads: jobs, lines and leases of the parent
 //! never go on in the child, and are not its own.
 //!
-//! The id of the process is compared only where a tokio runtime first appears and where a job is sent, because reading it
-//! is a system call. All else compares with the id that was seen there. What a child does before it has a new runtime is
-//! not noticed.
+//! The id of the process is compared only where a tokio runtime first appears and where a job is sent, because reading
+//! it is a system call. All else compares with the id that was seen there. What a child does before it has a new
+//! runtime is not noticed.
 
 use std::cell::Cell;
 use std::mem;
@@ -63,8 +63,8 @@ impl<T: Default> Default for OwnValue<T> {
 pub(crate) fn lock_own<T: Default>(value: &Mutex<OwnValue<T>>) -> MutexGuard<'_, OwnValue<T>> {
     let mut value = value.lock().unwrap_or_else(PoisonError::into_inner);
     if value.process != seen_process() {
-        // Not dropped: its wakers and tasks belong to runtimes of the parent, whose locks can be held for ever here, and
-        // whose descriptors wake the parent.
+        // Not dropped: its wakers and tasks belong to runtimes of the parent, whose locks can be held for ever here,
+        // and whose descriptors wake the parent.
         mem::forget(mem::take(&mut *value));
     }
     value

@@ -19,9 +19,10 @@ use self::steady::steady;
 pub enum Clock {
     /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not
     /// matter. The embedded store reads the wall clock once, before its first decision, and advances that time by
-    /// the monotonic clock, so a step of the wall clock does not matter. Where the monotonic clock stands still while the
-    /// machine is suspended, as on Linux and macOS, that time does not count: a window ends later by it, and a window with
-    /// [`align`](crate::Limit::align) begins and ends later than the calendar says, until the process starts again.
+    /// the monotonic clock, so a step of the wall clock does not matter. Where the monotonic clock stands still while
+    /// the machine is suspended, as on Linux and macOS, that time does not count: a window ends later by it, and a
+    /// window with [`align`](crate::Limit::align) begins and ends later than the calendar says, until the process
+    /// starts again.
     #[default]
     Store,
     /// The wall clock of this process. The limiter sends its time with every decision. Use it with hosted Redis
@@ -187,8 +188,8 @@ pub(crate) async fn before<T>(
     .await
 }
 
-/// The number of times that other tasks run after a deadline, so that a reply which has arrived comes to its caller: the
-/// connection reads it, and the sender of a batch passes it on.
+/// The number of times that other tasks run after a deadline, so that a reply which has arrived comes to its caller:
+/// the connection reads it, and the sender of a batch passes it on.
 const YIELDS: usize = 4;
 
 /// Returns the result of `work` if it completes by `end`, in real time. If the runtime was blocked, the end can have

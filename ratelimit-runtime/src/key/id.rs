@@ -9,8 +9,8 @@ use crate::limit::Identity;
 pub(crate) struct KeyId(u128);
 
 impl KeyId {
-    /// The id of no count. It is greater than the id of each count, in which the lowest bit is 0: that bit is 0 in every
-    /// identity and in every fingerprint.
+    /// The id of no count. It is greater than the id of each count, in which the lowest bit is 0: that bit is 0 in
+    /// every identity and in every fingerprint.
     pub(crate) const NONE: Self = Self(u128::MAX);
 
     #[inline]

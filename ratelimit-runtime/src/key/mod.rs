@@ -35,8 +35,8 @@ pub(crate) use self::writer::put_count_name;
 /// separate, also in nested tuples: `("a:b", "c")` and `("a", "b:c")` are two keys, and `("a", ("b", "c"))` and
 /// `("a", "b", "c")` are two keys.
 ///
-/// A text above 256 bytes is shortened to its beginning and its SHA-256. So a client that chooses its key does not choose
-/// how much memory a count takes.
+/// A text above 256 bytes is shortened to its beginning and its SHA-256. So a client that chooses its key does not
+/// choose how much memory a count takes.
 ///
 /// To use a type of your own as a key, implement this trait and write the parts of the key:
 ///
@@ -54,8 +54,10 @@ pub(crate) use self::writer::put_count_name;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a rate limit key",
     label = "not a key",
-    note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`), and tuples, `Option`s and references of these",
-    note = "of a `SocketAddr`, take `ratelimit_runtime::web::Client`: the port changes with each connection, and an IPv6 client has many addresses",
+    note = "keys are `&str`, `String`, integers, `bool`, `char`, IP addresses, bytes, `Uuid` (feature `uuid`), \
+            and tuples, `Option`s and references of these",
+    note = "of a `SocketAddr`, take `ratelimit_runtime::web::Client`: the port changes with each connection, \
+            and an IPv6 client has many addresses",
     note = "a format string takes any type that is `Display`: `key = \"{{value}}\"`",
     note = "for a type of your own, implement `ratelimit_runtime::Key`"
 )]

@@ -30,8 +30,8 @@ impl OwnedKey {
     /// Reads a key as it is written into Redis and into logs: `alice`, the tuple `(alice:42)`, the format string
     /// `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`; in a
     /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`. A byte that is
-    /// not ASCII, and a control, can be written as `%` and two hexadecimal digits, such as `%FF` and `%0A`. Of a key above
-    /// 256 bytes, takes the whole text and the short one: its beginning and `(sha256:…`.
+    /// not ASCII, and a control, can be written as `%` and two hexadecimal digits, such as `%FF` and `%0A`. Of a key
+    /// above 256 bytes, takes the whole text and the short one: its beginning and `(sha256:…`.
     ///
     /// ```
     /// use std::time::Duration;

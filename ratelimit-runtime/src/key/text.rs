@@ -1,8 +1,9 @@
-//! The text of a key. A long one is shortened, so that a client which chooses its key cannot choose how much a count costs.
+//! The text of a key. A long one is shortened, so that a client which chooses its key cannot choose how much a count
+//! costs.
 //!
 //! A text above [`MAX_TEXT`] bytes becomes its beginning, [`MARK`], and the SHA-256 of the whole text in hexadecimal
-//! digits. The parenthesis of the mark is never closed, but every text of a key closes its parentheses. So no key has the
-//! short text of another key.
+//! digits. The parenthesis of the mark is never closed, but every text of a key closes its parentheses. So no key has
+//! the short text of another key.
 
 use hmac_sha256::Hash;
 

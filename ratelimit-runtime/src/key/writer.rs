@@ -15,8 +15,8 @@
 //! several limits of the key. Counts without a key have no hash tag: their names distribute them over the hash slots.
 //!
 //! A client that chooses its key also chooses the hash slot: the slot is a CRC16 of the key, which anybody can compute.
-//! So the client can direct the calls and the memory of many keys at one node of a cluster. No limit admits more for it,
-//! because the braces of a value are escaped: a key cannot be another key.
+//! So the client can direct the calls and the memory of many keys at one node of a cluster. No limit admits more for
+//! it, because the braces of a value are escaped: a key cannot be another key.
 
 use std::fmt;
 
@@ -41,8 +41,8 @@ enum KeyOutput<'a> {
     Hash(TextHasher<'a>),
 }
 
-/// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period and
-/// the align are in the name, because a window that has ended under one period can still be open under another.
+/// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period
+/// and the align are in the name, because a window that has ended under one period can still be open under another.
 #[cfg(any(feature = "redis", test))]
 pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
     out.extend_from_slice(terms.algorithm().as_str().as_bytes());

@@ -32,10 +32,10 @@ impl Limit {
     ///
     /// The limit still holds exactly, for any number of processes. The price:
     ///
-    /// - A process can hold up to `units` unspent units while another process rejects calls. The size of a lease follows
-    ///   demand. It is smaller if few units are left, or if other processes use most of them. For a key that is rarely
-    ///   used, or almost used up, a process leases nothing. It holds units for one term: a hundredth of the period, at most a second. Then
-    ///   the process gives them back. It gives them back earlier if it calls
+    /// - A process can hold up to `units` unspent units while another process rejects calls. The size of a lease
+    ///   follows demand. It is smaller if few units are left, or if other processes use most of them. For a key that is
+    ///   rarely used, or almost used up, a process leases nothing. It holds units for one term: a hundredth of the
+    ///   period, at most a second. Then the process gives them back. It gives them back earlier if it calls
     ///   [`shutdown`](crate::RateLimiter::shutdown) or drops the limiter. If the process is killed, the units count as
     ///   used.
     /// - A call can spend a unit up to one term after its charge, so the limit is stricter: the `period` is longer by
@@ -72,15 +72,15 @@ impl Limit {
     /// Leases units of busy keys, as many as each key needs: up to one percent of the threshold, or of the burst of a
     /// bucket if that is smaller.
     ///
-    /// A key is busy in a process if it has about 8 calls within one term: a hundredth of the period, at most a second. It
-    /// is then leased as with [`try_lease`](Self::try_lease). Calls of all other keys are as without a lease, except that
-    /// the period of a `sliding` or `sliding_counter` limit is longer by one term for all keys: their counts start at zero
-    /// when you add this lease. The burst of a bucket is only smaller while the key is leased.
+    /// A key is busy in a process if it has about 8 calls within one term: a hundredth of the period, at most a second.
+    /// It is then leased as with [`try_lease`](Self::try_lease). Calls of all other keys are as without a lease, except
+    /// that the period of a `sliding` or `sliding_counter` limit is longer by one term for all keys: their counts start
+    /// at zero when you add this lease. The burst of a bucket is only smaller while the key is leased.
     ///
     /// # Errors
     ///
-    /// On a threshold or a burst below 100, because one percent of it is less than a unit; on a burst that is not larger than
-    /// the tokens that refill in one term; on a period below 100 milliseconds.
+    /// On a threshold or a burst below 100, because one percent of it is less than a unit; on a burst that is not
+    /// larger than the tokens that refill in one term; on a period below 100 milliseconds.
     pub const fn try_auto_lease(mut self) -> Result<Self, InvalidLimit> {
         if let Err(invalid) = self.terms.check_can_lease() {
             return Err(invalid);

@@ -123,11 +123,11 @@ impl Builder {
     }
 
     /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless
-    /// set. To make room for a new key, a full store evicts one of five keys, and the count of the evicted key starts at
-    /// zero: a key none of whose calls was rejected, and of several the one that would be reset first. So a client that
-    /// sends fresh keys does not get its exhausted key back, unless the one call that the store admitted has exhausted it
-    /// (a threshold of 1): then no rejection tells that it is. Up to half of the store stays with keys that were not
-    /// rejected, and a closed key is evicted only if more than half of the keys are closed.
+    /// set. To make room for a new key, a full store evicts one of five keys, and the count of the evicted key starts
+    /// at zero: a key none of whose calls was rejected, and of several the one that would be reset first. So a client
+    /// that sends fresh keys does not get its exhausted key back, unless the one call that the store admitted has
+    /// exhausted it (a threshold of 1): then no rejection tells that it is. Up to half of the store stays with keys
+    /// that were not rejected, and a closed key is evicted only if more than half of the keys are closed.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self

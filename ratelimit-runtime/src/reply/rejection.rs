@@ -212,9 +212,11 @@ fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
 #[diagnostic::on_unimplemented(
     message = "a function that returns `{Self}` cannot report that a call was rejected",
     label = "cannot carry a `Rejection`",
-    note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, `Box<dyn Error>`), or `Option<_>`",
+    note = "return `Result<_, E>` where `E: From<Rejection>` (`Rejection` itself, `anyhow::Error`, \
+            `Box<dyn Error>`), or `Option<_>`",
     note = "a handler can also return a response of its framework, a status code, or `Result<Json<_>, Rejection>`",
-    note = "for your own error type, write `impl From<Rejection> for E`; with thiserror, a variant with `#[from] Rejection`",
+    note = "for your own error type, write `impl From<Rejection> for E`; with thiserror, \
+            a variant with `#[from] Rejection`",
     note = "or set the return value of a rejected call: `on_limited = |rejection| ...`",
     note = "or implement `ratelimit_runtime::FromRejection` for the return type"
 )]

@@ -198,8 +198,8 @@ impl SettlementQueue {
         taken.into_iter().rev().for_each(|queued| lane.queued.push_front(queued));
     }
 
-    /// Records that the store does not execute the settlements of a lane now. Removes settlements that have nothing left
-    /// to correct. Returns the charge of the first one.
+    /// Records that the store does not execute the settlements of a lane now. Removes settlements that have nothing
+    /// left to correct. Returns the charge of the first one.
     pub(super) fn delay(
         &mut self,
         id: LaneId,

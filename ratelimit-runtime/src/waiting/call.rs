@@ -137,8 +137,8 @@ impl Drop for WaitingCall {
             if !self.has_ended {
                 line.leave(self.arrival);
             }
-            // The last call of a line gives back what calls before it have not taken. Otherwise, a call behind it drives
-            // the line of the embedded store. So calls that are dropped together cost little.
+            // The last call of a line gives back what calls before it have not taken. Otherwise, a call behind it
+            // drives the line of the embedded store. So calls that are dropped together cost little.
             line.is_deserted() && line.has_work() || line.is_shared() && !self.has_ended
         };
         if drives {

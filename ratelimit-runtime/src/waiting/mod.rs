@@ -190,9 +190,9 @@ impl Waiting {
         }
     }
 
-    /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these amounts.
-    /// If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of the
-    /// others.
+    /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these
+    /// amounts. If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of
+    /// the others.
     pub(crate) fn dissolve(self: &Arc<Self>, charge: &Charge) {
         let lines = lock_own(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
         for line in lines {

@@ -1,4 +1,5 @@
-//! [`RateLimitLayer`]: the settings of the middleware for tower. Twin of `RateLimits` in `actix`; both call `middleware`.
+//! [`RateLimitLayer`]: the settings of the middleware for tower. Twin of `RateLimits` in `actix`; both call
+//! `middleware`.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -40,8 +40,8 @@ use crate::report::request_log;
 /// # let _ = layer;
 /// ```
 ///
-/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`. [`host_key`](super::host_key)
-/// returns the same key for all spellings of a host.
+/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`.
+/// [`host_key`](super::host_key) returns the same key for all spellings of a host.
 ///
 /// The example `outbound_layer` in the repository puts the layer in front of reqwest and of hyper-util.
 ///

@@ -20,8 +20,8 @@ pub(super) fn check_untrusted_peer<R: IncomingRequest>(peer: Option<IpAddr>, req
             tracing::warn!(
                 "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
                  with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
-                 extensions of the request; in tests of actix-web, set `TestRequest::peer_addr`; for a proxy that connects through a Unix socket, write \
-                 `.behind_unix_socket()`"
+                 extensions of the request; in tests of actix-web, set `TestRequest::peer_addr`; for a proxy that \
+                 connects through a Unix socket, write `.behind_unix_socket()`"
             );
         }
         return;

@@ -79,8 +79,8 @@ impl Judge {
     }
 }
 
-/// The rates of a bucket: times, and the rate that is promised in them. A call at another rate counts the time since the
-/// charge before it at its own rate. What was charged before drains at the old rate, if that is larger.
+/// The rates of a bucket: times, and the rate that is promised in them. A call at another rate counts the time since
+/// the charge before it at its own rate. What was charged before drains at the old rate, if that is larger.
 struct Rates {
     parts: Vec<(u64, u64, u32)>,
     /// The beginnings and the ends of the parts.

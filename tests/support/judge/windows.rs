@@ -52,8 +52,8 @@ impl Judge {
         })
     }
 
-    /// Judges the estimate of a sliding counter: what was used in the window of a call, and of the window before as much
-    /// as overlaps the trailing period.
+    /// Judges the estimate of a sliding counter: what was used in the window of a call, and of the window before as
+    /// much as overlaps the trailing period.
     pub(super) fn estimates(&self, history: &[Event]) -> Vec<Breach> {
         let mut breaches = Vec::new();
         let period = u128::from(self.period);

@@ -162,8 +162,8 @@ impl RuleFeed {
         })
     }
 
-    /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller does
-    /// not read them itself: its runtime may stand still in between.
+    /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller
+    /// does not read them itself: its runtime may stand still in between.
     pub(in crate::limiter) async fn ready(&self) -> Result<(), StoreError> {
         let Some(backend) = self.backend.upgrade() else { return Ok(()) };
         backend.background().revive();

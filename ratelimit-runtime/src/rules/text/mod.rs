@@ -35,7 +35,10 @@ mod tests {
     proptest! {
         #[test]
         fn rules_are_written_as_they_are_read(
-            limits in prop::collection::vec(("[a-z/.:]{1,9}", rule(), prop::collection::vec((".{0,9}", rule()), 0..3)), 0..4),
+            limits in prop::collection::vec(
+                ("[a-z/.:]{1,9}", rule(), prop::collection::vec((".{0,9}", rule()), 0..3)),
+                0..4,
+            ),
         ) {
             let mut set = RuleSet::new();
             for (limit, rule, keys) in limits {

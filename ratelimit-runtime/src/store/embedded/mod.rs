@@ -236,8 +236,8 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides a call of a count that has no state, or whose key is closed. Not inlined, so that calls of other counts do not
-/// pay for it (`benches/all -- instructions`).
+/// Decides a call of a count that has no state, or whose key is closed. Not inlined, so that calls of other counts do
+/// not pay for it (`benches/all -- instructions`).
 #[inline(never)]
 fn decide_missing<S: StoredState>(
     mut shard: MutexGuard<'_, Shard>,

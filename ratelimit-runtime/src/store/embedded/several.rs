@@ -19,8 +19,8 @@ pub(super) enum CountOp {
 }
 
 impl Embedded {
-    /// Decides a call of at most [`FEW`] counts without an allocation. If one of them has no state or is closed, returns
-    /// `false` and changes nothing.
+    /// Decides a call of at most [`FEW`] counts without an allocation. If one of them has no state or is closed,
+    /// returns `false` and changes nothing.
     pub(crate) fn decide_few(&self, charges: &[LocalCharge<'_>], outcomes: &mut [Outcome]) -> bool {
         let clock = self.clock.local();
         let mut indices = [usize::MAX; FEW];

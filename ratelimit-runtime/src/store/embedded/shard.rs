@@ -65,8 +65,8 @@ macro_rules! define_shard {
                 [$(self.$table.len()),*].into_iter().sum()
             }
 
-            /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed one
-            /// only if more than half of the counts are closed.
+            /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed
+            /// one only if more than half of the counts are closed.
             fn make_room(&mut self, now: u64, spread: usize) {
                 $(
                     self.$table.open.sweep(now);

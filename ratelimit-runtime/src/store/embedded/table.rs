@@ -4,8 +4,8 @@
 //! evenly. They nearly are, so each key id is in its home or in one of the next cells. A lookup starts at the home
 //! and ends at the first key id that is not smaller.
 //!
-//! The lowest bit of a key id is 0. In a cell, it is 1 if a call of the key was rejected: the cell is then marked. A mark
-//! changes neither the order of the cells nor where a lookup ends.
+//! The lowest bit of a key id is 0. In a cell, it is 1 if a call of the key was rejected: the cell is then marked. A
+//! mark changes neither the order of the cells nor where a lookup ends.
 
 use crate::algorithm::Expires;
 use crate::key::KeyId;
@@ -63,7 +63,8 @@ impl<S: Expires> Table<S> {
         self.place_of(key_id).map(|place| self.at_mut(place))
     }
 
-    /// Returns the place of the state of `key_id`. It changes with the next [`insert`](Self::insert), `remove` or `sweep`.
+    /// Returns the place of the state of `key_id`. It changes with the next [`insert`](Self::insert), `remove` or
+    /// `sweep`.
     #[inline(always)]
     pub(super) fn place_of(&self, key_id: KeyId) -> Option<usize> {
         let at = self.position_of(key_id);
@@ -133,9 +134,10 @@ impl<S: Expires> Table<S> {
         }
     }
 
-    /// Removes the state of a sample that loses least: one that is not marked, because its key would have admitted the next
-    /// call as well, and of several the one that would expire first. If more than half of the states are marked, a marked one
-    /// goes first: otherwise exhausted keys would evict all others. `spread` is any number that differs from call to call.
+    /// Removes the state of a sample that loses least: one that is not marked, because its key would have admitted the
+    /// next call as well, and of several the one that would expire first. If more than half of the states are marked, a
+    /// marked one goes first: otherwise exhausted keys would evict all others. `spread` is any number that differs from
+    /// call to call.
     pub(super) fn evict(&mut self, spread: usize) {
         let len = self.cells.len();
         let marked_first = 2 * self.marked > self.len;

@@ -105,8 +105,8 @@ fn check_rest(url: &str, scheme: &str, topology: &str) -> Result<(), BuildError>
     Err(invalid(if names.contains(&"db") {
         "after `?`, it can have `db`, `user`, `pass` and `protocol`"
     } else {
-        "after `?`, it has a name that is not known: a database is a path, such as `redis://host:6379/3`; in a password, \
-         write `%3F` for `?`"
+        "after `?`, it has a name that is not known: a database is a path, such as `redis://host:6379/3`; \
+         in a password, write `%3F` for `?`"
     }))
 }
 

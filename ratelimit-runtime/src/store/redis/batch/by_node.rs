@@ -1,5 +1,5 @@
-//! Batches of a cluster: one script decides calls of all hash slots of a node. A hash slot alone seldom has two calls to
-//! decide at a time.
+//! Batches of a cluster: one script decides calls of all hash slots of a node. A hash slot alone seldom has two calls
+//! to decide at a time.
 //!
 //! The script declares no key and has the flag `allow-cross-slot-keys`. For a key of another node, a node executes
 //! nothing and replies with an error; the call is then sent alone to the node of its slot. Servers before Redis 7 and

@@ -3,8 +3,8 @@
 //! While few decisions are in flight, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
 //! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
 //! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
-//! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a cluster,
-//! a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
+//! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a
+//! cluster, a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
 
 mod by_node;
 mod reply;
@@ -299,8 +299,8 @@ impl Servers {
         }
     }
 
-    /// Sends a batch whose keys share a hash slot. `None` if some of them have migrated to another node, so that nothing
-    /// was executed.
+    /// Sends a batch whose keys share a hash slot. `None` if some of them have migrated to another node, so that
+    /// nothing was executed.
     async fn send_to_slot(
         &self,
         entries: &[BatchEntry],
