@@ -5,6 +5,8 @@
 //! it ends when all jobs have finished, or after [`SHUTDOWN_GRACE`]. So a job that runs for as long as its
 //! owner exists must hold a weak reference to the owner. A job that nobody sends again is a resident.
 
+mod job;
+mod pending;
 mod process;
 
 use std::convert::Infallible;
@@ -18,14 +20,17 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
+pub(crate) use self::job::{Job, JobSlot, RunningJob};
+pub(crate) use self::pending::{PendingWork, WorkCount};
+use self::process::read_process;
 #[cfg(any(feature = "redis", feature = "rules"))]
 pub(crate) use self::process::seen_process;
-pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, read_process};
+pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own};
 
-type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
-type Resident = Box<dyn Fn() -> Option<Job> + Send>;
+type Resident = Box<dyn Fn() -> Option<BoxedJob> + Send>;
 
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -46,7 +51,7 @@ pub(crate) struct Background {
 
 #[derive(Default)]
 struct JobThread {
-    jobs: Option<UnboundedSender<Job>>,
+    jobs: Option<UnboundedSender<BoxedJob>>,
     last_start: Option<Instant>,
 }
 
@@ -60,7 +65,7 @@ impl Background {
 
     /// Runs the job that `resident` returns, in this thread and in each one that takes its place.
     #[cfg(feature = "rules")]
-    pub(crate) fn spawn_resident(&self, resident: impl Fn() -> Option<Job> + Send + 'static) {
+    pub(crate) fn spawn_resident(&self, resident: impl Fn() -> Option<BoxedJob> + Send + 'static) {
         let job = resident();
         self.send(job);
         self.residents().push(Box::new(resident));
@@ -77,7 +82,7 @@ impl Background {
 
     /// Sends a job to the thread. Starts the thread if it is not running, and not more often than [`START_INTERVAL`].
     // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
-    fn send(&self, mut job: Option<Job>) {
+    fn send(&self, mut job: Option<BoxedJob>) {
         let process = read_process();
         self.was_used.store(true, Relaxed);
         let mut thread = lock_own(&self.thread);
@@ -127,7 +132,7 @@ impl Background {
 
 /// Creates a runtime and runs the jobs on it. If the caller created the runtime and the thread could not start, the
 /// caller would drop the runtime, which panics in an async task.
-fn run_thread(jobs: UnboundedReceiver<Job>, process: u32, runs_in: &AtomicU32) {
+fn run_thread(jobs: UnboundedReceiver<BoxedJob>, process: u32, runs_in: &AtomicU32) {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             runs_in.store(process, Relaxed);
@@ -139,7 +144,7 @@ fn run_thread(jobs: UnboundedReceiver<Job>, process: u32, runs_in: &AtomicU32) {
     }
 }
 
-async fn run_jobs(mut jobs: UnboundedReceiver<Job>) {
+async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
     // Each job holds a sender, so the channel closes once all jobs have ended.
     let (running, mut all_ended) = mpsc::channel::<Infallible>(1);
     while let Some(job) = jobs.recv().await {

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::LeaseReply;
 use super::share::Share;
 use crate::algorithm::{Outcome, Verdict};
+use crate::background::JobSlot;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Source, StoreError};
 use crate::store::{Charge, Reply};
@@ -57,18 +58,20 @@ impl LeaseTarget {
 }
 
 pub(super) struct LeaseEntry {
-    /// The target of the units that are held, and of the request in flight.
+    /// The target of the units that are held, and of the pending request.
     pub(super) target: Arc<LeaseTarget>,
     pub(super) held: HeldUnits,
     pub(super) share: Share,
     pub(super) waiters: VecDeque<LeaseWaiter>,
     /// The number of calls that have waited so far.
     pub(super) arrivals: u64,
-    /// The number of waiters that the request in flight includes.
+    /// The number of waiters that the pending request includes.
     pub(super) included: usize,
-    /// The runtime of the request in flight. It may be blocked, so calls of other runtimes do not wait for it.
-    pub(super) fetching: Option<Id>,
-    /// Whether the count was reset while the request was in flight.
+    /// The task that requests leases for the waiters.
+    pub(super) fetch: JobSlot,
+    /// The runtime of that task. It may be blocked, so calls of other runtimes do not wait for it.
+    pub(super) runtime: Option<Id>,
+    /// Whether the count was reset while the request was pending.
     pub(super) reset: bool,
     /// The time until which no units are leased, because the store has rejected a lease.
     pub(super) paused: u64,
@@ -136,7 +139,8 @@ pub(super) enum DeliveryContent {
 impl LeaseEntry {
     pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
         let (held, waiters) = (HeldUnits::default(), VecDeque::new());
-        let (fetching, reset, paused, scheduled) = (None, false, 0, None);
+        let (fetch, runtime) = (JobSlot::default(), None);
+        let (reset, paused, scheduled) = (false, 0, None);
         let share = Share::default();
         Self {
             target,
@@ -145,11 +149,17 @@ impl LeaseEntry {
             waiters,
             arrivals: 0,
             included: 0,
-            fetching,
+            fetch,
+            runtime,
             reset,
             paused,
             scheduled,
         }
+    }
+
+    /// Returns whether a task requests leases.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.fetch.is_running()
     }
 
     /// Spends `cost` units if the process holds as many.
@@ -209,7 +219,7 @@ impl LeaseEntry {
     /// Returns whether calls with these amounts can use this lease or the next one: no units are held or requested for
     /// calls with other amounts.
     pub(super) fn can_turn_to(&self, amounts: LeaseAmounts) -> bool {
-        self.target.amounts == amounts || self.fetching.is_none() && self.held.units == 0
+        self.target.amounts == amounts || !self.is_fetching() && self.held.units == 0
     }
 
     /// Makes the next lease one of `target`. Returns whether it will be.
@@ -218,7 +228,7 @@ impl LeaseEntry {
         if amounts_agree && self.target.max_units == target.max_units {
             return true;
         }
-        if self.fetching.is_some() || !self.can_turn_to(target.amounts) {
+        if self.is_fetching() || !self.can_turn_to(target.amounts) {
             return false;
         }
         if !amounts_agree {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::entry::{Delivery, DeliveryContent, LeaseRequest, UnspentUnits};
 use super::{LeaseReply, Leases};
+use crate::background::{Job, PendingWork, RunningJob};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::{Reply, Request};
@@ -12,41 +13,35 @@ use crate::store::{Reply, Request};
 pub(super) struct LeaseFetch {
     leases: Arc<Leases>,
     key_id: KeyId,
-    ended: bool,
+    _pending: PendingWork,
 }
 
-/// The task also ends when its runtime shuts down.
-impl Drop for LeaseFetch {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.leases.ledger.abandon(self.key_id);
-        }
+impl Job for LeaseFetch {
+    fn abandon(&mut self) {
+        self.leases.ledger.abandon(self.key_id);
     }
 }
 
 impl LeaseFetch {
-    /// Requests leases for the calls that wait for `key_id`, until none waits.
-    pub(super) fn spawn(leases: &Arc<Leases>, key_id: KeyId) {
-        tokio::spawn(Self { leases: Arc::clone(leases), key_id, ended: false }.run());
+    pub(super) fn new(leases: &Arc<Leases>, key_id: KeyId) -> Self {
+        Self { leases: Arc::clone(leases), key_id, _pending: leases.fetches.begin() }
     }
 
-    async fn run(mut self) {
+    /// Requests leases for the calls that wait for the count, until none waits.
+    pub(super) async fn run(mut job: RunningJob<Self>) {
+        let (leases, key_id) = (Arc::clone(&job.leases), job.key_id);
         loop {
-            let (deliveries, request) = self.leases.ledger.next_request(self.key_id, self.now());
-            self.ended = request.is_none();
-            self.deliver(deliveries);
+            let now = job.now();
+            let (deliveries, request) = leases.ledger.next_request(key_id, &mut job, now);
+            job.deliver(deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { return };
             if let Some(unspent) = unspent {
-                self.leases.return_in_background(unspent);
+                leases.return_in_background(unspent);
             }
-            let requested = self.now();
+            let requested = job.now();
             let request = Request::decide(target.charge_of(units));
-            let result = self.leases.backend.try_execute(target.policy, &request).await;
-            self.ended = result.as_ref().is_ok_and(|reply| !reply.is_allowed());
-            self.apply_reply(units, requested, result);
-            if self.ended {
-                return;
-            }
+            let result = leases.backend.try_execute(target.policy, &request).await;
+            job.apply_reply(units, requested, result);
         }
     }
 

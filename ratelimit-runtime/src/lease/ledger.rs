@@ -17,8 +17,9 @@ use super::entry::{
     Delivery, DeliveryContent, HeldUnits, LeaseAmounts, LeaseEntry, LeaseRequest, LeaseTarget,
     LeaseWaiter, UnspentUnits,
 };
+use super::fetch::LeaseFetch;
 use crate::algorithm::Outcome;
-use crate::background::{OwnValue, lock_own};
+use crate::background::{OwnValue, RunningJob, lock_own};
 use crate::key::KeyId;
 use crate::limit::Algorithm;
 use crate::reply::{Source, StoreError};
@@ -43,13 +44,12 @@ pub(super) struct LeaseLedger {
 /// The result of [`LeaseLedger::enter`].
 pub(super) enum EnterResult {
     Spent(Reply),
-    /// The call waits for a reply. If it is the first, the caller spawns the
-    /// [`LeaseFetch`](super::fetch::LeaseFetch) that sends the reply.
+    /// The call waits for a reply. If it is the first, the caller starts the task that sends the reply.
     Waiting {
         reply: oneshot::Receiver<LeaseReply>,
         /// The number of the call, which identifies it.
         arrival: u64,
-        is_first: bool,
+        fetch: Option<RunningJob<LeaseFetch>>,
     },
     /// The count cannot be leased now.
     NotLeased,
@@ -99,7 +99,7 @@ impl LeaseLedger {
             return Some(false);
         }
         let entry = shard.get(&key_id)?;
-        let is_in_use = entry.fetching.is_some() || entry.next_end(now).is_some();
+        let is_in_use = entry.is_fetching() || entry.next_end(now).is_some();
         is_in_use.then_some(now >= entry.paused && entry.can_turn_to(amounts))
     }
 
@@ -114,6 +114,7 @@ impl LeaseLedger {
         target: &Arc<LeaseTarget>,
         cost: u32,
         now: u64,
+        fetch: impl FnOnce() -> LeaseFetch,
     ) -> EnterResult {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
@@ -121,7 +122,7 @@ impl LeaseLedger {
         }
         let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
         let runtime = Handle::current().id();
-        if now < entry.paused || entry.fetching.is_some_and(|other| other != runtime) {
+        if now < entry.paused || entry.is_fetching() && entry.runtime != Some(runtime) {
             return EnterResult::NotLeased;
         }
         if !entry.turn_to(target) {
@@ -136,11 +137,12 @@ impl LeaseLedger {
         entry.arrivals += 1;
         let arrival = entry.arrivals;
         entry.waiters.push_back(LeaseWaiter { arrival, cost, reply_to });
-        let is_first = entry.fetching.replace(runtime).is_none();
-        EnterResult::Waiting { reply, arrival, is_first }
+        entry.runtime = Some(runtime);
+        let fetch = entry.fetch.start(1, fetch);
+        EnterResult::Waiting { reply, arrival, fetch }
     }
 
-    /// Returns whether a call still waits, and the request in flight does not include it.
+    /// Returns whether a call still waits, and the pending request does not include it.
     pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
         let shard = self.shard(key_id);
         let Some(entry) = shard.get(&key_id) else { return false };
@@ -148,15 +150,19 @@ impl LeaseLedger {
     }
 
     /// Serves waiters from the units that the process holds. Returns the next lease to request; `None` if no call
-    /// waits, which ends the fetch.
+    /// waits, which ends `fetch`.
     pub(super) fn next_request(
         &self,
         key_id: KeyId,
+        fetch: &mut RunningJob<LeaseFetch>,
         now: u64,
     ) -> (Vec<Delivery>, Option<LeaseRequest>) {
         let mut deliveries = Vec::new();
         let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return (deliveries, None) };
+        let Some(entry) = shard.get_mut(&key_id) else {
+            fetch.end();
+            return (deliveries, None);
+        };
         while let Some(first) = entry.waiters.front() {
             let is_gone = !first.is_present();
             let cost = first.cost;
@@ -171,7 +177,7 @@ impl LeaseLedger {
         }
         let request = entry.request(now);
         if request.is_none() {
-            entry.fetching = None;
+            fetch.end();
             // If the end of the lease is scheduled, the watch removes the entry.
             if entry.scheduled.is_none() {
                 shard.remove(&key_id);
@@ -246,7 +252,7 @@ impl LeaseLedger {
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to a waiter of
-    /// that cost. Ends the fetch. For the lifetime of a lease, the count is not leased.
+    /// that cost. For the lifetime of a lease, the count is not leased.
     pub(super) fn rejected(
         &self,
         key_id: KeyId,
@@ -256,7 +262,7 @@ impl LeaseLedger {
     ) -> Vec<Delivery> {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return Vec::new() };
-        (entry.fetching, entry.reset) = (None, false);
+        entry.reset = false;
         entry.paused = now + entry.target.lifetime;
         let included = std::mem::take(&mut entry.included);
         let waiting: Vec<_> = entry.waiters.drain(..).enumerate().collect();
@@ -289,11 +295,12 @@ impl LeaseLedger {
         entry.waiters.drain(..).map(failed).collect()
     }
 
-    /// Records that the fetch has ended with its runtime. The waiters observe the closed channel.
+    /// Records that a task has ended with its runtime. The waiters observe the closed channel, unless another task has
+    /// taken its place.
     pub(super) fn abandon(&self, key_id: KeyId) {
         let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return };
-        entry.fetching = None;
+        let entry = shard.get_mut(&key_id).filter(|entry| !entry.is_fetching());
+        let Some(entry) = entry else { return };
         let waiting = std::mem::take(&mut entry.waiters);
         if entry.scheduled.is_none() {
             shard.remove(&key_id);
@@ -325,20 +332,13 @@ impl LeaseLedger {
         if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
             let until = entry.held.until;
             entry.held = HeldUnits { until, ..HeldUnits::default() };
-            (entry.reset, entry.paused) = (entry.fetching.is_some(), 0);
+            (entry.reset, entry.paused) = (entry.is_fetching(), 0);
         }
     }
 
     /// From now on, no call starts a request for units.
     pub(super) fn close(&self) {
         self.is_closed.store(true, SeqCst);
-    }
-
-    /// Returns whether a request for units is in flight.
-    pub(super) fn is_fetching(&self) -> bool {
-        self.shards
-            .iter()
-            .any(|shard| lock_own(shard).values().any(|entry| entry.fetching.is_some()))
     }
 
     /// Takes the units that the process holds of a count.
@@ -363,7 +363,7 @@ impl LeaseLedger {
             let entry = shard.get_mut(&key_id);
             // Otherwise, a sooner look was scheduled after this one.
             let Some(entry) = entry.filter(|entry| entry.scheduled == Some(due)) else { continue };
-            let again = if entry.fetching.is_some() {
+            let again = if entry.is_fetching() {
                 Some(now + entry.target.lifetime)
             } else {
                 if entry.held.until <= now {
@@ -386,7 +386,7 @@ impl LeaseLedger {
     pub(super) fn is_settled(&self, now: u64) -> bool {
         let is_settled = |entry: &LeaseEntry| {
             let has_ended = entry.held.until <= now && entry.held.units > 0;
-            entry.fetching.is_some() || entry.next_end(now).is_some() && !has_ended
+            entry.is_fetching() || entry.next_end(now).is_some() && !has_ended
         };
         self.shards.iter().all(|shard| lock_own(shard).values().all(is_settled))
     }

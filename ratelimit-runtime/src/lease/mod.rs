@@ -21,13 +21,10 @@ mod heat;
 mod ledger;
 mod share;
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use once_cell::sync::OnceCell;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use self::entry::{LeaseAmounts, LeaseTarget, UnspentUnits};
 use self::fetch::{DeliveredUnits, LeaseFetch};
@@ -35,18 +32,18 @@ use self::heat::Heat;
 use self::ledger::{EnterResult, LeaseLedger};
 use crate::algorithm::Op;
 use crate::backend::Backend;
-use crate::background::is_in_runtime;
-use crate::clock::{before, complete_by};
+use crate::background::{Job, RunningJob, WorkCount, is_in_runtime};
+use crate::clock::{Clock, before, complete_by};
 use crate::key::KeyId;
 use crate::limit::{Limit, Terms};
 use crate::reply::{Decision, StoreError};
 use crate::store::{Charge, Reply, Request};
 
-/// A call waits for the request in flight for its deadline divided by this number. If that request does not include
+/// A call waits for the pending request for its deadline divided by this number. If that request does not include
 /// the call, the call then sends its own request.
 const WAITS_PER_DEADLINE: u32 = 16;
 
-/// The number of give-backs that are in flight at a time.
+/// The number of give-backs that are pending at a time.
 const CONCURRENT_RETURNS: usize = 64;
 
 /// The leases of a limiter.
@@ -55,17 +52,10 @@ pub(crate) struct Leases {
     ledger: LeaseLedger,
     /// Of the keys that are leased only while they are busy.
     heat: OnceCell<Heat>,
-    /// The number of give-backs in the background that have not ended.
-    returning: Arc<AtomicUsize>,
-}
-
-/// A give-back in the background. It also ends with its runtime.
-struct Returning(Arc<AtomicUsize>);
-
-impl Drop for Returning {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
+    /// The tasks that request leases.
+    fetches: WorkCount,
+    /// The give-backs in the background.
+    returns: WorkCount,
 }
 
 /// The reply that a waiter receives.
@@ -83,7 +73,8 @@ impl Leases {
             backend,
             ledger: LeaseLedger::default(),
             heat: OnceCell::new(),
-            returning: Arc::default(),
+            fetches: WorkCount::default(),
+            returns: WorkCount::default(),
         })
     }
 
@@ -139,7 +130,7 @@ impl Leases {
 
     /// Gives back the units that this process holds of a count.
     pub(crate) fn give_back(self: &Arc<Self>, key_id: KeyId) {
-        let _returning = self.begin_return();
+        let _pending = self.returns.begin();
         if let Some(unspent) = self.ledger.take(key_id) {
             self.return_in_background(unspent);
         }
@@ -153,60 +144,38 @@ impl Leases {
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.ledger.close();
-        let mut result = Ok(());
-        loop {
-            let is_fetching = self.ledger.is_fetching();
-            let returned = return_all(&self.backend, self.ledger.take_all()).await;
-            result = result.and(returned);
-            // Whoever takes units out of the ledger counts as returning before.
-            if !is_fetching && self.returning.load(SeqCst) == 0 {
-                return result;
-            }
-            // The reply to a request in flight can lease units, also after the ledger was closed. Units that were
-            // given back before are back once their requests have ended.
-            sleep(Duration::from_millis(1)).await;
-        }
+        let held = return_all(&self.backend, self.ledger.take_all()).await;
+        // The reply to a pending request can lease units, also after the ledger was closed.
+        self.fetches.all_ended().await;
+        let late = return_all(&self.backend, self.ledger.take_all()).await;
+        // Each give-back counts as pending before its units are taken out of the ledger.
+        self.returns.all_ended().await;
+        held.and(late)
     }
 
     /// Returns whether all leases that have ended are removed and given back, for tests.
     pub(crate) fn is_settled(&self) -> bool {
-        self.ledger.is_settled(self.backend.clock().steady()) && self.returning.load(SeqCst) == 0
+        self.ledger.is_settled(self.backend.clock().steady()) && self.returns.pending() == 0
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {
-        let (backend, returning) = (Arc::clone(&self.backend), self.begin_return());
+        let (backend, pending) = (Arc::clone(&self.backend), self.returns.begin());
         self.backend.background().spawn(async move {
             // A failure is not reported: the units then leave the window by themselves.
             let _ = return_one(&backend, unspent).await;
-            drop(returning);
+            drop(pending);
         });
-    }
-
-    fn begin_return(&self) -> Returning {
-        self.returning.fetch_add(1, SeqCst);
-        Returning(Arc::clone(&self.returning))
     }
 
     /// Starts the job that gives back the units of each lease that ends.
     fn watch(self: &Arc<Self>) {
-        if !self.ledger.ends.starts_watch() {
-            return;
+        let ends = &self.ledger.ends;
+        if ends.next_end().is_some()
+            && let Some(watch) = ends.watch.start(1, || LeaseWatch(Arc::downgrade(self)))
+        {
+            let clock = self.backend.clock().clone();
+            self.backend.background().spawn(LeaseWatch::run(watch, clock));
         }
-        let watch = LeaseWatch(Arc::downgrade(self));
-        let clock = self.backend.clock().clone();
-        self.backend.background().spawn(async move {
-            while let Some((leases, end)) = watch.next_end() {
-                let changed = Arc::clone(&leases.ledger.ends.changed);
-                drop(leases);
-                before(clock.sleep_until_steady(end), changed.notified()).await;
-                let Some(leases) = watch.0.upgrade() else { return };
-                let returning = leases.begin_return();
-                let expired = leases.ledger.take_expired(clock.steady());
-                // A failure is not reported: the units then sit unused until they leave the window by themselves.
-                let _ = return_all(&leases.backend, expired).await;
-                drop(returning);
-            }
-        });
     }
 }
 
@@ -257,21 +226,28 @@ async fn return_all(backend: &Arc<Backend>, unspent: Vec<UnspentUnits>) -> Resul
     result
 }
 
-/// The job that gives back the units of leases that end. It also ends with the background thread.
+/// The job that gives back the units of leases that end.
 struct LeaseWatch(Weak<Leases>);
 
-impl LeaseWatch {
-    fn next_end(&self) -> Option<(Arc<Leases>, u64)> {
-        let leases = self.0.upgrade()?;
-        let end = leases.ledger.ends.next_end()?;
-        Some((leases, end))
-    }
-}
+impl Job for LeaseWatch {}
 
-impl Drop for LeaseWatch {
-    fn drop(&mut self) {
-        if let Some(leases) = self.0.upgrade() {
-            leases.ledger.ends.end_watch();
+impl LeaseWatch {
+    async fn run(mut job: RunningJob<Self>, clock: Clock) {
+        while let Some(leases) = job.0.upgrade() {
+            let Some(end) = leases.ledger.ends.next_end() else {
+                if job.ends() {
+                    return;
+                }
+                continue;
+            };
+            let changed = Arc::clone(&leases.ledger.ends.changed);
+            drop(leases);
+            before(clock.sleep_until_steady(end), changed.notified()).await;
+            let Some(leases) = job.0.upgrade() else { return };
+            let _pending = leases.returns.begin();
+            let expired = leases.ledger.take_expired(clock.steady());
+            // A failure is not reported: the units then sit unused until they leave the window by themselves.
+            let _ = return_all(&leases.backend, expired).await;
         }
     }
 }
@@ -305,12 +281,14 @@ impl LeasedCall {
         // If a fetch ends with its runtime before it replies, the call tries once more.
         for _ in 0..2 {
             let now = leases.backend.clock().steady();
-            let (mut reply, arrival) = match leases.ledger.enter(*key_id, target, cost, now) {
+            let fetch = || LeaseFetch::new(leases, *key_id);
+            let (mut reply, arrival) = match leases.ledger.enter(*key_id, target, cost, now, fetch)
+            {
                 EnterResult::Spent(reply) => return Ok(reply),
                 EnterResult::NotLeased => break,
-                EnterResult::Waiting { reply, arrival, is_first } => {
-                    if is_first {
-                        LeaseFetch::spawn(leases, *key_id);
+                EnterResult::Waiting { reply, arrival, fetch } => {
+                    if let Some(fetch) = fetch {
+                        tokio::spawn(LeaseFetch::run(fetch));
                     }
                     (reply, arrival)
                 }

@@ -10,9 +10,7 @@ mod sender;
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-use self::queue::{Added, QueuedSettlement, SharedQueue};
+use self::queue::{QueueFull, SharedQueue};
 use self::sender::LaneSender;
 use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::Backend;
@@ -82,16 +80,15 @@ impl Settlements {
             self.backend.close_here(charge.key_id, &charge.terms, opening);
         }
         let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
-        let queued = QueuedSettlement::new(settled, closing, self.backend.clock().steady());
-        let added = self.queue.lock().add(self.backend.settle_group(charge), queued);
-        match added {
-            Added::ToLane => {}
-            Added::ToNewLane(lane) => {
-                let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
-                let sender = LaneSender::new(backend, queue, Arc::downgrade(self), lane);
-                self.backend.background().spawn(async move { sender.run().await });
-            }
-            Added::Refused => {
+        let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());
+        let sender = |lane| {
+            let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+            LaneSender::new(backend, queue, Arc::downgrade(self), lane)
+        };
+        match self.queue.add(group, settled, closing, at, sender) {
+            Ok(None) => {}
+            Ok(Some(sender)) => self.backend.background().spawn(LaneSender::run(sender)),
+            Err(QueueFull) => {
                 report::settlement_queue_full();
                 report::settlement_lost(charge.terms.name());
             }
@@ -100,7 +97,7 @@ impl Settlements {
 
     /// Returns whether a flush would succeed now.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.queue.lock().is_flushed()
+        self.queue.is_flushed()
     }
 
     /// Returns the number of settlements to which the shared store has replied.
@@ -113,9 +110,6 @@ impl Settlements {
         &self,
         losses: ReportedLosses,
     ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let (sender, flushed) = oneshot::channel();
-        self.queue.lock().add_flush(losses, sender);
-        // The queue keeps the sender until it has sent the result.
-        async move { flushed.await.unwrap_or(Err(StoreError::ShuttingDown)) }
+        self.queue.flushed(losses)
     }
 }

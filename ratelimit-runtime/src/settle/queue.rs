@@ -1,20 +1,19 @@
 //! The settlements that wait for the shared store. `sender.rs` sends them.
 //!
-//! A lane has the settlements of one hash slot, and one request of a lane is in flight at a time: a second one would
+//! A lane has the settlements of one hash slot, and one request of a lane is pending at a time: a second one would
 //! only wait behind the first in the server, and might fail. Closings have lanes of their own, so they wait for no
 //! settlement. A lane exists while a job of the background thread sends it.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use super::ReportedLosses;
+use super::sender::LaneSender;
 use crate::algorithm::{OpeningChange, Settlement};
 use crate::backend::PendingClosing;
-use crate::background::{OwnValue, lock_own};
+use crate::background::{JobSlot, OwnValue, PendingWork, RunningJob, WorkCount, lock_own};
 use crate::limit::{Algorithm, Name};
 use crate::reply::StoreError;
 use crate::store::{Charge, MAX_SETTLED, SettledCharge};
@@ -28,16 +27,14 @@ const CONCURRENT_LANES: usize = 16;
 /// The settlements of a limiter, and the turns of their lanes.
 pub(super) struct SharedQueue {
     queue: Mutex<OwnValue<SettlementQueue>>,
+    /// The settlements that are not done.
+    pending: WorkCount,
     pub(super) turns: Semaphore,
 }
 
 #[derive(Default)]
 pub(super) struct SettlementQueue {
     lanes: HashMap<LaneId, Lane>,
-    flushes: Vec<Flush>,
-    /// How many settlements were added so far, and how many are still pending.
-    added: u64,
-    pending: usize,
     replies: u64,
     lost: u64,
     /// Why the last one was lost; `None` if it was never sent.
@@ -57,55 +54,80 @@ pub(super) struct LaneId {
 #[derive(Default)]
 struct Lane {
     queued: VecDeque<QueuedSettlement>,
+    sender: JobSlot,
     /// Why the store does not execute them now.
     refusal: Option<StoreError>,
 }
 
-/// A settlement that is not done.
+/// A settlement that is not done. Dropped once it is.
 pub(super) struct QueuedSettlement {
-    /// The number of settlements before it.
-    number: u64,
     settled: SettledCharge,
     /// The time of the settlement, by the steady clock of this process.
     at: u64,
     /// If it closes a key, the calls of the key wait for it.
     closing: Option<PendingClosing>,
+    _pending: PendingWork,
 }
 
-/// Where a settlement was added.
-pub(super) enum Added {
-    ToLane,
-    /// The caller starts the sender of the lane.
-    ToNewLane(LaneId),
-    /// Too many are pending, so the settlement is lost.
-    Refused,
-}
-
-/// How a settlement was done.
-pub(super) enum Done {
-    Replied,
-    /// There was nothing left to correct.
-    Outlived,
-    Lost(Option<StoreError>),
-}
-
-/// A call that waits until the settlements before it are done.
-struct Flush {
-    /// The number of settlements before it, and how many of them are not done.
-    before: u64,
-    left: usize,
-    /// How many were lost that this flush does not report.
-    reported: u64,
-    sender: oneshot::Sender<Result<(), StoreError>>,
-}
+/// Too many settlements are pending, so the settlement is lost.
+pub(super) struct QueueFull;
 
 impl Default for SharedQueue {
     fn default() -> Self {
-        Self { queue: Mutex::default(), turns: Semaphore::new(CONCURRENT_LANES) }
+        let turns = Semaphore::new(CONCURRENT_LANES);
+        Self { queue: Mutex::default(), pending: WorkCount::default(), turns }
     }
 }
 
 impl SharedQueue {
+    /// Adds a settlement to its lane. If no job sends the lane, returns the one that `sender` makes, and the caller
+    /// starts it.
+    pub(super) fn add(
+        &self,
+        group: u16,
+        settled: SettledCharge,
+        closing: Option<PendingClosing>,
+        at: u64,
+        sender: impl FnOnce(LaneId) -> LaneSender,
+    ) -> Result<Option<RunningJob<LaneSender>>, QueueFull> {
+        let (closes, pending) = (closing.is_some(), self.pending.begin());
+        let mut queue = self.lock();
+        if self.pending.pending() > if closes { 2 * MAX_PENDING } else { MAX_PENDING } {
+            queue.record_loss(None);
+            return Err(QueueFull);
+        }
+        let id = LaneId { group, closes };
+        let lane = queue.lanes.entry(id).or_default();
+        if let (Some(closing), Some(error)) = (&closing, &lane.refusal) {
+            closing.delay(error);
+        }
+        lane.queued.push_back(QueuedSettlement { settled, at, closing, _pending: pending });
+        Ok(lane.sender.start(1, || sender(id)))
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        let queue = self.lock();
+        self.pending.pending() == 0 && queue.lost == queue.reported
+    }
+
+    /// Completes once all settlements up to now are done. Fails if some were lost.
+    pub(super) fn flushed(
+        self: &Arc<Self>,
+        losses: ReportedLosses,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let (shared, queue) = (Arc::clone(self), self.lock());
+        let reported = match losses {
+            ReportedLosses::SinceLastFlush => queue.reported,
+            ReportedLosses::SinceNow => queue.lost,
+        };
+        let ended = self.pending.ended();
+        drop(queue);
+        async move {
+            ended.await;
+            shared.lock().report_losses(reported)
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, OwnValue<SettlementQueue>> {
         lock_own(&self.queue)
     }
@@ -118,10 +140,6 @@ impl LaneId {
 }
 
 impl QueuedSettlement {
-    pub(super) fn new(settled: SettledCharge, closing: Option<PendingClosing>, at: u64) -> Self {
-        Self { number: 0, settled, at, closing }
-    }
-
     pub(super) fn name(&self) -> &Name {
         self.settled.charge.terms.name()
     }
@@ -152,40 +170,19 @@ impl QueuedSettlement {
 }
 
 impl SettlementQueue {
-    pub(super) fn add(&mut self, group: u16, mut queued: QueuedSettlement) -> Added {
-        let closes = queued.closing.is_some();
-        if self.pending >= if closes { 2 * MAX_PENDING } else { MAX_PENDING } {
-            self.lost += 1;
-            self.cause = None;
-            return Added::Refused;
-        }
-        queued.number = self.added;
-        self.added += 1;
-        self.pending += 1;
-        let id = LaneId { group, closes };
-        let (lane, is_new) = match self.lanes.entry(id) {
-            Entry::Occupied(lane) => (lane.into_mut(), false),
-            Entry::Vacant(place) => (place.insert(Lane::default()), true),
-        };
-        if let (Some(closing), Some(error)) = (&queued.closing, &lane.refusal) {
-            closing.delay(error);
-        }
-        lane.queued.push_back(queued);
-        if is_new { Added::ToNewLane(id) } else { Added::ToLane }
-    }
-
     /// Takes the next settlements of a lane to send now. If there are none, removes the lane.
     pub(super) fn take(&mut self, id: LaneId, now: u64) -> Vec<QueuedSettlement> {
-        let (mut taken, mut outlived) = (Vec::new(), VecDeque::new());
+        let mut taken = Vec::new();
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.refusal = None;
             while taken.len() < MAX_SETTLED
                 && let Some(next) = lane.queued.pop_front()
             {
-                if next.is_due(now) { taken.push(next) } else { outlived.push_back(next) }
+                if next.is_due(now) {
+                    taken.push(next);
+                }
             }
         }
-        self.complete_all(&outlived);
         if taken.is_empty() {
             self.lanes.remove(&id);
         }
@@ -208,85 +205,44 @@ impl SettlementQueue {
     ) -> Option<Arc<Charge>> {
         let lane = self.lanes.entry(id).or_default();
         lane.refusal = Some(error.clone());
-        let mut outlived = VecDeque::new();
-        if lane.queued.iter().any(|queued| !queued.is_due(now)) {
-            let queued = mem::take(&mut lane.queued).into_iter();
-            (lane.queued, outlived) = queued.partition(|queued| queued.is_due(now));
-        }
+        lane.queued.retain(|queued| queued.is_due(now));
         for closing in lane.queued.iter().filter_map(|queued| queued.closing.as_ref()) {
             closing.delay(error);
         }
-        let first = lane.queued.front().map(|queued| Arc::clone(&queued.settled.charge));
-        self.complete_all(&outlived);
-        first
+        lane.queued.front().map(|queued| Arc::clone(&queued.settled.charge))
     }
 
-    /// Removes a lane that will not be sent. Returns its settlements, which are not done.
+    /// Removes a lane that no job sends. Returns its settlements, which are not done.
     pub(super) fn remove(&mut self, id: LaneId) -> VecDeque<QueuedSettlement> {
+        if self.lanes.get(&id).is_some_and(|lane| lane.sender.is_running()) {
+            return VecDeque::new();
+        }
         self.lanes.remove(&id).unwrap_or_default().queued
     }
 
-    fn complete_all(&mut self, outlived: &VecDeque<QueuedSettlement>) {
-        for queued in outlived {
-            self.complete(queued, Done::Outlived);
-        }
+    /// Records that the store has replied to a settlement.
+    pub(super) fn record_reply(&mut self) {
+        self.replies += 1;
     }
 
-    /// Records that a settlement is done. The caller drops it.
-    pub(super) fn complete(&mut self, queued: &QueuedSettlement, done: Done) {
-        self.pending -= 1;
-        match done {
-            Done::Replied => self.replies += 1,
-            Done::Outlived => {}
-            Done::Lost(cause) => {
-                self.lost += 1;
-                self.cause = cause;
-            }
-        }
-        for flush in &mut self.flushes {
-            flush.left -= usize::from(queued.number < flush.before);
-        }
-        for flush in self.flushes.extract_if(.., |flush| flush.left == 0).collect::<Vec<_>>() {
-            self.end(flush);
-        }
-    }
-
-    pub(super) fn is_flushed(&self) -> bool {
-        self.pending == 0 && self.lost == self.reported
+    /// Records that a settlement is lost.
+    pub(super) fn record_loss(&mut self, cause: Option<StoreError>) {
+        self.lost += 1;
+        self.cause = cause;
     }
 
     pub(super) fn replies(&self) -> u64 {
         self.replies
     }
 
-    /// Sends the result to `sender` once all settlements up to now are done.
-    pub(super) fn add_flush(
-        &mut self,
-        losses: ReportedLosses,
-        sender: oneshot::Sender<Result<(), StoreError>>,
-    ) {
-        let reported = match losses {
-            ReportedLosses::SinceLastFlush => self.reported,
-            ReportedLosses::SinceNow => self.lost,
-        };
-        let flush = Flush { before: self.added, left: self.pending, reported, sender };
-        if flush.left == 0 {
-            return self.end(flush);
-        }
-        // Callers that have stopped waiting.
-        self.flushes.retain(|flush| !flush.sender.is_closed());
-        self.flushes.push(flush);
-    }
-
-    fn end(&mut self, flush: Flush) {
-        let lost = self.lost - flush.reported;
-        let cause = || self.cause.clone().map(Arc::new);
-        let result = match lost {
+    /// Fails if settlements were lost since `reported` of them were.
+    fn report_losses(&mut self, reported: u64) -> Result<(), StoreError> {
+        self.reported = self.lost;
+        match self.lost - reported {
             0 => Ok(()),
-            lost => Err(StoreError::SettlementsLost { lost, cause: cause() }),
-        };
-        if flush.sender.send(result).is_ok() {
-            self.reported = self.lost;
+            lost => {
+                Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
+            }
         }
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::sleep;
 
 use super::Settlements;
-use super::queue::{Done, LaneId, QueuedSettlement, SharedQueue};
+use super::queue::{LaneId, QueuedSettlement, SharedQueue};
 use crate::backend::Backend;
-use crate::background::SHUTDOWN_GRACE;
+use crate::background::{Job, RunningJob, SHUTDOWN_GRACE};
 use crate::reply::StoreError;
 use crate::report;
 use crate::store::{SettleError, SettledCharge};
@@ -28,7 +28,6 @@ pub(super) struct LaneSender {
     lane: LaneId,
     /// The settlements in the request.
     taken: Vec<QueuedSettlement>,
-    has_ended: bool,
 }
 
 impl LaneSender {
@@ -38,30 +37,29 @@ impl LaneSender {
         owner: Weak<Settlements>,
         lane: LaneId,
     ) -> Self {
-        Self { backend, queue, owner, lane, taken: Vec::new(), has_ended: false }
+        Self { backend, queue, owner, lane, taken: Vec::new() }
     }
 
     /// Sends the settlements of the lane until there are none.
-    pub(super) async fn run(mut self) {
-        let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+    pub(super) async fn run(mut job: RunningJob<Self>) {
+        let (backend, queue) = (Arc::clone(&job.backend), Arc::clone(&job.queue));
         loop {
-            let turn = self.turn(&queue).await;
+            let turn = job.turn(&queue).await;
             let now = backend.clock().steady();
-            self.taken = queue.lock().take(self.lane, now);
-            if self.taken.is_empty() {
-                break;
+            job.taken = queue.lock().take(job.lane, now);
+            if job.taken.is_empty() {
+                return job.end();
             }
-            let due = self.taken.iter().map(|queued| queued.due(now)).collect::<Vec<_>>();
+            let due = job.taken.iter().map(|queued| queued.due(now)).collect::<Vec<_>>();
             let results = backend.settle_shared(&due).await;
             drop(turn);
-            let failure = self.finish(&due, results);
+            let failure = job.finish(&due, results);
             if let Some(error) = failure
-                && !self.is_executed_again(&queue, error).await
+                && !job.is_executed_again(&queue, error).await
             {
                 return;
             }
         }
-        self.has_ended = true;
     }
 
     /// Waits until the lane may send a request. Closings need not wait.
@@ -88,18 +86,16 @@ impl LaneSender {
         let mut queue = self.queue.lock();
         for (queued, result) in mem::take(&mut self.taken).into_iter().zip(results) {
             match result {
-                Ok(_) => queue.complete(&queued, Done::Replied),
+                Ok(_) => queue.record_reply(),
                 Err(SettleError::NotExecuted(error)) => {
                     not_executed.push(queued);
                     failure = Some(error);
                 }
                 Err(SettleError::NoReply(error)) => {
-                    queue.complete(&queued, Done::Lost(Some(error.clone())));
+                    queue.record_loss(Some(error.clone()));
                     failure = Some(error);
                 }
-                Err(SettleError::Replied(error)) => {
-                    queue.complete(&queued, Done::Lost(Some(error)));
-                }
+                Err(SettleError::Replied(error)) => queue.record_loss(Some(error)),
             }
         }
         queue.put_back(self.lane, not_executed);
@@ -130,22 +126,17 @@ impl LaneSender {
     }
 }
 
-impl Drop for LaneSender {
+impl Job for LaneSender {
     /// The recorder of metrics has panicked, the thread has ended, or the limiter was dropped. The settlements of the
-    /// lane are lost. The next settlement starts another job.
-    fn drop(&mut self) {
-        if self.has_ended {
-            return;
-        }
+    /// lane are lost.
+    fn abandon(&mut self) {
         let mut queue = self.queue.lock();
-        let mut names = Vec::new();
-        for queued in mem::take(&mut self.taken).into_iter().chain(queue.remove(self.lane)) {
-            names.push(queued.name().clone());
-            queue.complete(&queued, Done::Lost(None));
-        }
+        let taken = mem::take(&mut self.taken).into_iter();
+        let lost: Vec<_> = taken.chain(queue.remove(self.lane)).collect();
+        lost.iter().for_each(|_| queue.record_loss(None));
         drop(queue);
         if !thread::panicking() {
-            names.iter().for_each(report::settlement_lost);
+            lost.iter().for_each(|queued| report::settlement_lost(queued.name()));
         }
     }
 }

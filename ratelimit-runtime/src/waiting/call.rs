@@ -148,7 +148,7 @@ impl Drop for WaitingCall {
         }
         self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         // A driver removes its line.
-        if !self.line.is_driven.load(Ordering::SeqCst) {
+        if !self.line.driver.is_running() {
             self.waiting.remove_if_empty(&self.line);
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::line::{Asked, Duty, Now, WakeTimes};
 use super::{SharedLine, Waiting, lock};
-use crate::background::lock_own;
+use crate::background::{Job, PendingWork, RunningJob, lock_own};
 use crate::clock::{Clock, before};
 use crate::reply::StoreError;
 use crate::store::Request;
@@ -35,10 +35,13 @@ impl Waiting {
             return;
         }
         line.wake_calls();
-        if !line.is_driven.swap(true, Ordering::SeqCst) {
-            let driver =
-                LineDriver { waiting: Arc::clone(self), line: Arc::clone(line), has_ended: false };
-            self.backend.background().spawn(driver.run());
+        let driver = line.driver.start(1, || LineDriver {
+            waiting: Arc::clone(self),
+            line: Arc::clone(line),
+            _pending: self.pending.begin(),
+        });
+        if let Some(driver) = driver {
+            self.backend.background().spawn(LineDriver::run(driver));
         }
         line.changed.notify_one();
     }
@@ -109,44 +112,42 @@ impl SharedLine {
 struct LineDriver {
     waiting: Arc<Waiting>,
     line: Arc<SharedLine>,
-    has_ended: bool,
+    _pending: PendingWork,
 }
 
 impl LineDriver {
-    async fn run(mut self) {
+    async fn run(mut job: RunningJob<Self>) {
         loop {
-            let duty = lock(&self.line.line).duty(self.waiting.now());
-            self.line.wake_calls();
+            let duty = lock(&job.line.line).duty(job.waiting.now());
+            job.line.wake_calls();
             match duty {
                 Duty::Request(asked) => {
-                    let (waiting, deadline) = (&self.waiting, self.waiting.backend.deadline());
+                    let (waiting, deadline) = (&job.waiting, job.waiting.backend.deadline());
                     // Else its reservations could be behind those that the other lines are about to cancel.
-                    let _ = timeout(deadline, waiting.others_have_left(&self.line)).await;
+                    let _ = timeout(deadline, waiting.others_have_left(&job.line)).await;
                     // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
                     let _place = waiting.asking.acquire().await;
-                    Box::pin(self.ask(asked)).await;
+                    Box::pin(job.ask(asked)).await;
                 }
                 Duty::Return(returned) => {
                     // Requests of the line do not wait for give-backs.
-                    let (waiting, line) = (Arc::clone(&self.waiting), Arc::clone(&self.line));
-                    self.waiting.backend.background().spawn(async move {
+                    let (waiting, line) = (Arc::clone(&job.waiting), Arc::clone(&job.line));
+                    let pending = waiting.pending.begin();
+                    job.waiting.backend.background().spawn(async move {
                         for (source, request) in returned.requests {
                             let result = waiting.backend.give_back(line.policy, source, request);
                             waiting.observe_loss(result.await.err());
                         }
                         lock(&line.line).returned();
                         waiting.drive(&line);
+                        drop(pending);
                     });
                 }
-                Duty::Sleep(wake) => self.sleep(wake).await,
+                Duty::Sleep(wake) => job.sleep(wake).await,
                 Duty::Rest => {
-                    self.line.is_driven.store(false, Ordering::SeqCst);
-                    // A call that came before the flag was cleared has not started another driver.
-                    let has_work = lock(&self.line.line).has_work();
-                    if !has_work || self.line.is_driven.swap(true, Ordering::SeqCst) {
-                        self.has_ended = true;
-                        self.waiting.rested.notify_waiters();
-                        self.waiting.remove_if_empty(&self.line);
+                    if job.ends() {
+                        job.waiting.rested.notify_waiters();
+                        job.waiting.remove_if_empty(&job.line);
                         return;
                     }
                 }
@@ -198,15 +199,11 @@ impl LineDriver {
     }
 }
 
-/// The thread could not start, or the driver has panicked. Ends the calls, because nothing else would wake them.
-impl Drop for LineDriver {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            let message = "the background thread of the rate limiter does not run".into();
-            let error = StoreError::Connection { message };
-            self.line.is_driven.store(false, Ordering::SeqCst);
-            lock(&self.line.line).abandon(&error);
-            self.line.wake_calls();
-        }
+impl Job for LineDriver {
+    /// The thread could not start, or the driver has panicked. Ends the calls, because nothing else would wake them.
+    fn abandon(&mut self) {
+        let message = "the background thread of the rate limiter does not run".into();
+        lock(&self.line.line).abandon(&StoreError::Connection { message });
+        self.line.wake_calls();
     }
 }

@@ -21,7 +21,7 @@ use self::call::WaitingCall;
 use self::line::{Line, LineSettings};
 use crate::algorithm::{Op, Receipt};
 use crate::backend::{Backend, GivenBack};
-use crate::background::{OwnValue, is_in_runtime, lock_own};
+use crate::background::{JobSlot, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
@@ -44,6 +44,8 @@ pub(crate) struct Waiting {
     has_lines: Arc<AtomicBool>,
     /// The places for requests of lines in flight.
     asking: Semaphore,
+    /// The drivers and the give-backs of the lines of Redis.
+    pending: WorkCount,
     /// Notified when a line of Redis has nothing left to do.
     rested: Notify,
     /// Why units could not be given back.
@@ -69,7 +71,7 @@ struct SharedLine {
     policy: Policy,
     /// Notified when the line changes; its driver waits for that.
     changed: Notify,
-    is_driven: AtomicBool,
+    driver: JobSlot,
     /// The number of threads that are waking calls.
     waking: AtomicUsize,
 }
@@ -93,6 +95,7 @@ impl Waiting {
             max_calls,
             has_lines: Arc::default(),
             asking: Semaphore::new(MAX_ASKING),
+            pending: WorkCount::default(),
             rested: Notify::new(),
             lost: Mutex::default(),
         });
@@ -172,22 +175,11 @@ impl Waiting {
         }
     }
 
-    /// Completes once no line holds units of a call. Returns why units could not be given back.
+    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not be
+    /// given back.
     pub(crate) async fn rested(&self) -> Result<(), StoreError> {
-        loop {
-            let rested = self.rested.notified();
-            let mut rested = pin!(rested);
-            rested.as_mut().enable();
-            let is_at_rest = {
-                let lines = lock_own(&self.lines);
-                let mut all = lines.by_count.values().flatten();
-                all.all(|line| !lock(&line.line).holds_units())
-            };
-            if is_at_rest {
-                return lock(&self.lost).take().map_or(Ok(()), Err);
-            }
-            rested.await;
-        }
+        self.pending.all_ended().await;
+        lock(&self.lost).take().map_or(Ok(()), Err)
     }
 
     /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these
@@ -332,9 +324,9 @@ impl Waiting {
             validity: self.backend.deadline(),
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
-        let (changed, is_driven, waking) = Default::default();
+        let (changed, driver, waking) = Default::default();
         let name = charges.first().map_or(Name::new(""), |charge| charge.terms.name().clone());
-        Arc::new(SharedLine { line, name, policy, changed, is_driven, waking })
+        Arc::new(SharedLine { line, name, policy, changed, driver, waking })
     }
 
     /// Removes a line that holds nothing.

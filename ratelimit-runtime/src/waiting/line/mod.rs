@@ -198,9 +198,10 @@ impl Line {
         self.settings.validity
     }
 
-    /// Returns whether the driver has to be woken. While a request is in flight, the reply wakes it.
+    /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
-        !self.is_asking && !self.is_settled(now)
+        // A line that dissolves and had no other call may have no driver.
+        !self.is_asking && (!self.is_settled(now) || self.dissolves(now))
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.

@@ -11,7 +11,6 @@ mod reply;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -26,6 +25,7 @@ use super::node::{Node, lock};
 use super::script::{self, Script};
 use super::{ScriptCall, Servers, unexpected};
 use crate::algorithm::{Op, Outcome};
+use crate::background::{Job, JobSlot, RunningJob};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
@@ -34,7 +34,7 @@ use crate::store::Charge;
 const UNQUEUED: usize = 4;
 
 /// The number of scripts of a queue that are in flight at a time.
-const SENDERS: usize = 2;
+const SENDERS: u64 = 2;
 
 /// The most entries of a script, because Redis does nothing else while it runs a script.
 const MAX_ENTRIES: usize = 64;
@@ -83,7 +83,7 @@ impl BatchTarget {
 #[derive(Default)]
 struct BatchQueue {
     pending: VecDeque<PendingCall>,
-    senders: usize,
+    senders: JobSlot,
     /// The time at which a sender last took calls.
     last_sent: Option<Instant>,
 }
@@ -144,19 +144,24 @@ impl Servers {
         let mut queues = lock(&self.queues.queues);
         let queue = queues.entry(target.queue()).or_default();
         queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
-        let needs_sender = queue.senders < SENDERS;
-        queue.senders += usize::from(needs_sender);
-        // If the runtime is shutting down, `spawn_sender` drops the sender, and the drop locks the queues.
+        let sender = self.new_sender(queue, target, SENDERS);
+        // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
         drop(queues);
-        if needs_sender {
-            self.spawn_sender(target);
-        }
+        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
         reply
     }
 
-    fn spawn_sender(self: &Arc<Self>, target: &BatchTarget) {
-        let (servers, id, target) = (Arc::clone(self), target.queue(), target.clone());
-        tokio::spawn(BatchSender { servers, id, target, ended: false }.run());
+    /// Returns another sender of a queue, unless it has `most`.
+    fn new_sender(
+        self: &Arc<Self>,
+        queue: &BatchQueue,
+        target: &BatchTarget,
+        most: u64,
+    ) -> Option<RunningJob<BatchSender>> {
+        let servers = || Arc::clone(self);
+        let sender =
+            || BatchSender { servers: servers(), id: target.queue(), target: target.clone() };
+        queue.senders.start(most, sender)
     }
 
     /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
@@ -173,9 +178,9 @@ impl Servers {
             return due;
         }
         queue.last_sent = Some(now);
-        queue.senders += 1;
+        let sender = self.new_sender(queue, target, u64::from(u16::MAX));
         drop(queues);
-        self.spawn_sender(target);
+        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
         now + pause
     }
 }
@@ -185,48 +190,33 @@ struct BatchSender {
     servers: Arc<Servers>,
     id: QueueId,
     target: BatchTarget,
-    ended: bool,
 }
 
-/// A sender also ends when its runtime shuts down. The last sender of a queue then drops the pending calls, so that
-/// their callers receive an error, because no other sender would send them.
-impl Drop for BatchSender {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
+impl Job for BatchSender {
+    /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an error.
+    fn abandon(&mut self) {
         let mut queues = lock(&self.servers.queues.queues);
-        let stranded = queues.get_mut(&self.id).filter(|queue| queue.senders == 1);
-        let stranded = stranded.map(|queue| mem::take(&mut queue.pending));
-        self.leave(&mut queues);
+        let is_left = |queue: &BatchQueue| !queue.senders.is_running();
+        let stranded = queues.get(&self.id).is_some_and(is_left).then(|| queues.remove(&self.id));
         drop(queues);
         drop(stranded);
     }
 }
 
 impl BatchSender {
-    fn leave(&self, queues: &mut HashMap<QueueId, BatchQueue>) {
-        if let Some(queue) = queues.get_mut(&self.id) {
-            queue.senders -= 1;
-            if queue.senders == 0 && queue.pending.is_empty() {
-                queues.remove(&self.id);
-            }
-        }
-    }
-
-    async fn run(mut self) {
+    async fn run(mut job: RunningJob<Self>) {
         loop {
-            let entries = self.take_entries();
+            let entries = Self::take_entries(&mut job);
             let Some(by) = entries.iter().map(|entry| entry.by).max() else { return };
-            self.servers.decide_batch(&self.target, entries, by).await;
+            job.servers.decide_batch(&job.target, entries, by).await;
         }
     }
 
-    /// Takes the next calls. Ends if there are none.
-    fn take_entries(&mut self) -> Vec<BatchEntry> {
-        let servers = Arc::clone(&self.servers);
+    /// Takes the next calls. Ends the job if there are none.
+    fn take_entries(job: &mut RunningJob<Self>) -> Vec<BatchEntry> {
+        let servers = Arc::clone(&job.servers);
         let mut queues = lock(&servers.queues.queues);
-        let Some(queue) = queues.get_mut(&self.id) else { return Vec::new() };
+        let Some(queue) = queues.get_mut(&job.id) else { return Vec::new() };
         let mut entries: Vec<BatchEntry> = Vec::with_capacity(queue.pending.len().min(MAX_ENTRIES));
         let mut digests = Vec::with_capacity(entries.capacity());
         let mut calls = 0;
@@ -253,8 +243,10 @@ impl BatchSender {
         queue.last_sent = Some(Instant::now());
         if entries.is_empty() {
             // Still under the lock, so that the next call starts another sender.
-            self.ended = true;
-            self.leave(&mut queues);
+            job.end();
+            if !queue.senders.is_running() {
+                queues.remove(&job.id);
+            }
         }
         entries
     }

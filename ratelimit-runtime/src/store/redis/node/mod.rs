@@ -21,7 +21,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 
-use self::jobs::JobGuard;
+use self::jobs::{Follower, Prober};
 use self::runtime::RuntimeState;
 use super::address::Target;
 use super::breaker::TIMEOUTS_TO_OPEN;
@@ -29,7 +29,7 @@ use super::connect::{CONNECT_TIMEOUT, connect_to};
 use super::connection::Connection;
 use super::failure::{Failure, store_error};
 use super::sentinel::Sentinels;
-use crate::background::{Background, OwnValue, lock_own};
+use crate::background::{Background, JobSlot, OwnValue, lock_own};
 use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
@@ -51,12 +51,12 @@ pub(super) struct Node {
     probe: Cmd,
     background: Arc<Background>,
     runtimes: Mutex<OwnValue<HashMap<Id, Arc<RuntimeState>>>>,
-    /// The process whose background thread probes the server, or 0.
-    probing: AtomicU32,
+    /// The job that probes the server.
+    prober: JobSlot,
     /// The number of probes in a row that had no answer, or were followed by a call without a reply.
     failed_probes: AtomicU32,
-    /// The process whose background thread follows the primary, or 0.
-    following: AtomicU32,
+    /// The job that follows the primary.
+    follower: JobSlot,
     /// Whether a connection was opened before. The first one logs at a higher level, and checks whether the
     /// server may evict keys.
     has_connected: AtomicBool,
@@ -88,9 +88,9 @@ impl Node {
             probe,
             background: Arc::clone(background),
             runtimes: Mutex::default(),
-            probing: AtomicU32::new(0),
+            prober: JobSlot::default(),
             failed_probes: AtomicU32::new(0),
-            following: AtomicU32::new(0),
+            follower: JobSlot::default(),
             has_connected: AtomicBool::new(false),
         })
     }
@@ -114,7 +114,9 @@ impl Node {
         self.background.revive();
         if let Some(error) = runtime.breaker.open_error() {
             // The job may have been dropped, because its thread could not start.
-            self.probe();
+            if !self.prober.is_running() {
+                self.probe();
+            }
             return Err(Failure::BreakerOpen(error));
         }
         let before = runtime.connection();
@@ -216,17 +218,19 @@ impl Node {
 
     /// Starts the probes if they are not running.
     fn probe(self: &Arc<Self>) {
-        if let Some(guard) = JobGuard::take(self, |node| &node.probing) {
-            self.background.spawn(Self::probe_until_closed(Arc::downgrade(self), guard));
+        if let Some(prober) = self.prober.start(1, || Prober(Arc::downgrade(self))) {
+            self.background.spawn(Prober::run(prober));
         }
     }
 
     /// Starts to follow the primary if `connection` leads to one.
     fn follow(self: &Arc<Self>, connection: &Connection) {
+        // Each call comes here, so it only reads the slot while the job runs.
         if connection.primary().is_some()
-            && let Some(guard) = JobGuard::take(self, |node| &node.following)
+            && !self.follower.is_running()
+            && let Some(follower) = self.follower.start(1, || Follower(Arc::downgrade(self)))
         {
-            self.background.spawn(Self::follow_primary(Arc::downgrade(self), guard));
+            self.background.spawn(Follower::run(follower));
         }
     }
 

@@ -1,0 +1,281 @@
+//! Jobs that at most one task runs at a time, or a few, and that look for work again if some came while they ended.
+//!
+//! A caller puts work somewhere, and then calls [`JobSlot::start`]. The job takes the work from there. When it finds
+//! none, it calls [`RunningJob::ends`]. All changes of a slot are read-modify-writes of one number, so they have an
+//! order: a caller whose call comes before that of the job makes the job look again, and one whose call comes later
+//! starts another job.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::AtomicU64;
+
+use super::process::seen_process;
+
+/// Set in the state of a slot if work came while as many jobs ran as may run.
+const NEW_WORK: u64 = 1;
+
+/// A job that runs, in the state of a slot.
+const RUNNING: u64 = 2;
+
+/// The number of bits before the process in the state of a slot.
+const PROCESS_SHIFT: u32 = 32;
+
+/// What a job does, beside its work.
+pub(crate) trait Job {
+    /// Observes that the job has stopped before its end: it has panicked, its runtime has shut down, or its thread
+    /// could not start. The slot is free then, and the next work starts another job.
+    fn abandon(&mut self) {}
+}
+
+/// Counts the jobs that work on something. A process that was forked starts jobs of its own.
+#[derive(Clone, Default)]
+pub(crate) struct JobSlot(Arc<AtomicU64>);
+
+/// A job that occupies a place of a slot until it ends or is dropped.
+pub(crate) struct RunningJob<J: Job> {
+    job: J,
+    slot: JobSlot,
+    process: u32,
+    has_ended: bool,
+}
+
+impl JobSlot {
+    /// Starts a job for work that the caller has added, unless `most` jobs run: then one of them takes the work. The
+    /// caller runs the job, or drops it.
+    pub(crate) fn start<J: Job>(
+        &self,
+        most: u64,
+        job: impl FnOnce() -> J,
+    ) -> Option<RunningJob<J>> {
+        let (process, most) = (seen_process(), most * RUNNING);
+        let added = |jobs| if jobs < most { jobs + RUNNING } else { jobs | NEW_WORK };
+        let is_new = self.change(process, |jobs| Some(added(jobs))) < most;
+        is_new.then(|| RunningJob { job: job(), slot: self.clone(), process, has_ended: false })
+    }
+
+    /// Returns whether a job runs.
+    pub(crate) fn is_running(&self) -> bool {
+        own_jobs(self.0.load(Acquire), seen_process()) >= RUNNING
+    }
+
+    /// Changes the jobs of a process, and returns those before.
+    fn change(&self, process: u32, change: impl Fn(u64) -> Option<u64>) -> u64 {
+        let changed = |state| {
+            let jobs = change(own_jobs(state, process))?;
+            Some(u64::from(process) << PROCESS_SHIFT | jobs)
+        };
+        let before = self.0.fetch_update(AcqRel, Acquire, changed);
+        own_jobs(before.unwrap_or_else(|state| state), process)
+    }
+}
+
+/// Returns the jobs in the state of a slot; 0 if they are of another process.
+fn own_jobs(state: u64, process: u32) -> u64 {
+    if state >> PROCESS_SHIFT == u64::from(process) { u64::from(state as u32) } else { 0 }
+}
+
+impl<J: Job> RunningJob<J> {
+    /// Ends the job, unless work came since the last call. Returns whether the job has ended. The job calls this when
+    /// it finds no work, and looks again if it has not ended.
+    pub(crate) fn ends(&mut self) -> bool {
+        let fewer = |jobs| match jobs & NEW_WORK {
+            0 => u64::checked_sub(jobs, RUNNING),
+            _ => Some(jobs - NEW_WORK),
+        };
+        self.has_ended = self.slot.change(self.process, fewer) & NEW_WORK == 0;
+        self.has_ended
+    }
+
+    /// Ends the job. The caller has locked the place of the work and found none, and work is added under that lock.
+    pub(crate) fn end(&mut self) {
+        self.has_ended = true;
+        let fewer = |jobs| u64::checked_sub(jobs & !NEW_WORK, RUNNING);
+        self.slot.change(self.process, fewer);
+    }
+}
+
+impl<J: Job> Drop for RunningJob<J> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // Another job may not have seen the work for which this one has not looked yet.
+            let fewer = |jobs: u64| match (jobs & !NEW_WORK).checked_sub(RUNNING)? {
+                0 => Some(0),
+                others => Some(others | NEW_WORK),
+            };
+            self.slot.change(self.process, fewer);
+            self.job.abandon();
+        }
+    }
+}
+
+impl<J: Job> Deref for RunningJob<J> {
+    type Target = J;
+
+    fn deref(&self) -> &J {
+        &self.job
+    }
+}
+
+impl<J: Job> DerefMut for RunningJob<J> {
+    fn deref_mut(&mut self) -> &mut J {
+        &mut self.job
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Counted(Arc<std::sync::atomic::AtomicU64>);
+
+    impl Job for Counted {
+        fn abandon(&mut self) {
+            self.0.fetch_add(1, AcqRel);
+        }
+    }
+
+    #[test]
+    fn runs_one_job_and_looks_again_after_new_work() {
+        let slot = JobSlot::default();
+        let mut job = slot.start(1, Counted::default).expect("the first");
+        assert!(slot.start(1, Counted::default).is_none() && slot.is_running());
+        assert!(!job.ends(), "work has come");
+        assert!(job.ends() && !slot.is_running());
+        let abandoned = Arc::clone(&job.0);
+        drop(job);
+        assert_eq!(abandoned.load(Acquire), 0);
+        assert!(slot.start(1, Counted::default).is_some());
+    }
+
+    #[test]
+    fn a_job_that_is_dropped_frees_its_place_and_is_abandoned() {
+        let slot = JobSlot::default();
+        let job = slot.start(1, Counted::default).expect("the first");
+        let abandoned = Arc::clone(&job.0);
+        assert!(slot.start(1, Counted::default).is_none());
+        drop(job);
+        assert_eq!(abandoned.load(Acquire), 1);
+        let mut next = slot.start(1, Counted::default).expect("the place is free");
+        assert!(next.ends(), "the work was abandoned with the first job");
+    }
+
+    #[test]
+    fn another_job_looks_for_the_work_of_one_that_is_dropped() {
+        let slot = JobSlot::default();
+        let first = slot.start(2, Counted::default).expect("the first");
+        let mut second = slot.start(2, Counted::default).expect("the second");
+        drop(first);
+        assert!(!second.ends(), "it looks again");
+        assert!(second.ends() && !slot.is_running());
+    }
+
+    #[test]
+    fn a_job_of_the_parent_process_does_not_count() {
+        let slot = JobSlot::default();
+        let (own, parent) = (seen_process(), seen_process() + 1);
+        slot.change(parent, |jobs| Some(jobs + RUNNING));
+        assert!(!slot.is_running());
+        let mut of_parent = RunningJob {
+            job: Counted::default(),
+            slot: slot.clone(),
+            process: parent,
+            has_ended: false,
+        };
+        let job = slot.start(1, Counted::default).expect("one of this process");
+        assert!(of_parent.ends(), "and it changes nothing");
+        assert!(slot.is_running());
+        drop(job);
+        assert!(!slot.is_running() && seen_process() == own);
+    }
+}
+
+/// Tries every order in which threads can change a slot. CONTRIBUTING.md describes how to run these tests.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use loom::sync::{Arc, Mutex};
+    use loom::thread::spawn;
+
+    use super::*;
+
+    const WORKS: usize = 2;
+
+    /// Work of several callers. Its accesses are relaxed, so only the slot makes them visible to a job.
+    #[derive(Default)]
+    struct Works {
+        slot: JobSlot,
+        added: [AtomicBool; WORKS],
+        ended: [AtomicBool; WORKS],
+        running: Mutex<()>,
+    }
+
+    struct WorkJob(Arc<Works>);
+
+    impl Job for WorkJob {
+        fn abandon(&mut self) {
+            self.end_all();
+        }
+    }
+
+    impl WorkJob {
+        fn end_all(&self) {
+            for (added, ended) in self.0.added.iter().zip(&self.0.ended) {
+                if added.load(Relaxed) {
+                    ended.store(true, Relaxed);
+                }
+            }
+        }
+    }
+
+    impl Works {
+        fn add(self: &Arc<Self>, index: usize, stops: bool) {
+            self.added[index].store(true, Relaxed);
+            let Some(mut job) = self.slot.start(1, || WorkJob(Arc::clone(self))) else { return };
+            let running = self.running.try_lock().expect("one job runs");
+            if stops {
+                drop(running);
+                return;
+            }
+            job.end_all();
+            drop(running);
+            while !job.ends() {
+                let _running = self.running.try_lock().expect("one job runs");
+                job.end_all();
+            }
+        }
+    }
+
+    /// Adds work in several threads. The jobs of the first stop before they end if `stops`.
+    fn assert_all_ends(stops: bool) {
+        loom::model(move || {
+            let works = Arc::new(Works::default());
+            let threads: Vec<_> = (0..WORKS)
+                .map(|index| {
+                    let works = Arc::clone(&works);
+                    spawn(move || works.add(index, stops && index == 0))
+                })
+                .collect();
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+            assert!(works.ended.iter().all(|ended| ended.load(Relaxed)));
+            assert!(!works.slot.is_running());
+        });
+    }
+
+    #[test]
+    fn no_work_is_left_behind() {
+        assert_all_ends(false);
+    }
+
+    #[test]
+    fn no_work_is_left_behind_by_a_job_that_stops() {
+        assert_all_ends(true);
+    }
+}
