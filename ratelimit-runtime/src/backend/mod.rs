@@ -73,7 +73,7 @@ impl Backend {
 
     /// Returns where decisions are made, unless a limit or a failure requires otherwise.
     pub(crate) fn source(&self) -> Source {
-        self.shared.as_ref().map_or(self.local.source(), Store::source)
+        self.shared.as_ref().map_or(Source::Embedded, Store::source)
     }
 
     /// Returns the store of the rules that all processes share.
@@ -144,12 +144,13 @@ impl Backend {
 
     /// Executes a request at once if this process decides calls with this policy.
     pub(crate) fn execute_locally(&self, policy: Policy, request: &Request) -> Option<Reply> {
-        let is_shared = self.is_shared(policy);
-        (!is_shared).then(|| {
-            let reply = self.local.apply(request, self.local.source());
-            self.observe_give_back(request, Some(&reply));
-            reply
-        })
+        (!self.is_shared(policy)).then(|| self.apply_here(request))
+    }
+
+    fn apply_here(&self, request: &Request) -> Reply {
+        let reply = self.local.apply(request, Source::Embedded);
+        self.observe_give_back(request, Some(&reply));
+        reply
     }
 
     /// Executes a request. If the shared store fails, applies the `on_error` of the policy.
@@ -170,9 +171,7 @@ impl Backend {
         request: &Request,
     ) -> Result<Reply, StoreError> {
         let Some(shared) = self.shared_for(policy) else {
-            let result = self.local.execute(request.clone()).await;
-            self.observe_give_back(request, result.as_ref().ok());
-            return result;
+            return Ok(self.apply_here(request));
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
         // With the request, the call takes one deadline and a half at most.
@@ -229,11 +228,7 @@ impl Backend {
                 result
             }
             Some(_) => Ok(self.apply_share(&request)),
-            None => {
-                let result = self.local.execute(request.clone()).await;
-                self.observe_give_back(&request, result.as_ref().ok());
-                result
-            }
+            None => Ok(self.apply_here(&request)),
         }
     }
 

@@ -28,7 +28,7 @@ impl Backend {
         opening: OpeningChange,
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
-        self.observe_settlement(key_id, settlement, Some(&outcome), self.local.source());
+        self.observe_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
         self.close_here(key_id, terms, opening);
     }
 

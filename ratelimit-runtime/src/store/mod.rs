@@ -1,4 +1,5 @@
-//! The stores of counts: the [`Store`] trait, its request and reply, the embedded store and the Redis store.
+//! The stores of counts: their request and reply, the embedded store, the [`Store`] trait of the stores that processes
+//! share, and the Redis store.
 
 pub(crate) mod embedded;
 mod one_or_many;
@@ -30,7 +31,7 @@ use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
 
-/// A store of counts. The trait is not public, so other crates cannot implement it.
+/// A store of counts that processes share. The trait is not public, so other crates cannot implement it.
 ///
 /// Its futures are not boxed: the caller boxes one future for a whole check.
 pub(crate) trait Store: Send + Sync {
@@ -54,7 +55,7 @@ pub(crate) trait Store: Send + Sync {
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns the name of a count in this store; empty if the store needs only the key id.
+    /// Returns the name of a count in this store.
     fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
 
     fn source(&self) -> Source;

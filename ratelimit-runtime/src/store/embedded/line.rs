@@ -1,7 +1,7 @@
 //! The calls of a line in one decision. Twin of `lua/line.lua`.
 
 use super::several::CountOp;
-use super::{Embedded, add, shard_of};
+use super::{Embedded, shard_of, unlock};
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::{BucketOp, Op, Outcome, Receipt};
 use crate::store::{
@@ -44,7 +44,6 @@ impl Embedded {
                 let clock = self.clock.local();
                 let mut shard = self.shard(shard_of(*key_id));
                 let birth = shard.birth();
-                let mut new = None::<Bucket>;
                 let mut apply = |state: &mut Bucket, op, cost| {
                     let outcome = state.apply_ahead(op, terms, clock, cost);
                     if *settles && outcome.is_allowed() && matches!(op, BucketOp::Reserve { .. }) {
@@ -56,10 +55,9 @@ impl Embedded {
                     }
                     outcome
                 };
-                let outcomes = shard.visit(
+                let outcomes = shard.visit::<Bucket, _>(
                     *key_id,
                     clock,
-                    &mut new,
                     |state| reserve(*reservations, calls, |op, cost| apply(state, op, cost)),
                     |closed| {
                         reserve(*reservations, calls, |op, cost| {
@@ -67,9 +65,7 @@ impl Embedded {
                         })
                     },
                 );
-                if let Some(state) = new {
-                    add(shard, *key_id, state, clock);
-                }
+                unlock([shard]);
                 (outcomes, receipts)
             }
         }

@@ -16,7 +16,6 @@ mod several;
 mod shard;
 mod table;
 
-use std::future::ready;
 use std::iter;
 #[cfg(not(all(test, loom)))]
 use std::sync::{Mutex, MutexGuard};
@@ -32,14 +31,14 @@ use loom::thread;
 pub(crate) use self::several::FEW;
 use self::shard::Shard;
 pub(crate) use self::shard::{LocalCharge, StoredState};
-use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
+use super::{OneOrMany, Reply, Request};
 use crate::algorithm::{
     Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
 };
 use crate::clock::Clock;
 use crate::key::{Key, KeyId, KeyWriter, Secret};
 use crate::limit::Terms;
-use crate::reply::{Source, StoreError};
+use crate::reply::Source;
 use crate::report;
 
 /// The number of shards: so many that threads rarely wait for a lock.
@@ -126,16 +125,8 @@ impl Embedded {
 
     /// Applies an operation to one count.
     pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
-        let LocalCharge { key_id, terms, .. } = charge;
-        with_state!(terms.algorithm(), S => {
-            let clock = self.clock.local();
-            let mut shard = self.shard(shard_of(key_id));
-            let mut new = None::<S>;
-            let outcome = shard.apply(op, charge, clock, &mut new);
-            if let Some(state) = new {
-                add(shard, key_id, state, clock);
-            }
-            outcome
+        with_state!(charge.terms.algorithm(), S => {
+            self.in_shard(charge.key_id, |shard, clock| shard.apply::<S>(op, charge, clock))
         })
     }
 
@@ -159,28 +150,13 @@ impl Embedded {
     /// Decides a call of one count, whose state is an `S`. Its charge can be settled.
     #[inline(never)]
     pub(crate) fn acquire_as<S: StoredState>(&self, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
-        let clock = self.clock.local();
-        let mut shard = self.shard(shard_of(charge.key_id));
-        let mut new = None::<S>;
-        let acquired = shard.acquire(charge, clock, &mut new);
-        if let Some(state) = new {
-            add(shard, charge.key_id, state, clock);
-        }
-        acquired
+        self.in_shard(charge.key_id, |shard, clock| shard.acquire::<S>(charge, clock))
     }
 
     /// Corrects a charge.
     pub(crate) fn settle_one(&self, charge: LocalCharge<'_>, settlement: Settlement) -> Outcome {
-        let LocalCharge { key_id, terms, .. } = charge;
-        with_state!(terms.algorithm(), S => {
-            let clock = self.clock.local();
-            let mut shard = self.shard(shard_of(key_id));
-            let mut new = None::<S>;
-            let outcome = shard.settle(charge, settlement, clock, &mut new);
-            if let Some(state) = new {
-                add(shard, key_id, state, clock);
-            }
-            outcome
+        with_state!(charge.terms.algorithm(), S => {
+            self.in_shard(charge.key_id, |shard, clock| shard.settle::<S>(charge, settlement, clock))
         })
     }
 
@@ -191,17 +167,25 @@ impl Embedded {
         key_id: KeyId,
         opening: OpeningChange,
     ) -> bool {
-        let (clock, shard) = (self.clock.local(), self.shard(shard_of(key_id)));
         with_state!(terms.algorithm(), S => {
-            change([shard], |[shard]| shard.change_opening::<S>(key_id, opening, clock))
+            self.in_shard(key_id, |shard, clock| shard.change_opening::<S>(key_id, opening, clock))
         })
     }
 
     /// Removes a count, and returns whether it was there.
     pub(crate) fn remove(&self, terms: &Terms, key_id: KeyId) -> bool {
-        let shard = self.shard(shard_of(key_id));
         // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
-        change([shard], |[shard]| shard.remove(terms.algorithm(), key_id)).is_some()
+        self.in_shard(key_id, |shard, _| shard.remove(terms.algorithm(), key_id)).is_some()
+    }
+
+    /// Passes the shard of a count and the time to `work`.
+    #[inline(always)]
+    fn in_shard<T>(&self, key_id: KeyId, work: impl FnOnce(&mut Shard, u64) -> T) -> T {
+        let clock = self.clock.local();
+        let mut shard = self.shard(shard_of(key_id));
+        let result = work(&mut shard, clock);
+        unlock([shard]);
+        result
     }
 
     /// Locks a shard. The caller holds the lock for the arithmetic only.
@@ -244,74 +228,20 @@ fn decide_missing<S: StoredState>(
     charge: LocalCharge<'_>,
     clock: u64,
 ) -> Outcome {
-    let mut new = None::<S>;
-    let outcome = shard.apply(Op::Decide, charge, clock, &mut new);
-    if let Some(state) = new {
-        add(shard, charge.key_id, state, clock);
-    }
+    let outcome = shard.apply::<S>(Op::Decide, charge, clock);
+    unlock([shard]);
     outcome
 }
 
-#[inline(never)]
-fn add<S: StoredState>(shard: MutexGuard<'_, Shard>, key_id: KeyId, state: S, now: u64) {
-    change([shard], |[shard]| shard.add(key_id, state, now));
-}
-
-/// Changes shards, unlocks them, and then reports the change in the number of counts. The report is last, because
-/// the recorder of metrics is foreign code and may be slow.
-fn change<'a, H, T>(mut shards: H, work: impl FnOnce(&mut H) -> T) -> T
-where
-    H: AsRef<[MutexGuard<'a, Shard>]>,
-{
-    let count = |shards: &H| shards.as_ref().iter().map(|shard| shard.len()).sum::<usize>();
-    let before = count(&shards);
-    let result = work(&mut shards);
-    let after = count(&shards);
+/// Unlocks shards, and then reports the change in the number of counts.
+fn unlock<'a>(mut shards: impl AsMut<[MutexGuard<'a, Shard>]>) {
+    let changed = shards.as_mut().iter_mut().map(|shard| shard.take_unreported()).sum();
     drop(shards);
-    report::keys_changed(after as isize - before as isize);
-    result
+    report::keys_changed(changed);
 }
 
 /// Returns the shard of a count, from bits that are spread evenly. These are not the highest bits, by which the
 /// tables in a shard are sorted.
 fn shard_of(key_id: KeyId) -> usize {
     (key_id.bits() >> 64) as usize % SHARDS
-}
-
-impl Store for Embedded {
-    fn execute(&self, request: Request) -> impl Future<Output = Result<Reply, StoreError>> + Send {
-        ready(Ok(self.apply(&request, self.source())))
-    }
-
-    fn settle(
-        &self,
-        charges: &[SettledCharge],
-    ) -> impl Future<Output = Vec<Result<Outcome, SettleError>>> + Send {
-        let settle = |SettledCharge { charge, settlement, opening }: &SettledCharge| {
-            let outcome = self.settle_one((&**charge).into(), *settlement);
-            self.change_opening(&charge.terms, charge.key_id, *opening);
-            Ok(outcome)
-        };
-        ready(charges.iter().map(settle).collect())
-    }
-
-    fn settle_group(&self, _: &Charge) -> u16 {
-        0
-    }
-
-    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        ready(Ok(self.remove(&charge.terms, charge.key_id)))
-    }
-
-    fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(Ok(()))
-    }
-
-    fn count_name(&self, _: &Terms, _: &dyn Key) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn source(&self) -> Source {
-        Source::Embedded
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::shard::Shard;
-use super::{Embedded, LocalCharge, MutexGuard, change, shard_of};
+use super::{Embedded, LocalCharge, MutexGuard, shard_of, unlock};
 use crate::algorithm::{Op, Outcome, Receipt, State, match_algorithm, with_state};
 use crate::store::Charge;
 
@@ -111,28 +111,19 @@ impl Embedded {
         let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
         indices.sort_unstable();
         indices.dedup();
-        let shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
-        change(shards, |shards| {
-            work(&mut |index, op, cost| {
-                let charge = &charges[index];
-                let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
-                with_state!(charge.terms.algorithm(), S => {
-                    let mut new = None::<S>;
-                    let charge = LocalCharge { cost, ..(&**charge).into() };
-                    let applied = match op {
-                        CountOp::Apply(op) => {
-                            let outcome = shards[at].apply(op, charge, clock, &mut new);
-                            (outcome, Receipt::default())
-                        }
-                        CountOp::Acquire => shards[at].acquire(charge, clock, &mut new),
-                    };
-                    if let Some(state) = new {
-                        shards[at].add(charge.key_id, state, clock);
-                    }
-                    applied
-                })
+        let mut shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
+        let result = work(&mut |index, op, cost| {
+            let charge = LocalCharge { cost, ..(&*charges[index]).into() };
+            let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
+            with_state!(charge.terms.algorithm(), S => match op {
+                CountOp::Apply(op) => {
+                    (shards[at].apply::<S>(op, charge, clock), Receipt::default())
+                }
+                CountOp::Acquire => shards[at].acquire::<S>(charge, clock),
             })
-        })
+        });
+        unlock(shards);
+        result
     }
 }
 

@@ -1,6 +1,7 @@
 //! A part of the embedded store, under a lock of its own: a table for each kind of state, bounded together.
 
 use std::any::Any;
+use std::mem;
 
 use super::table::Table;
 use crate::algorithm::{
@@ -44,6 +45,8 @@ macro_rules! define_shard {
             $($table: Tables<$state>,)*
             /// The most counts that the shard keeps.
             capacity: usize,
+            /// The change in the number of counts since [`take_unreported`](Self::take_unreported).
+            unreported: isize,
             /// The last birth: an odd number, because some states keep the low half, which must not be 0.
             births: u64,
         }
@@ -57,7 +60,7 @@ macro_rules! define_shard {
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                Self { $($table: Tables::new(),)* capacity, births: 1 }
+                Self { $($table: Tables::new(),)* capacity, unreported: 0, births: 1 }
             }
 
             /// Returns the number of counts.
@@ -114,19 +117,16 @@ impl Shard {
         S::tables(self).open.mark(place);
     }
 
-    /// Applies an operation to a count. If the count has no state, creates one in `new`, which the caller passes
-    /// to [`add`](Self::add).
+    /// Applies an operation to a count. Adds the count if it has no state.
     pub(super) fn apply<S: StoredState>(
         &mut self,
         op: Op,
         LocalCharge { key_id, terms, cost }: LocalCharge<'_>,
         clock: u64,
-        new: &mut Option<S>,
     ) -> Outcome {
-        let outcome = self.visit(
+        let outcome = self.visit::<S, _>(
             key_id,
             clock,
-            new,
             |state| state.apply(op, terms, clock, cost),
             |closed| closed.apply(op, terms, clock, cost),
         );
@@ -148,13 +148,11 @@ impl Shard {
         &mut self,
         LocalCharge { key_id, terms, cost }: LocalCharge<'_>,
         clock: u64,
-        new: &mut Option<S>,
     ) -> (Outcome, Receipt) {
         let birth = self.birth();
-        let acquired = self.visit(
+        let acquired = self.visit::<S, _>(
             key_id,
             clock,
-            new,
             |state| state.acquire(birth, terms, clock, cost),
             |closed| (closed.reject(terms, clock, cost), Receipt::default()),
         );
@@ -168,12 +166,10 @@ impl Shard {
         LocalCharge { key_id, terms, .. }: LocalCharge<'_>,
         settlement: Settlement,
         clock: u64,
-        new: &mut Option<S>,
     ) -> Outcome {
-        self.visit(
+        self.visit::<S, _>(
             key_id,
             clock,
-            new,
             |state| state.settle(settlement, terms, clock),
             |closed| closed.settle(settlement, terms, clock),
         )
@@ -186,7 +182,7 @@ impl Shard {
     }
 
     /// Passes the state of a count to `open`, or the count to `closed` if its key is closed. If the count has no state,
-    /// creates one in `new`.
+    /// adds the one that `open` makes of a new one.
     pub(super) fn visit<S: StoredState, T>(
         &mut self,
         key_id: KeyId,
@@ -202,7 +198,32 @@ impl Shard {
                 return closed(count);
             }
         }
-        open(tables.open.get_mut(key_id).unwrap_or_else(|| new.insert(S::default())))
+        if let Some(state) = tables.open.get_mut(key_id) {
+            return open(state);
+        }
+        let mut state = S::default();
+        let result = open(&mut state);
+        // A state that equals that of an unused key is not kept.
+        if state.expires() > 0 {
+            self.count_changes(|shard| {
+                shard.make_room(clock, spread(key_id));
+                S::tables(shard).open.insert(key_id, state);
+            });
+        }
+        result
+    }
+
+    /// Returns the change in the number of counts since the last call. The caller reports it after the shard is
+    /// unlocked, because the recorder of metrics is foreign code and may be slow.
+    pub(super) fn take_unreported(&mut self) -> isize {
+        mem::take(&mut self.unreported)
+    }
+
+    fn count_changes<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.len();
+        let result = work(self);
+        self.unreported += self.len() as isize - before as isize;
+        result
     }
 
     /// Closes or opens a key. Returns whether it was closed.
@@ -219,12 +240,14 @@ impl Shard {
             OpeningChange::None | OpeningChange::CloseFor(0) => {}
             OpeningChange::CloseFor(time) => {
                 if !was_closed {
-                    let state = tables.open.remove(key_id);
-                    if state.is_none() {
-                        self.make_room(clock, spread(key_id));
-                    }
-                    let count = ClosedCount::new(state.unwrap_or_default(), clock);
-                    S::tables(self).closed.insert(key_id, count);
+                    self.count_changes(|shard| {
+                        let state = S::tables(shard).open.remove(key_id);
+                        if state.is_none() {
+                            shard.make_room(clock, spread(key_id));
+                        }
+                        let count = ClosedCount::new(state.unwrap_or_default(), clock);
+                        S::tables(shard).closed.insert(key_id, count);
+                    });
                 }
                 if let Some(count) = S::tables(self).closed.get_mut(key_id) {
                     count.close_for(clock, time);
@@ -235,19 +258,14 @@ impl Shard {
         was_closed
     }
 
-    /// Adds the state of a count that has none. Drops a state that equals that of an unused key.
-    pub(super) fn add<S: StoredState>(&mut self, key_id: KeyId, state: S, now: u64) {
-        if state.expires() > 0 {
-            self.make_room(now, spread(key_id));
-            S::tables(self).open.insert(key_id, state);
-        }
-    }
-
     /// Removes a count, and opens its key. Returns what it was, which the caller drops after the shard is unlocked.
     pub(super) fn remove(&mut self, algorithm: Algorithm, key_id: KeyId) -> Option<Box<dyn Any>> {
         with_state!(algorithm, S => {
-            let tables = S::tables(self);
-            match (tables.open.remove(key_id), tables.closed.remove(key_id)) {
+            let remove = |shard: &mut Self| {
+                let tables = S::tables(shard);
+                (tables.open.remove(key_id), tables.closed.remove(key_id))
+            };
+            match self.count_changes(remove) {
                 (None, None) => None,
                 count => Some(Box::new(count)),
             }
