@@ -49,10 +49,10 @@ impl JobSlot {
     /// caller runs the job, or drops it.
     pub(crate) fn start<J: Job>(
         &self,
-        most: u64,
+        most: u32,
         job: impl FnOnce() -> J,
     ) -> Option<RunningJob<J>> {
-        let (process, most) = (seen_process(), most * RUNNING);
+        let (process, most) = (seen_process(), u64::from(most) * RUNNING);
         let added = |jobs| if jobs < most { jobs + RUNNING } else { jobs | NEW_WORK };
         let is_new = self.change(process, |jobs| Some(added(jobs))) < most;
         is_new.then(|| RunningJob { job: job(), slot: self.clone(), process, has_ended: false })
@@ -234,10 +234,10 @@ mod interleavings {
     }
 
     impl Works {
-        fn add(self: &Arc<Self>, index: usize, stops: bool) {
-            self.added[index].store(true, Relaxed);
-            let Some(mut job) = self.slot.start(1, || WorkJob(Arc::clone(self))) else { return };
-            let running = self.running.try_lock().expect("one job runs");
+        fn add(works: &Arc<Self>, index: usize, stops: bool) {
+            works.added[index].store(true, Relaxed);
+            let Some(mut job) = works.slot.start(1, || WorkJob(Arc::clone(works))) else { return };
+            let running = works.running.try_lock().expect("one job runs");
             if stops {
                 drop(running);
                 return;
@@ -245,7 +245,7 @@ mod interleavings {
             job.end_all();
             drop(running);
             while !job.ends() {
-                let _running = self.running.try_lock().expect("one job runs");
+                let _running = works.running.try_lock().expect("one job runs");
                 job.end_all();
             }
         }
@@ -258,7 +258,7 @@ mod interleavings {
             let threads: Vec<_> = (0..WORKS)
                 .map(|index| {
                     let works = Arc::clone(&works);
-                    spawn(move || works.add(index, stops && index == 0))
+                    spawn(move || Works::add(&works, index, stops && index == 0))
                 })
                 .collect();
             for thread in threads {

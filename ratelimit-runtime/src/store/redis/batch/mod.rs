@@ -1,6 +1,6 @@
 //! Batches: one script decides many calls. Saves work of a busy Redis (`benches/all -- redis`).
 //!
-//! While few decisions are in flight, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
+//! While few decisions are pending, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
 //! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
 //! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
 //! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a
@@ -30,11 +30,11 @@ use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::store::Charge;
 
-/// The most decisions in flight that one server gets alone. Further calls queue.
+/// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
 
-/// The number of scripts of a queue that are in flight at a time.
-const SENDERS: u64 = 2;
+/// The number of pending scripts of a queue.
+const SENDERS: u32 = 2;
 
 /// The most entries of a script, because Redis does nothing else while it runs a script.
 const MAX_ENTRIES: usize = 64;
@@ -112,7 +112,7 @@ impl Servers {
         charge: Arc<Charge>,
         by: Instant,
     ) -> Result<Outcome, StoreError> {
-        if self.in_flight() <= self.most_unqueued() {
+        if self.pending() <= self.most_unqueued() {
             return self.apply_one(Op::Decide, &charge, by).await;
         }
         let target = self.batch_target(&charge.count_name);
@@ -156,12 +156,13 @@ impl Servers {
         self: &Arc<Self>,
         queue: &BatchQueue,
         target: &BatchTarget,
-        most: u64,
+        most: u32,
     ) -> Option<RunningJob<BatchSender>> {
-        let servers = || Arc::clone(self);
-        let sender =
-            || BatchSender { servers: servers(), id: target.queue(), target: target.clone() };
-        queue.senders.start(most, sender)
+        queue.senders.start(most, || BatchSender {
+            servers: Arc::clone(self),
+            id: target.queue(),
+            target: target.clone(),
+        })
     }
 
     /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
@@ -178,7 +179,7 @@ impl Servers {
             return due;
         }
         queue.last_sent = Some(now);
-        let sender = self.new_sender(queue, target, u64::from(u16::MAX));
+        let sender = self.new_sender(queue, target, u32::MAX);
         drop(queues);
         sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
         now + pause
