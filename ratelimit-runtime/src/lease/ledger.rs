@@ -38,7 +38,7 @@ pub(super) struct LeaseLedger {
     /// When to look at each lease again.
     pub(super) ends: LeaseEnds,
     /// Whether no more units are leased.
-    is_closed: AtomicBool,
+    is_shut_down: AtomicBool,
 }
 
 /// The result of [`LeaseLedger::enter`].
@@ -60,7 +60,7 @@ impl Default for LeaseLedger {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             ends: LeaseEnds::default(),
-            is_closed: AtomicBool::new(false),
+            is_shut_down: AtomicBool::new(false),
         }
     }
 }
@@ -104,7 +104,7 @@ impl LeaseLedger {
     }
 
     fn cannot_lease(&self, shard: &LeaseEntries, key_id: KeyId) -> bool {
-        self.is_closed.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
+        self.is_shut_down.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
     /// Spends units that the process holds, or adds the call to the waiters.
@@ -318,7 +318,7 @@ impl LeaseLedger {
             entry.held.at == at && at > 0 && entry.target.amounts == target.amounts
         };
         let entry = shard.get_mut(&key_id).filter(is_of);
-        let kept = entry.filter(|_| !self.is_closed.load(SeqCst)).map_or(0, |entry| {
+        let kept = entry.filter(|_| !self.is_shut_down.load(SeqCst)).map_or(0, |entry| {
             let kept = units.min(entry.target.max_units.saturating_sub(entry.held.units));
             entry.held.units += kept;
             entry.held.charged = entry.held.charged.saturating_sub(units - kept);
@@ -338,7 +338,7 @@ impl LeaseLedger {
 
     /// From now on, no call starts a request for units.
     pub(super) fn close(&self) {
-        self.is_closed.store(true, SeqCst);
+        self.is_shut_down.store(true, SeqCst);
     }
 
     /// Takes the units that the process holds of a count.
@@ -383,12 +383,12 @@ impl LeaseLedger {
     }
 
     /// Returns whether [`take_expired`](Self::take_expired) has nothing to do, and has done it.
-    pub(super) fn is_settled(&self, now: u64) -> bool {
-        let is_settled = |entry: &LeaseEntry| {
+    pub(super) fn is_idle(&self, now: u64) -> bool {
+        let is_idle = |entry: &LeaseEntry| {
             let has_ended = entry.held.until <= now && entry.held.units > 0;
             entry.is_fetching() || entry.next_end(now).is_some() && !has_ended
         };
-        self.shards.iter().all(|shard| lock_own(shard).values().all(is_settled))
+        self.shards.iter().all(|shard| lock_own(shard).values().all(is_idle))
     }
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {

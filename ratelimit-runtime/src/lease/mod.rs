@@ -155,7 +155,7 @@ impl Leases {
 
     /// Returns whether all leases that have ended are removed and given back, for tests.
     pub(crate) fn is_settled(&self) -> bool {
-        self.ledger.is_settled(self.backend.clock().steady()) && self.returns.pending() == 0
+        self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0
     }
 
     fn return_in_background(&self, unspent: UnspentUnits) {

@@ -49,7 +49,7 @@ impl Waiting {
     /// Observes that units could not be given back. They then leave the window or drain by themselves. Only a shutdown
     /// reports it.
     fn observe_loss(&self, error: Option<StoreError>) {
-        if error.is_some() && lock_own(&self.lines).is_closed {
+        if error.is_some() && lock_own(&self.lines).is_shut_down {
             *lock(&self.lost) = error;
         }
     }
@@ -102,9 +102,9 @@ impl SharedLine {
     }
 
     /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
-    pub(super) fn is_settled(&self, now: Now) -> bool {
+    pub(super) fn is_idle(&self, now: Now) -> bool {
         let line = lock(&self.line);
-        line.is_settled(now) && !line.has_wakers() && self.waking.load(Ordering::SeqCst) == 0
+        line.is_idle(now) && !line.has_wakers() && self.waking.load(Ordering::SeqCst) == 0
     }
 }
 

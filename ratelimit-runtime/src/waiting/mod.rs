@@ -28,7 +28,7 @@ use crate::reply::StoreError;
 use crate::report;
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
-/// The most requests of lines that are in flight. With more, thousands of lines that ask at once would hold memory for
+/// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
 const MAX_ASKING: usize = 256;
 
@@ -42,7 +42,7 @@ pub(crate) struct Waiting {
     /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
     /// waits (`benches/all -- settling`).
     has_lines: Arc<AtomicBool>,
-    /// The places for requests of lines in flight.
+    /// The places for pending requests of lines.
     asking: Semaphore,
     /// The drivers and the give-backs of the lines of Redis.
     pending: WorkCount,
@@ -59,7 +59,7 @@ struct Lines {
     /// a grant.
     by_count: HashMap<KeyId, Vec<Arc<SharedLine>>>,
     /// Whether the limiter was shut down.
-    is_closed: bool,
+    is_shut_down: bool,
 }
 
 /// A line, its policy, and the task that drives it.
@@ -166,7 +166,7 @@ impl Waiting {
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut lines = lock_own(&self.lines);
-        lines.is_closed = true;
+        lines.is_shut_down = true;
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
         drop(lines);
         for line in all {
@@ -232,7 +232,7 @@ impl Waiting {
     pub(crate) fn is_settled(&self) -> bool {
         let lines = lock_own(&self.lines);
         let mut all = lines.by_count.values().flatten();
-        all.all(|line| line.is_settled(self.now()))
+        all.all(|line| line.is_idle(self.now()))
     }
 
     /// Returns the number of lines; for tests.
@@ -254,7 +254,7 @@ impl Waiting {
         // Locked until the call is in the line, because an empty line is removed.
         let mut lines = lock_own(&self.lines);
         let first = charges.first().map_or(KeyId::NONE, |charge| charge.key_id);
-        if lines.is_closed {
+        if lines.is_shut_down {
             return Entry::Alone;
         }
         let known = lines.by_count.get(&first).into_iter().flatten();

@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::primary::PrimaryAddress;
 
-/// A connection that has received nothing for this many microseconds, with no request in flight, is checked
+/// A connection that has received nothing for this many microseconds, with no pending request, is checked
 /// before it is used. Servers close idle connections after a second at the earliest.
 const IDLE_US: u64 = 100_000;
 

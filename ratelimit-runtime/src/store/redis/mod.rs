@@ -75,14 +75,14 @@ pub(crate) struct Redis {
     prefix: Box<str>,
 }
 
-/// The servers behind a URL, and the decisions in flight to them.
+/// The servers behind a URL, and the pending decisions.
 struct Servers {
     topology: Topology,
     queues: BatchQueues,
     births: Births,
     clock: Clock,
     deadline: Duration,
-    in_flight: AtomicUsize,
+    pending: AtomicUsize,
     max_in_flight: usize,
     background: Arc<Background>,
     on_rollback: RollbackHook,
@@ -115,7 +115,7 @@ impl Redis {
             births: Births::default(),
             clock: settings.clock,
             deadline,
-            in_flight: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
             max_in_flight: settings.max_in_flight,
             background,
             on_rollback: settings.on_rollback,
@@ -127,7 +127,7 @@ impl Redis {
 impl Store for Redis {
     async fn execute(&self, request: Request) -> Result<Reply, StoreError> {
         let servers = &self.servers;
-        // A give-back makes room, so it does not count among the decisions in flight.
+        // A give-back makes room, so it does not count as a pending decision.
         let (by, _guard) = servers.admit(!request.gives_back())?;
         let (op, charge) = match request {
             Request::Apply(Op::Decide, OneOrMany::One(charge)) => {
@@ -210,29 +210,29 @@ impl Store for Redis {
     }
 }
 
-/// Counts one decision among those in flight, until it is dropped.
-struct InFlightGuard(Arc<Servers>);
+/// Counts one pending decision until it is dropped.
+struct PendingDecision(Arc<Servers>);
 
-impl Drop for InFlightGuard {
+impl Drop for PendingDecision {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Servers {
-    /// Begins a request: returns its deadline, and a guard if it counts among the decisions in flight.
+    /// Begins a request: returns its deadline, and a guard if it counts as a pending decision.
     fn admit(
         self: &Arc<Self>,
         counts: bool,
-    ) -> Result<(Instant, Option<InFlightGuard>), StoreError> {
+    ) -> Result<(Instant, Option<PendingDecision>), StoreError> {
         // Timers and sockets belong to a runtime, and panic without one.
         if !is_in_runtime() {
             return Err(StoreError::NoRuntime);
         }
         let mut guard = None;
         if counts {
-            let others = self.in_flight.fetch_add(1, Ordering::Relaxed);
-            guard = Some(InFlightGuard(Arc::clone(self)));
+            let others = self.pending.fetch_add(1, Ordering::Relaxed);
+            guard = Some(PendingDecision(Arc::clone(self)));
             if others >= self.max_in_flight {
                 return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
             }
@@ -240,8 +240,8 @@ impl Servers {
         Ok((Instant::now() + self.deadline, guard))
     }
 
-    fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+    fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
     }
 
     /// Returns the hash slot of a key, which all keys of a script must share; 0 on one server.

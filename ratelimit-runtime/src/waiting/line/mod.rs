@@ -71,7 +71,7 @@ pub(super) struct Line {
     pause_end: Option<Instant>,
     last_scan: Option<Instant>,
     is_asking: bool,
-    /// The number of give-backs in flight.
+    /// The number of pending give-backs.
     returning: usize,
     /// Whether units were given back, or a key was closed or opened, since the last request was sent.
     has_changed: bool,
@@ -110,7 +110,7 @@ struct Waiter {
 
 enum WaiterStage {
     Queued,
-    /// In the request that is in flight.
+    /// In the pending request.
     Asked,
     Granted(Grant),
     /// Not polled when its turn came. The call queues again when it is polled.
@@ -201,11 +201,11 @@ impl Line {
     /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
         // A line that dissolves and had no other call may have no driver.
-        !self.is_asking && (!self.is_settled(now) || self.dissolves(now))
+        !self.is_asking && (!self.is_idle(now) || self.dissolves(now))
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.
-    pub(super) fn is_settled(&self, now: Now) -> bool {
+    pub(super) fn is_idle(&self, now: Now) -> bool {
         let is_later = |time: WakeTimes| {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };

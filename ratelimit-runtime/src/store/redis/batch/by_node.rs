@@ -17,7 +17,7 @@ use crate::store::redis::script::Script;
 use crate::store::redis::script_call::by_hash_or_text;
 use crate::store::redis::{Servers, Topology, slot};
 
-/// The most decisions in flight for each node of a cluster that are sent alone (`benches/all -- cluster`).
+/// The most pending decisions for each node of a cluster that are sent alone (`benches/all -- cluster`).
 const UNQUEUED_BY_NODE: usize = 8;
 
 /// A part of the error message of a command whose key is on another node.
@@ -37,7 +37,7 @@ impl Servers {
         node.map_or(BatchTarget::Slot(slot), BatchTarget::Node)
     }
 
-    /// Returns the most decisions in flight that are sent alone.
+    /// Returns the most pending decisions that are sent alone.
     pub(super) fn most_unqueued(&self) -> usize {
         match &self.topology {
             Topology::One(_) => UNQUEUED,

@@ -7,7 +7,7 @@
 //! another.
 //!
 //! The background thread probes a server that does not answer, and half-opens the breakers of all runtimes. A
-//! node sends each command at most once: if a connection breaks, the calls in flight on it fail.
+//! node sends each command at most once: if a connection breaks, the pending calls on it fail.
 
 mod jobs;
 mod runtime;
