@@ -1,59 +1,34 @@
 //! The promises of the embedded store and of Redis, and that both make the same decisions.
+//!
+//! | a test of ... | belongs in |
+//! | --- | --- |
+//! | how a call is decided, alone, beside other limits or in a batch | [`decisions`] |
+//! | sliding logs of thousands of entries | [`long_logs`] |
+//! | `settle`, `permit`, and units that go back to their charge | [`settling`] |
+//! | `wait`, and streams | [`waiting`] |
+//! | `lease` | [`leases`] |
+//! | rules, and the sources that a limiter reads them from | [`rules`] |
+//! | `close` | [`closing`] |
+//! | names, bytes, memory, TTL and eviction of keys | [`keys`] |
+//! | faults of Redis, connections and runtimes, and the errors that they cause | [`faults`] |
+//! | a Lua script, without a limiter | [`scripts`] |
+//!
+//! The helpers of one folder are in its `mod.rs`, the helpers of several folders in this file. [`traces`] plays random
+//! traces.
 
 #![allow(clippy::unchecked_time_subtraction, reason = "a negative time fails the test")]
 
-mod amounts;
-mod auto_leases;
-mod batches;
-mod by_hand;
-mod closed_counts;
-mod closed_keys;
-mod closings;
-mod connections;
-mod conservation;
-mod embedded;
-mod evictions;
-mod extremes;
+mod closing;
+mod decisions;
 mod faults;
-mod lagging_clocks;
-mod lease_amounts;
-mod lease_faults;
-mod lease_model;
-mod lease_terms;
-mod leased_buckets;
+mod keys;
 mod leases;
-mod lines;
-mod long_keys;
 mod long_logs;
-mod parity;
-mod permits;
-mod policies;
-mod prefixes;
-mod redis_keys;
-mod rejection_cache;
-mod reservations;
-mod rights;
-mod rule_feeds;
-mod ruled_pairs;
 mod rules;
-mod runtimes;
-mod segments;
-mod semantics;
-mod server_errors;
-mod settlement_queue;
-mod settlements;
-mod several_limits;
-mod streams;
-mod stuck_feeds;
+mod scripts;
+mod settling;
 mod traces;
-mod ttl;
-mod usual_buckets;
 mod waiting;
-mod waiting_bound;
-mod waiting_drops;
-mod waiting_ends;
-mod waiting_give_backs;
-mod waiting_rejections;
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use crate::waiting::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
 use crate::{decision, settle_lines};
 
 /// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ratelimit_runtime::{Check, Clock, Limit, RateLimiter, VirtualClock};
 use support::server::Server;
 
-use crate::lines::{MINUTE, SECOND};
+use crate::waiting::{MINUTE, SECOND};
 use crate::{TestLimiter, decision, settle_lines};
 
 /// A bucket that refills a token each 100 ms.

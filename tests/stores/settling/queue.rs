@@ -13,7 +13,7 @@ use support::server::Server;
 use tokio::time::{sleep, timeout};
 
 use crate::decision;
-use crate::lines::{MINUTE, SECOND};
+use crate::waiting::{MINUTE, SECOND};
 
 const DAY: Duration = Duration::from_secs(86_400);
 

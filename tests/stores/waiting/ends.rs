@@ -10,7 +10,7 @@ use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::lines::{DEADLINE, SECOND, rest};
+use crate::waiting::{DEADLINE, SECOND, rest};
 use crate::{decision, settle_lines};
 
 const TICK: Duration = Duration::from_millis(10);

@@ -13,7 +13,7 @@ use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::lines::{MINUTE, SECOND};
+use crate::waiting::{MINUTE, SECOND};
 use crate::{decision, settle_lines};
 
 fn limits(threshold: u32) -> impl Iterator<Item = Limit> {

@@ -10,7 +10,7 @@ use support::proxy::Proxy;
 use support::server::Server;
 use tokio::time::timeout;
 
-use crate::closed_keys::{HOUR, MINUTE, SECOND, closed, limit as limit_of, limits};
+use super::keys::{HOUR, MINUTE, SECOND, closed, limit as limit_of, limits};
 use crate::settle_lines;
 
 fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {

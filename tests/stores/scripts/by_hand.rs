@@ -77,7 +77,7 @@ fn a_mistake_in_what_is_typed_is_named() {
 
 #[test]
 fn the_guide_has_these_arguments() {
-    let guide = include_str!("../../CONTRIBUTING.md");
+    let guide = include_str!("../../../CONTRIBUTING.md");
     for (name, terms) in SCRIPTS {
         let (_, last) = terms.rsplit_once("drain=1 ").unwrap_or(("", terms));
         assert!(guide.contains(last), "{name}");

@@ -7,8 +7,8 @@ use redis::{Commands, Connection};
 use support::server::Server;
 use tokio::task::JoinSet;
 
+use super::agreement::{HOUR, Request, SEGMENT, StorePair, assert_keys_are_bounded, keys, limit};
 use crate::decision;
-use crate::long_logs::{HOUR, Request, SEGMENT, StorePair, assert_keys_are_bounded, keys, limit};
 
 /// Fills a log with one entry for each call.
 async fn charge(

@@ -11,7 +11,7 @@ use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use crate::waiting::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
 use crate::{TestLimiter, decision, settle_lines};
 
 #[tokio::test]

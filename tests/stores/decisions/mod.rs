@@ -1,0 +1,11 @@
+//! The decision of a single call, of calls on one count, and of calls that share a script: algorithms, costs, amounts,
+//! policies, several limits.
+
+mod amounts;
+mod batches;
+mod extremes;
+mod parity;
+mod policies;
+mod rejection_cache;
+mod semantics;
+mod several_limits;

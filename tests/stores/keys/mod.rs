@@ -1,0 +1,8 @@
+//! The keys that a store holds: their names, bytes, memory, TTL and eviction.
+
+mod embedded;
+mod evictions;
+mod long_keys;
+mod prefixes;
+mod redis_keys;
+mod ttl;
