@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection, Source};
 use support::ALGORITHMS;
+use support::limits::is_bucket;
 use support::server::Server;
 
 const PROCESSES: usize = 4;
@@ -72,7 +73,7 @@ fn test() {
             _ => 0,
         };
         // While a bucket is leased, it keeps the units that refill in a second, rounded up.
-        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let is_bucket = is_bucket(algorithm);
         let least = THRESHOLD - u32::from(is_bucket && units > 0);
         let most = if leases == "leased" { least } else { THRESHOLD };
         if units > 0 {
@@ -117,7 +118,7 @@ fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
         - runtime.block_on(limiter.peek(&limit, "one key", 1)).expect("a reply").remaining;
     // A call has used one unit. A call that was not settled is charged its estimate. A bucket gets back a little less
     // of calls that overlap.
-    let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+    let is_bucket = is_bucket(algorithm);
     let kept = if is_bucket { (ESTIMATE - 1) * settled / 5 } else { 0 };
     let range = settled + killed..=settled + ESTIMATE * killed + kept;
     assert!(range.contains(&charged), "{algorithm}: {charged} of {range:?}");
@@ -179,10 +180,7 @@ fn limit(algorithm: &str, leases: &str) -> Limit {
     // So long that nothing refills or expires during the test. The sliding counter stays in one window, from 2010
     // to 2050.
     let period = Duration::from_secs(40 * 365 * 86_400);
-    let mut limit = Limit::new("fleet", algorithm, THRESHOLD, period).expect("valid");
-    if algorithm == Algorithm::LeakyBucket {
-        limit = limit.burst(THRESHOLD);
-    }
+    let limit = support::limits::limit("fleet", algorithm, THRESHOLD, period);
     match leases {
         "leased" => limit.lease(LEASE),
         "auto" => limit.auto_lease(),

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter};
+use support::limits::HOUR;
 use support::poll_once;
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 /// The limit of the flood, with the algorithm that needs the most memory for a key.
 const FLOODED: Limit = Limit::sliding("flooded", 1, HOUR);

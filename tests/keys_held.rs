@@ -11,9 +11,9 @@ use metrics::{
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ratelimit_runtime::{Clock, Limit, OnError, Part, RateLimiter, VirtualClock};
+use support::limits::HOUR;
 use support::server::Server;
 
-const HOUR: Duration = Duration::from_secs(3600);
 const LIMIT: Limit = Limit::fixed("keys", 1, HOUR);
 const OTHER: Limit = Limit::fixed("other", 1, HOUR);
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Decision, Limit, RateLimiter, Rejection, VirtualClock};
+use support::clocks::embedded_on;
+use support::limits::{DAY, HOUR};
 use support::model::Model;
 use support::server::Server;
 use support::{ALGORITHMS, poll_once};
 
 const DAYS: u32 = 12;
-const DAY: Duration = Duration::from_secs(86_400);
-const HOUR: Duration = Duration::from_secs(3600);
 
 /// The units of an hour. A unit does not refill in a whole number of microseconds.
 const THRESHOLD: u32 = 7;
@@ -40,11 +40,11 @@ fn start() -> VirtualClock {
 }
 
 fn embedded(clock: &VirtualClock) -> RateLimiter {
-    RateLimiter::builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
+    embedded_on(&clock)
 }
 
 fn redis(server: &Server, clock: &VirtualClock) -> RateLimiter {
-    server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
+    server.limiter_on(&clock)
 }
 
 fn decision(result: Result<Decision, Rejection>) -> Decision {

@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter};
+use support::limits::MINUTE;
 use support::server::Server;
 use tokio::task::JoinSet;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// The number of keys. Each has one call that waits.
 const KEYS: u64 = 5_000;

@@ -10,6 +10,7 @@ use fork::{Fork, fork, waitpid};
 use ratelimit_runtime::{
     Limit, OnError, RateLimiter, Rejection, Rule, Rules, StoreError, rate_limit,
 };
+use support::limits::HOUR;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
@@ -24,7 +25,6 @@ pub(crate) const TESTS: [ProcessTest; 6] = [
     ("a_settlement_of_the_parent_does_not_change_a_count_of_the_child", draws_births),
 ];
 
-const HOUR: Duration = Duration::from_secs(3600);
 const LIMIT: Limit = Limit::sliding("forks", 1_000, HOUR);
 
 #[rate_limit(period = "1h", threshold = 1_000, scope = "process")]

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Check, Limit, Part};
+use support::limits::{HOUR, MINUTE};
 
 use crate::{KEY, TestLimiter};
 
-const HOUR: Duration = Duration::from_secs(3600);
-const MINUTE: Duration = Duration::from_secs(60);
 const PLAIN: Limit = Limit::sliding("plain", 1, HOUR);
 const SHADOW: Limit = Limit::token_bucket("shadow", 1, HOUR).shadow(true);
 const WIDE: Limit = Limit::fixed("wide", 5, HOUR);

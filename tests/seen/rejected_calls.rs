@@ -6,11 +6,11 @@ use std::time::Duration;
 use ratelimit_runtime::{
     Builder, Limit, OnError, Part, RateLimiter, RejectedCall, Rejection, key, rate_limit,
 };
+use support::limits::HOUR;
 use support::server::Server;
 
 use crate::{KEY, raw_events_of};
 
-const HOUR: Duration = Duration::from_secs(3600);
 const LOGIN: Limit = Limit::fixed("login", 1, HOUR);
 const WIDE: Limit = Limit::fixed("wide", 5, HOUR);
 

@@ -30,7 +30,7 @@ mod settling;
 mod traces;
 mod waiting;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
     Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
@@ -76,8 +76,7 @@ impl TestLimiter {
 
     fn redis(server: &Server) -> Self {
         let clock = VirtualClock::new();
-        let limiter =
-            server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
+        let limiter = server.limiter_on(&clock);
         Self { limiter, clock }
     }
 
@@ -93,6 +92,18 @@ impl TestLimiter {
 
     fn advance(&self, micros: u64) {
         self.clock.advance(Duration::from_micros(micros));
+    }
+}
+
+/// Waits until a condition holds that background work brings about.
+async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the condition does not hold after 20 seconds"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

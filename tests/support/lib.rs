@@ -2,12 +2,14 @@
 //!
 //! - [`model`]: the reference model of the five algorithms. Start here to add an algorithm.
 //! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
+//! - [`clocks`]: limiters on a virtual clock.
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
 //! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
 //! - [`leases`]: a model of the leases of a fleet.
+//! - [`limits`]: times, and limits of each algorithm.
 //! - [`http`]: a client that shows the bytes of a response.
 //! - [`log`]: a log in memory.
 
@@ -19,11 +21,13 @@
     reason = "only tests use it, and a test panics if something that it needs is missing"
 )]
 
+pub mod clocks;
 pub mod cluster;
 pub mod example;
 pub mod http;
 pub mod judge;
 pub mod leases;
+pub mod limits;
 pub mod lines;
 pub mod log;
 pub mod model;

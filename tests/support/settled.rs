@@ -128,8 +128,7 @@ impl SettledModel {
 
     /// Returns the time that has passed for the count.
     fn passed(&self, limit: &Limit, now: u64) -> u64 {
-        let stands_still =
-            matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let stands_still = is_bucket(limit.algorithm());
         let closed = self.closings.iter().map(|(from, until)| now.min(*until) - from);
         if stands_still { now - closed.sum::<u64>() } else { now }
     }
@@ -249,9 +248,7 @@ impl SettledModel {
             self.restart();
         }
         let threshold = limit.threshold();
-        if matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
-            && self.changed.0 != threshold
-        {
+        if is_bucket(limit.algorithm()) && self.changed.0 != threshold {
             self.level = (now, self.level_at(limit, now));
             self.charges.clear();
         }

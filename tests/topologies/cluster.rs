@@ -7,12 +7,11 @@ use ratelimit_runtime::{Limit, OwnedKey, Part, Rejection, Rule, Rules};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
+use support::limits::HOUR;
 use support::server::is_replicated;
 use tokio::task::JoinSet;
 
 use crate::{admits, denying_builder, first_decision};
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_spread_over_the_nodes_and_counts_are_exact() {

@@ -7,12 +7,11 @@ use std::time::Duration;
 use ratelimit_runtime::{Limit, Rejection};
 use support::ALGORITHMS;
 use support::cluster::Cluster;
+use support::limits::HOUR;
 use tokio::task::JoinSet;
 
 use crate::cluster::script_calls;
 use crate::{admits, denying_builder, first_decision};
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_different_hash_slots_share_scripts() {

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Clock, Limit, Part, VirtualClock};
 use support::cluster::Cluster;
+use support::limits::HOUR;
 use tokio::task::JoinSet;
 
 use crate::denying_builder;
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 /// 5 ms before the beginning of a window.
 const BEGIN: Duration = Duration::from_millis(3_600_000 * 500_000 - 5);

@@ -11,22 +11,12 @@ use ratelimit_runtime::{
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
+use support::limits::{HOUR, MINUTE, SECOND, limits};
 use tokio::task::JoinSet;
 
 use crate::{admits, denying_builder};
 
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
 const SEGMENT: u32 = 4_096;
-
-/// A limit of each algorithm: 10 a minute.
-fn limits() -> impl Iterator<Item = Limit> {
-    ALGORITHMS.into_iter().map(|algorithm| {
-        let limit = Limit::new("moved", algorithm, 10, MINUTE).expect("valid");
-        if limit.algorithm() == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
-    })
-}
 
 fn assert_closed(result: &Result<impl std::fmt::Debug, Rejection>, limit: &Limit) {
     assert!(matches!(result, Err(Rejection::Closed { .. })), "{limit:?}: {result:?}");
@@ -115,7 +105,7 @@ async fn a_correction_leaves_a_key_closed() {
     let clock = VirtualClock::new();
     let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
     let limiter = builder.build().expect("valid");
-    for limit in limits() {
+    for limit in limits("moved", 10, MINUTE) {
         let permits: [Permit; 2] = [
             limiter.acquire(&limit, "key", 1).await.expect("admitted"),
             limiter.acquire(&limit, "key", 1).await.expect("admitted"),
@@ -167,12 +157,12 @@ async fn several_limits_are_charged_all_or_none_after_a_closing() {
     let limiter = builder.build().expect("valid");
     let first = Limit::sliding("first", 10, HOUR);
     limiter.check(&first, "key", 1).await.expect("admitted");
-    for limit in limits() {
+    for limit in limits("moved", 10, MINUTE) {
         limiter.close(&limit, "key", SECOND).await.expect("closed");
     }
     begin_move(&cluster, "key");
     clock.advance(SECOND);
-    for (charged, limit) in (2..).zip(limits()) {
+    for (charged, limit) in (2..).zip(limits("moved", 10, MINUTE)) {
         let parts = [Part::new(&first, &"key", 1), Part::new(&limit, &"key", 1)];
         limiter.check_all(&parts).await.expect("admitted");
         let left = limiter.peek(&first, "key", 1).await.expect("a decision").remaining;

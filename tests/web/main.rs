@@ -18,9 +18,11 @@ use std::time::Duration;
 use ::axum::Router;
 use ::axum::extract::Request;
 use ::axum::middleware::{Next, from_fn};
-use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};
+use ratelimit_runtime::{RateLimiter, VirtualClock};
 use sfv::{BareItem, List, ListEntry, Parser};
+use support::clocks::embedded_on;
 use support::http::Response;
+use support::limits::MINUTE;
 use tokio::runtime::Runtime;
 
 /// A server that runs until it is dropped.
@@ -48,16 +50,13 @@ fn serve(router: Router, limiter: &RateLimiter) -> Running {
 /// A limiter on virtual time, which only the test advances.
 fn timed() -> (RateLimiter, VirtualClock) {
     let clock = VirtualClock::new();
-    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-    (builder.build().expect("valid settings"), clock)
+    (embedded_on(&clock), clock)
 }
 
 /// A cost that is not a constant.
 fn three() -> u32 {
     3
 }
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// An item of `RateLimit` or `RateLimit-Policy`: its name, and its parameters in their order.
 type Item = (String, Vec<(String, i64)>);

@@ -8,28 +8,16 @@ use ratelimit_runtime::{
     Algorithm, Clock, Limit, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
 use support::ALGORITHMS;
+use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
 
-use crate::leases::wait_until;
-use crate::{on_both_stores, settle_lines};
-
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// A limit of each algorithm: 10 in a period.
-fn limits(period: Duration) -> impl Iterator<Item = Limit> {
-    ALGORITHMS.into_iter().map(move |algorithm| {
-        let limit = Limit::new("count", algorithm, 10, period).expect("valid");
-        if limit.algorithm() == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
-    })
-}
+use crate::{on_both_stores, settle_lines, wait_until};
 
 on_both_stores! {
     /// New keys make the embedded store reclaim what has expired.
     async fn a_count_outlives_its_closing(test: TestLimiter) {
-        for limit in limits(HOUR) {
+        for limit in limits("count", 10, HOUR) {
             test.limiter.check(&limit, "key", 10).await.expect("a new key");
             test.limiter.close(&limit, "key", SECOND).await.expect("closed");
             test.clock.advance(2 * SECOND);
@@ -42,7 +30,7 @@ on_both_stores! {
 
     /// All of them fit into the bucket at the opening.
     async fn calls_that_wait_for_an_opening_are_admitted(test: TestLimiter) {
-        for limit in limits(HOUR) {
+        for limit in limits("count", 10, HOUR) {
             test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
             let waiting = limit.clone().wait(2 * MINUTE + SECOND);
             let calls: Vec<_> =
@@ -86,7 +74,7 @@ async fn a_full_store_keeps_the_count_of_a_key_that_is_closed() {
 async fn an_early_opening_leaves_a_ttl_that_suffices() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid settings");
-    for limit in limits(10 * SECOND) {
+    for limit in limits("count", 10, 10 * SECOND) {
         for used in [1, 30] {
             let permit = limiter.acquire(&limit, "key", 2).await.expect("a new key");
             if used > 1 {
@@ -115,7 +103,8 @@ async fn corrections_do_not_lengthen_the_life_of_a_closed_key() {
     let virtual_clock = server.builder().clock(Clock::Virtual(clock.clone()));
     for builder in [server.builder(), virtual_clock] {
         let limiter = builder.build().expect("valid settings");
-        for limit in limits(10 * SECOND).map(|limit| limit.try_amounts(1_000, None).expect("valid"))
+        for limit in limits("count", 10, 10 * SECOND)
+            .map(|limit| limit.try_amounts(1_000, None).expect("valid"))
         {
             let limit = if limit.capacity() == 1 { limit.burst(1_000) } else { limit };
             let mut permits = Vec::new();
@@ -143,8 +132,7 @@ async fn corrections_do_not_lengthen_the_life_of_a_closed_key() {
 #[tokio::test]
 async fn a_failed_correction_leaves_a_key_closed() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-    let limiter = builder.build().expect("valid settings");
+    let limiter = server.limiter_on(&clock);
     let limit = Limit::sliding("failed", 20_000, HOUR);
     for _ in 0..10_000 {
         limiter.check(&limit, "key", 1).await.expect("admitted");
@@ -176,10 +164,7 @@ async fn a_failed_correction_leaves_a_key_closed() {
 #[tokio::test]
 async fn leased_units_go_back_to_a_closed_bucket() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = || {
-        let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-        builder.build().expect("valid settings")
-    };
+    let limiter = || server.limiter_on(&clock);
     let [here, there] = [limiter(), limiter()];
     let plain = Limit::token_bucket("lease", 10_000, MINUTE).burst(10_000);
     let leased = plain.clone().lease(500);
@@ -212,8 +197,7 @@ async fn close_bucket() -> Result<(), Rejection> {
 #[tokio::test]
 async fn a_process_that_closes_a_key_spends_no_leased_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-    let limiter = builder.build().expect("valid settings");
+    let limiter = server.limiter_on(&clock);
     let window = Limit::fixed("left", 10_000, MINUTE).lease(50);
     let bucket = Limit::token_bucket("left", 10_000, MINUTE).lease(50);
     for limit in [window, bucket] {
@@ -237,8 +221,7 @@ async fn a_process_that_closes_a_key_spends_no_leased_units() {
 #[tokio::test]
 async fn a_closed_bucket_keeps_its_reserve() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone()));
-    let limiter = builder.build().expect("valid settings");
+    let limiter = server.limiter_on(&clock);
     let plain = Limit::token_bucket("reserve", 6_000, MINUTE).burst(100);
     let (lease, term) = leased(&plain);
     for settles in [false, true] {

@@ -4,39 +4,11 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Decision, Limit, Part, Rejection};
 use support::ALGORITHMS;
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket};
 use tokio::time::timeout;
 
+use super::{closed, limits};
 use crate::{on_both_stores, settle_lines};
-
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-
-/// A limit of each algorithm: 10 a minute.
-pub(crate) fn limits() -> impl Iterator<Item = Limit> {
-    ALGORITHMS.into_iter().map(|algorithm| limit(algorithm, 10))
-}
-
-pub(crate) fn limit(algorithm: Algorithm, threshold: u32) -> Limit {
-    let limit = Limit::new("closed", algorithm, threshold, MINUTE).expect("valid");
-    if is_bucket(&limit) { limit.burst(threshold) } else { limit }
-}
-
-fn is_bucket(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
-}
-
-/// Returns the wait of a call that is rejected because its key is closed.
-#[track_caller]
-pub(crate) fn closed(result: Result<Decision, Rejection>) -> Duration {
-    match result {
-        Err(Rejection::Closed { decision, .. }) => {
-            assert_eq!((decision.allowed, decision.remaining), (false, 0));
-            decision.retry_after
-        }
-        other => panic!("the key is not closed: {other:?}"),
-    }
-}
 
 on_both_stores! {
     async fn a_closed_key_admits_nothing_until_its_opening(test: TestLimiter) {
@@ -64,8 +36,8 @@ on_both_stores! {
             let own = decision.retry_after;
             test.limiter.close(&limit, "key", SECOND).await.expect("closed");
             // A bucket stands still for a second.
-            let still = if is_bucket(&limit) { own } else { Duration::ZERO };
-            let expected = if is_bucket(&limit) { own + SECOND } else { own };
+            let still = if is_bucket(limit.algorithm()) { own } else { Duration::ZERO };
+            let expected = if is_bucket(limit.algorithm()) { own + SECOND } else { own };
             assert_eq!(closed(check(10).await), expected, "{limit:?}");
             test.advance(1_000_000);
             let Err(Rejection::Limited { decision, .. }) = check(10).await else { panic!() };

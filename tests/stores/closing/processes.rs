@@ -4,24 +4,21 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use ratelimit_runtime::{
-    Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock, rate_limit,
+    Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock, rate_limit,
 };
+use support::limits::{HOUR, MINUTE, SECOND, limit};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::time::timeout;
 
-use super::keys::{HOUR, MINUTE, SECOND, closed, limit as limit_of, limits};
+use super::{closed, limits};
 use crate::settle_lines;
-
-fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
-    server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
-}
 
 /// Two processes hold reservations in one bucket, one between those of the other.
 #[tokio::test]
 async fn reservations_of_several_processes_wait_for_the_opening() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let processes = [limiter(&server, &clock), limiter(&server, &clock)];
+    let processes = [server.limiter_on(&clock), server.limiter_on(&clock)];
     let limit = Limit::leaky_bucket("reserved", 10, SECOND);
     let waiting = limit.clone().wait(MINUTE);
     processes[0].check(&limit, "key", 1).await.expect("a new key");
@@ -68,7 +65,7 @@ async fn reservations_of_several_processes_wait_for_the_opening() {
 #[tokio::test]
 async fn an_early_opening_admits_no_two_calls_at_a_moment() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     let limit = Limit::leaky_bucket("reserved", 10, SECOND);
     let waiting = limit.clone().wait(MINUTE);
     here.check(&limit, "key", 1).await.expect("a new key");
@@ -96,10 +93,10 @@ async fn an_early_opening_admits_no_two_calls_at_a_moment() {
 #[tokio::test]
 async fn leased_units_are_not_spent_after_a_second() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     for limit in limits() {
         let threshold = 10_000;
-        let limit = limit_of(limit.algorithm(), threshold).lease(50);
+        let limit = limit("closed", limit.algorithm(), threshold, MINUTE).lease(50);
         for limiter in [&here, &there] {
             for _ in 0..200 {
                 limiter.check(&limit, "key", 1).await.expect("admitted");
@@ -121,7 +118,7 @@ async fn leased_units_are_not_spent_after_a_second() {
 #[tokio::test]
 async fn other_processes_obey_with_their_next_request() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [limiter(&server, &clock), limiter(&server, &clock)];
+    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     for limit in limits() {
         there.check(&limit, "key", 1).await.expect("admitted");
         here.close(&limit, "key", 10 * SECOND).await.expect("closed");

@@ -6,19 +6,17 @@ use ratelimit_runtime::{
     Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Source, rate_limit,
 };
 use support::ALGORITHMS;
+use support::limits::{MINUTE, SECOND, is_bucket};
 use support::server::Server;
 use tokio::task::JoinSet;
 
 use crate::{decision, on_both_stores, settle_lines};
 
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-
 /// Limits with these thresholds on one count.
 fn limits<const N: usize>(algorithm: Algorithm, thresholds: [u32; N]) -> [Limit; N] {
     let limit = Limit::new("amounts", algorithm, 1, MINUTE).expect("valid");
     thresholds.map(|threshold| {
-        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let is_bucket = is_bucket(algorithm);
         limit.try_amounts(threshold, is_bucket.then_some(threshold)).expect("valid")
     })
 }
@@ -68,7 +66,7 @@ on_both_stores! {
             let other = tokio::spawn(test.limiter.check(&large.clone().wait(10 * MINUTE), "key", 1));
             settle_lines(&test.limiter).await;
             // A bucket has reserved units for the first call, above the capacity of both.
-            let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+            let is_bucket = is_bucket(algorithm);
             assert_eq!(other.is_finished(), !is_bucket, "{algorithm}");
             call.abort();
             for _ in 0..20 {

@@ -6,11 +6,11 @@ use ratelimit_runtime::{
     Clock, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source, VirtualClock,
 };
 use support::ALGORITHMS;
+use support::limits::HOUR;
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
 
-const HOUR: Duration = Duration::from_secs(3600);
 const LIMIT: Limit = Limit::sliding("policies", 3, HOUR);
 
 /// A limiter whose Redis was stopped after some calls were counted there.

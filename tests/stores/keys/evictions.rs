@@ -4,23 +4,14 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Clock, Limit, RateLimiter, VirtualClock};
+use support::limits::{MINUTE, limit};
 use support::{ALGORITHMS, poll_once};
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 const MAX_KEYS: u32 = 10_000;
 
 fn full_store(clock: &VirtualClock) -> RateLimiter {
     let builder = RateLimiter::builder().max_keys(MAX_KEYS as usize);
     builder.clock(Clock::Virtual(clock.clone())).build().expect("valid")
-}
-
-fn limit(name: &'static str, algorithm: Algorithm, threshold: u32) -> Limit {
-    let limit = Limit::new(name, algorithm, threshold, MINUTE).expect("valid");
-    match algorithm {
-        Algorithm::LeakyBucket => limit.burst(threshold),
-        _ => limit,
-    }
 }
 
 fn admits(limiter: &RateLimiter, limit: &Limit, key: u32) -> bool {
@@ -33,7 +24,7 @@ fn an_exhausted_key_stays_exhausted_in_a_flood_of_fresh_keys() {
         for trial in 0..20 {
             let clock = VirtualClock::new();
             let limiter = full_store(&clock);
-            let limit = limit("flooded", algorithm, 5);
+            let limit = limit("flooded", algorithm, 5, MINUTE);
             while admits(&limiter, &limit, 0) {}
             clock.advance(Duration::from_millis(1));
             for key in 1..=15_000 {
@@ -50,7 +41,7 @@ fn calls_between_fresh_keys_get_no_more_than_the_limit() {
     for algorithm in ALGORITHMS {
         let clock = VirtualClock::new();
         let limiter = full_store(&clock);
-        let limit = limit("flooded", algorithm, 5);
+        let limit = limit("flooded", algorithm, 5, MINUTE);
         let mut admitted = 0;
         for key in 1..=50_000 {
             clock.advance(MINUTE / 60_000);
@@ -69,7 +60,8 @@ fn exhausted_keys_take_no_more_than_half_of_the_store_from_others() {
     for algorithm in ALGORITHMS {
         let clock = VirtualClock::new();
         let limiter = full_store(&clock);
-        let (used, flooded) = (limit("used", algorithm, 5), limit("flooded", algorithm, 1));
+        let (used, flooded) =
+            (limit("used", algorithm, 5, MINUTE), limit("flooded", algorithm, 1, MINUTE));
         // Half of the keys that the store holds.
         let keys = MAX_KEYS / 2;
         for key in 0..keys {
@@ -90,7 +82,7 @@ fn a_closed_key_outlives_exhausted_keys() {
     for algorithm in ALGORITHMS {
         let clock = VirtualClock::new();
         let limiter = full_store(&clock);
-        let limit = limit("flooded", algorithm, 1);
+        let limit = limit("flooded", algorithm, 1, MINUTE);
         poll_once(limiter.close(&limit, 0, MINUTE)).expect("closed");
         for key in 1..=3 * MAX_KEYS {
             admits(&limiter, &limit, key);

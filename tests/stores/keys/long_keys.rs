@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rejection, Rule, RuleSet};
+use support::limits::HOUR;
 use support::server::Server;
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 const LIMIT: Limit = Limit::sliding("names", 2, HOUR);
 

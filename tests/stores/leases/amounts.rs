@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, Rejection, Rule, RuleSet, Source, VirtualClock};
 use support::ALGORITHMS;
+use support::limits::MINUTE;
 use support::server::Server;
 
+use super::{LEASED, TERM, remaining, spend};
 use crate::decision;
-use crate::leases::{LEASED, MINUTE, TERM, limiter, remaining, spend, wait_until};
+use crate::wait_until;
 
 /// The limit of a plan, which leases up to `lease` units.
 fn plan(algorithm: Algorithm, threshold: u32, lease: u32) -> Limit {
@@ -22,7 +24,7 @@ async fn calls_do_not_spend_units_of_another_plan() {
     let server = Server::start();
     for algorithm in ALGORITHMS {
         let clock = VirtualClock::new();
-        let limiter = limiter(&server, &clock);
+        let limiter = server.limiter_on(&clock);
         let (large, small) = (plan(algorithm, 1_000, 50), plan(algorithm, 10, 5));
         // Leases of 1, 2, 4, 8, 16 and 32 units: the process holds 8.
         assert_eq!(spend(&limiter, &large, 55).await, 55);
@@ -44,7 +46,7 @@ async fn calls_do_not_spend_units_of_another_plan() {
 #[tokio::test]
 async fn units_of_another_plan_go_back() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     let (large, other) = (plan(Algorithm::Sliding, 1_000, 50), plan(Algorithm::Sliding, 2_000, 50));
     assert_eq!(spend(&limiter, &large, 55).await, 55);
     assert_eq!(spend(&limiter, &other, 10).await, 10);
@@ -62,7 +64,7 @@ async fn units_of_another_plan_go_back() {
 #[tokio::test]
 async fn leases_of_other_sizes_share_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 55).await, 55);
     let smaller = Limit::sliding("leases", 1_000, MINUTE).lease(5);
     let shared = limiter.check(&smaller, "key", 1).await.expect("admitted");
@@ -73,7 +75,7 @@ async fn leases_of_other_sizes_share_units() {
 #[tokio::test]
 async fn calls_under_a_rule_do_not_spend_units_of_before() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 55).await, 55);
     let mut rules = RuleSet::new();
     rules.set("leases", Rule::new().threshold(10)).expect("valid");

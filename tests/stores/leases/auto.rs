@@ -4,20 +4,17 @@ use ratelimit_runtime::{
     Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, StoreError,
     VirtualClock, rate_limit,
 };
+use support::limits::{MINUTE, is_bucket};
 use support::server::Server;
 
-use crate::leases::{MINUTE, TERM, limiter, remaining, spend, wait_until};
-use crate::{TestLimiter, decision};
+use super::{TERM, remaining, spend};
+use crate::{TestLimiter, decision, wait_until};
 
 /// So many calls of a key within a term make it busy.
 const BUSY: u32 = 8;
 
 const WINDOW: Limit = Limit::sliding("auto", 10_000, MINUTE).auto_lease();
 const BUCKET: Limit = Limit::token_bucket("auto", 10_000, MINUTE).burst(5_000).auto_lease();
-
-fn is_bucket(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket)
-}
 
 /// Calls so often that a key becomes busy, and a little more, so that the process holds units.
 async fn warm(limiter: &RateLimiter, limit: &Limit) -> u32 {
@@ -34,7 +31,7 @@ async fn warm(limiter: &RateLimiter, limit: &Limit) -> u32 {
 #[tokio::test]
 async fn keys_with_few_calls_are_not_leased() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     for limit in [WINDOW, BUCKET] {
         for key in 0..100 {
             for call in 1..BUSY {
@@ -57,10 +54,10 @@ async fn keys_with_few_calls_are_not_leased() {
 async fn a_busy_key_is_leased_and_little_stands_idle() {
     for limit in [WINDOW, BUCKET, Limit::fixed("auto", 10_000, MINUTE).auto_lease()] {
         let (server, clock) = (Server::start(), VirtualClock::new());
-        let limiter = limiter(&server, &clock);
+        let limiter = server.limiter_on(&clock);
         let most_idle = limit.capacity() / 100;
         // A bucket withholds what refills in a term.
-        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let kept = if is_bucket(limit.algorithm()) { 100 } else { 0 };
         let full = remaining(&server, &clock, &limit).await;
         for round in 1..=40 {
             assert_eq!(spend(&limiter, &limit, 100).await, 100);
@@ -71,7 +68,7 @@ async fn a_busy_key_is_leased_and_little_stands_idle() {
         let scripts = server.script_calls() - 41;
         assert!(scripts < 4_000 / most_idle + 2 * BUSY, "{limit:?}: {scripts} scripts");
         clock.advance(TERM);
-        if !is_bucket(&limit) {
+        if !is_bucket(limit.algorithm()) {
             wait_until(async || remaining(&server, &clock, &limit).await == full - 4_000).await;
         }
     }
@@ -81,7 +78,7 @@ async fn a_busy_key_is_leased_and_little_stands_idle() {
 #[tokio::test]
 async fn no_units_stand_idle_while_calls_are_rejected() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiters: Vec<_> = (0..10).map(|_| limiter(&server, &clock)).collect();
+    let limiters: Vec<_> = (0..10).map(|_| server.limiter_on(&clock)).collect();
     let mut admitted = 0;
     for _ in 0..25 {
         for limiter in &limiters {
@@ -95,7 +92,7 @@ async fn no_units_stand_idle_while_calls_are_rejected() {
 #[tokio::test]
 async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(limiter.check(&BUCKET, "whole", 5_000).await.expect("admitted").remaining, 0);
     assert!(limiter.check(&BUCKET, "whole", 1).await.is_err());
 
@@ -115,8 +112,8 @@ async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
 #[tokio::test]
 async fn a_key_that_is_rejected_is_not_leased_for_a_term() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
-    let there = crate::leases::limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
+    let there = server.limiter_on(&clock);
     warm(&limiter, &BUCKET).await;
     while there.check(&BUCKET, "key", 10).await.is_ok() {}
     while limiter.check(&BUCKET, "key", 1).await.is_ok() {}
@@ -136,10 +133,10 @@ async fn a_key_that_is_rejected_is_not_leased_for_a_term() {
 async fn nothing_is_leased_after_a_shutdown() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     for limit in [WINDOW, BUCKET] {
-        let limiter = limiter(&server, &clock);
+        let limiter = server.limiter_on(&clock);
         let calls = warm(&limiter, &limit).await;
         limiter.shutdown().await.expect("the units are returned");
-        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let kept = if is_bucket(limit.algorithm()) { 100 } else { 0 };
         let (left, most) = (remaining(&server, &clock, &limit).await, limit.capacity() - calls);
         assert!((most - kept..=most).contains(&left), "{left} of {most}");
         limiter.reset(&limit, "key").await.expect("reset");
@@ -157,7 +154,7 @@ async fn nothing_is_leased_after_a_shutdown() {
 #[tokio::test]
 async fn a_closed_key_spends_no_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     for limit in [WINDOW, BUCKET] {
         let calls = warm(&limiter, &limit).await;
         limiter.close(&limit, "key", TERM / 2).await.expect("closed");
@@ -168,7 +165,7 @@ async fn a_closed_key_spends_no_units() {
         clock.advance(TERM / 2);
         let first = limiter.check(&limit, "key", 1).await.expect("open");
         assert_eq!(first.source, Source::Redis, "the units went back");
-        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let kept = if is_bucket(limit.algorithm()) { 100 } else { 0 };
         let left = limit.capacity() - calls - 1;
         assert!((left - kept..=left).contains(&first.remaining), "{first:?}");
     }
@@ -200,11 +197,11 @@ fn runtimes_share_what_is_leased() {
 #[tokio::test]
 async fn a_peek_sees_the_units_that_are_held_and_a_reset_drops_them() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     for limit in [WINDOW, BUCKET] {
         let calls = warm(&limiter, &limit).await;
         let left = limiter.peek(&limit, "key", 1).await.expect("a reply").remaining;
-        let kept = if is_bucket(&limit) { 100 } else { 0 };
+        let kept = if is_bucket(limit.algorithm()) { 100 } else { 0 };
         assert!((limit.capacity() - calls - kept..=limit.capacity() - calls).contains(&left));
         assert!(limiter.reset(&limit, "key").await.expect("reset"));
         let left = limiter.check(&limit, "key", 0).await.expect("admitted");
@@ -228,7 +225,7 @@ async fn a_lease_obeys_a_rule_and_its_limit_keeps_its_count() {
             assert_eq!((decision.source, decision.limit), (Source::Redis, 50));
             admitted += 1;
         }
-        let charged = if is_bucket(&limit) { 0 } else { calls };
+        let charged = if is_bucket(limit.algorithm()) { 0 } else { calls };
         assert_eq!(admitted, 50 - charged, "what was charged stays charged");
         test.set_rules(RuleSet::new());
         test.limiter.reset(&limit, "key").await.expect("reset");

@@ -5,10 +5,12 @@ use std::time::Duration;
 use ratelimit_runtime::{
     Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
+use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 
-use crate::leases::{LEASED, MINUTE, TERM, limiter, remaining, spend, wait_until};
+use super::{LEASED, TERM, remaining, spend};
+use crate::wait_until;
 
 fn limiter_through(proxy: &Proxy, clock: &VirtualClock, deadline: Duration) -> RateLimiter {
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
@@ -82,7 +84,7 @@ async fn a_shutdown_waits_for_units_on_their_way_back() {
 #[tokio::test]
 async fn a_reply_that_comes_after_the_term_leases_nothing() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     // Leases of 1, 2, 4 and 8 units.
     assert_eq!(spend(&limiter, &LEASED, 15).await, 15);
     let mut connection = server.connection();
@@ -111,7 +113,7 @@ async fn a_reply_that_comes_after_the_term_leases_nothing() {
 #[tokio::test]
 async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     limiter.check(&LEASED, "warm", 1).await.expect("admitted");
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(limiter.check(&LEASED, "key", 1))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -190,7 +192,7 @@ fn idle_units_return_while_no_runtime_is_polled() {
     let wait_until_left = |units| {
         other.block_on(wait_until(async || remaining(&server, &clock, &LEASED).await == units));
     };
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(caller.block_on(spend(&limiter, &LEASED, 65)), 65);
     clock.advance(TERM);
     wait_until_left(1_000 - 65);

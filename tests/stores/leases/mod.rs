@@ -8,4 +8,32 @@ mod model;
 mod spending;
 mod terms;
 
-pub(crate) use spending::{LEASED, MINUTE, TERM, limiter, remaining, spend, wait_until};
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock};
+use support::limits::MINUTE;
+use support::server::Server;
+
+use crate::{decision, wait_until};
+
+const TERM: Duration = Duration::from_millis(600);
+const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
+const LEASED: Limit = SLIDING.lease(50);
+
+/// Makes calls one after the other, and returns how many are admitted.
+async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        match limiter.check(limit, "key", 1).await {
+            Ok(_) => admitted += 1,
+            Err(Rejection::Limited { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    admitted
+}
+
+/// Returns the units that are left in the store, as a limiter without leases sees them.
+async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
+    decision(server.limiter_on(clock).peek(limit, "key", 1).await).remaining
+}

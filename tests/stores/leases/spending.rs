@@ -3,56 +3,17 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{
-    Clock, Decision, Limit, Part, RateLimiter, Rejection, Source, VirtualClock,
-};
+use ratelimit_runtime::{Decision, Limit, Part, RateLimiter, Rejection, Source, VirtualClock};
+use support::limits::MINUTE;
 use support::server::Server;
 
-use crate::{TestLimiter, decision};
-
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-pub(crate) const TERM: Duration = Duration::from_millis(600);
-pub(crate) const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
-pub(crate) const LEASED: Limit = SLIDING.lease(50);
-
-pub(crate) fn limiter(server: &Server, clock: &VirtualClock) -> RateLimiter {
-    server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
-}
-
-/// Makes calls one after the other, and returns how many are admitted.
-pub(crate) async fn spend(limiter: &RateLimiter, limit: &Limit, calls: u32) -> u32 {
-    let mut admitted = 0;
-    for _ in 0..calls {
-        match limiter.check(limit, "key", 1).await {
-            Ok(_) => admitted += 1,
-            Err(Rejection::Limited { .. }) => {}
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-    admitted
-}
-
-/// Returns the units that are left in the store, as a limiter without leases sees them.
-pub(crate) async fn remaining(server: &Server, clock: &VirtualClock, limit: &Limit) -> u32 {
-    decision(limiter(server, clock).peek(limit, "key", 1).await).remaining
-}
-
-/// Waits until a condition holds that background work brings about.
-pub(crate) async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds().await {
-        assert!(
-            started.elapsed() < Duration::from_secs(20),
-            "the condition does not hold after 20 seconds"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
+use super::{LEASED, SLIDING, TERM, remaining, spend};
+use crate::{TestLimiter, decision, wait_until};
 
 #[tokio::test]
 async fn most_calls_spend_leased_units_without_a_request() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     let mut by_redis = 0;
     for spent in 1..=300 {
         let Decision { allowed, remaining, source, limit, retry_after, .. } =
@@ -84,7 +45,7 @@ async fn the_embedded_store_does_not_lease() {
 #[tokio::test]
 async fn idle_units_return_to_the_store_when_their_term_ends() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
     let charged = 1_000 - remaining(&server, &clock, &LEASED).await;
     assert_eq!(charged, 63 + 50, "leases of 1, 2, 4, 8, 16, 32 and 50 units");
@@ -106,7 +67,7 @@ async fn several_limiters_admit_exactly_the_capacity() {
         [(LEASED, 1_000), (Limit::fixed("leases", 1_000, MINUTE).lease(50), 1_000), (bucket, 490)]
     {
         let (server, clock) = (Server::start(), VirtualClock::new());
-        let limiters: Vec<_> = (0..4).map(|_| limiter(&server, &clock)).collect();
+        let limiters: Vec<_> = (0..4).map(|_| server.limiter_on(&clock)).collect();
         let tasks: Vec<_> = (0..64)
             .map(|task| {
                 let (limiter, limit) = (limiters[task % 4].clone(), limit.clone());
@@ -123,7 +84,7 @@ async fn several_limiters_admit_exactly_the_capacity() {
             limiter.shutdown().await.expect("the leases are returned");
         }
         // A new limiter has no cached rejections.
-        let late = self::limiter(&server, &clock);
+        let late = server.limiter_on(&clock);
         let rest = spend(&late, &limit, 300).await;
         assert_eq!(admitted + rest, capacity);
         let rejected = decision(late.check(&limit, "key", 1).await);
@@ -139,7 +100,7 @@ fn limit_of(limit: &Limit, capacity: u32) -> u32 {
 #[tokio::test]
 async fn a_retry_at_retry_after_is_admitted() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 1_001).await, 1_000);
     let rejected = decision(limiter.check(&LEASED, "key", 1).await);
     assert_eq!((rejected.allowed, rejected.retry_after), (false, MINUTE + TERM));
@@ -158,7 +119,7 @@ async fn a_retry_at_retry_after_is_admitted() {
 #[tokio::test]
 async fn calls_with_different_costs_spend_leased_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     let (mut spent, mut costs) = (0, [3, 1, 7, 2, 40, 1, 5].into_iter().cycle());
     while spent < 900 {
         let cost = costs.next().expect("a cycle does not end");
@@ -176,7 +137,7 @@ async fn calls_with_different_costs_spend_leased_units() {
 #[tokio::test]
 async fn a_dropped_limiter_returns_its_leases() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     drop(limiter);
     wait_until(async || remaining(&server, &clock, &LEASED).await == 1_000 - 65).await;
@@ -185,7 +146,7 @@ async fn a_dropped_limiter_returns_its_leases() {
 #[tokio::test]
 async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     let peek = limiter.peek(&LEASED, "key", 1).await.expect("a peek");
     assert_eq!((peek.remaining, peek.source), (1_000 - 65, Source::Redis));
@@ -204,7 +165,7 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
 #[tokio::test]
 async fn dropped_calls_lose_no_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     for round in 0..50_u32 {
         let mut calls: Vec<_> = (0..20)
             .map(|_| {
@@ -241,7 +202,7 @@ async fn dropped_calls_lose_no_units() {
 #[tokio::test]
 async fn calls_are_charged_once_when_the_scripts_were_flushed() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     for spent in 1..=100 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).expect("SCRIPT FLUSH");
         let decision = limiter.check(&LEASED, "key", 1).await.expect("admitted");
@@ -255,7 +216,7 @@ async fn calls_are_charged_once_when_the_scripts_were_flushed() {
 #[tokio::test]
 async fn a_shadow_leases_and_never_rejects() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     let shadow = LEASED.shadow(true);
     for call in 0..1_100 {
         let decision = limiter.check(&shadow, "key", 1).await.expect("a shadow admits");
@@ -267,7 +228,7 @@ async fn a_shadow_leases_and_never_rejects() {
 #[tokio::test]
 async fn concurrent_rejections_of_many_costs_share_requests() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     limiter.check(&LEASED, "key", 1_000).await.expect("the whole capacity");
     let before = server.script_calls();
     let tasks: Vec<_> = (0..2_000)
@@ -288,7 +249,7 @@ async fn concurrent_rejections_of_many_costs_share_requests() {
 #[tokio::test]
 async fn a_reset_drops_leased_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let limiter = limiter(&server, &clock);
+    let limiter = server.limiter_on(&clock);
     assert_eq!(spend(&limiter, &LEASED, 70).await, 70);
     let reset = limiter.reset(&LEASED, "key");
     assert_eq!(spend(&limiter, &LEASED, 60).await, 60);

@@ -5,12 +5,12 @@ use std::time::Duration;
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{Clock, Decision, Limit, RateLimiter, VirtualClock};
 use redis::{Commands, Connection};
+use support::limits::HOUR;
 use support::model::{ExpectedDecision, Model};
 use support::server::Server;
 
 use crate::decision;
 
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const SEGMENT: u32 = 4_096;
 
 pub(crate) fn limit(threshold: u32) -> Limit {

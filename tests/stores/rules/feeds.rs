@@ -9,10 +9,10 @@ use ratelimit_runtime::{
     SharedRules, StoreError, rate_limit,
 };
 use redis::Commands;
+use support::limits::MINUTE;
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 
-const MINUTE: Duration = Duration::from_secs(60);
 const API: Limit = Limit::sliding("api", 10, MINUTE);
 
 /// The promise: new rules are in force everywhere within two seconds.

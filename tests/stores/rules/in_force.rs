@@ -8,23 +8,12 @@ use ratelimit_runtime::{
     Source, rate_limit,
 };
 use support::ALGORITHMS;
+use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::{TestLimiter, on_both_stores, settle_lines};
-
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// A limit of each algorithm: 10 a minute.
-fn limits() -> impl Iterator<Item = Limit> {
-    ALGORITHMS.into_iter().map(|algorithm| {
-        let limit = Limit::new("ruled", algorithm, 10, MINUTE).expect("valid");
-        if algorithm == Algorithm::LeakyBucket { limit.burst(10) } else { limit }
-    })
-}
 
 fn of_limit(rule: Rule) -> RuleSet {
     let mut rules = RuleSet::new();
@@ -72,7 +61,7 @@ fn closed(result: &Result<Decision, Rejection>) -> Option<Duration> {
 
 on_both_stores! {
     async fn a_rule_sets_the_amounts_of_a_limit_and_of_a_key(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             let remaining = async |key: &str| {
                 test.limiter.check(&limit, key, 1).await.expect("admitted").remaining
             };
@@ -82,7 +71,7 @@ on_both_stores! {
             rules.set_key("ruled", "small", Rule::new().threshold(5)).expect("valid");
             test.set_rules(rules.clone());
             assert_eq!(test.limiter.rules(), rules);
-            let is_bucket = limit.algorithm().to_string().ends_with("bucket");
+            let is_bucket = is_bucket(limit.algorithm());
             // What was charged stays charged.
             assert_eq!(remaining("a").await, 18, "{limit:?}");
             assert_eq!(remaining("acme").await, if is_bucket { 39 } else { 29 });
@@ -115,7 +104,7 @@ on_both_stores! {
     }
 
     async fn a_rule_closes_and_exempts(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             let check = async |key: &str, cost| test.limiter.check(&limit, key, cost).await;
             let mut rules = of_limit(Rule::new().closed(true));
             rules.set_key("ruled", "free", Rule::new().exempt(true)).expect("valid");
@@ -164,7 +153,7 @@ on_both_stores! {
     }
 
     async fn a_shadow_by_rule_admits_and_counts(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             test.set_rules(of_limit(Rule::new().shadow(true)));
             let check = async |limit: &Limit, cost| test.limiter.check(limit, "key", cost).await;
             assert_eq!(check(&limit, 10).await.expect("admitted").remaining, 0);
@@ -182,7 +171,7 @@ on_both_stores! {
     }
 
     async fn each_limit_of_several_has_its_own_rules(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             let other = Limit::fixed("other", 5, MINUTE);
             let check = async || {
                 let parts = [Part::new(&limit, &"key", 4), Part::new(&other, &"key", 1)];
@@ -215,7 +204,7 @@ on_both_stores! {
     }
 
     async fn permits_are_settled_under_rules(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             let other = Limit::fixed("other", 5, MINUTE);
             let acquire = async |cost| test.limiter.acquire(&limit, "key", cost).await;
             let left = async |limit| test.limiter.peek(limit, "key", 0).await.unwrap().remaining;
@@ -261,7 +250,7 @@ on_both_stores! {
     }
 
     async fn a_call_that_waits_obeys_a_new_rule(test: TestLimiter) {
-        for limit in limits() {
+        for limit in limits("ruled", 10, MINUTE) {
             let waiting = limit.clone().wait(HOUR);
             let start = || {
                 let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
@@ -320,8 +309,8 @@ on_both_stores! {
             let until = test.in_time(SECOND);
             test.set_rules(of_limit(Rule::new().threshold(10).burst(10).until(until)));
             assert!(test.limiter.check(&limit, "key", 5).await.is_ok());
-            let is_bucket = waiting.algorithm().to_string().ends_with("bucket");
-            let twenty = waiting.try_amounts(20, is_bucket.then_some(20)).expect("valid");
+            let burst = is_bucket(waiting.algorithm()).then_some(20);
+            let twenty = waiting.try_amounts(20, burst).expect("valid");
             let call = tokio::spawn({
                 let (limiter, waiting) = (test.limiter.clone(), twenty);
                 async move { limiter.check(&waiting, "key", 10).await }
@@ -669,7 +658,7 @@ async fn a_set_with_an_amount_that_does_not_fit_is_obeyed_otherwise() {
     let seen = ratelimit_runtime::limits();
     let seen: Vec<_> = seen.iter().filter(|seen| seen.limit.name() == "known").collect();
     assert_eq!(seen.len(), 2);
-    assert!(seen.iter().all(|seen| seen.place.contains("rules.rs:") && !seen.is_computed));
+    assert!(seen.iter().all(|seen| seen.place.contains(file!()) && !seen.is_computed));
 }
 
 #[test]

@@ -8,12 +8,11 @@ use ratelimit_runtime::{
     Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Source, rate_limit,
 };
 use support::ALGORITHMS;
+use support::limits::MINUTE;
 use support::server::Server;
 use tokio::time::timeout;
 
 use crate::on_both_stores;
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn set(limiter: &RateLimiter, rule: Rule) {
     let mut rules = RuleSet::new();

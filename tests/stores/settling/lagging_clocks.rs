@@ -4,11 +4,12 @@
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Limit, RateLimiter, VirtualClock};
+use support::limits::MINUTE;
 use support::server::Server;
 
-use crate::leases::{MINUTE, TERM, wait_until};
-use crate::{decision, settle_lines};
+use crate::leases::TERM;
+use crate::{decision, settle_lines, wait_until};
 
 /// By how much the clock of `late` is behind the clock of `early`.
 const LAG: Duration = Duration::from_millis(5);
@@ -25,9 +26,7 @@ impl Pair {
         // A multiple of a minute, and of a minute and a term.
         let begin = Duration::from_secs(6_060) * 300_000;
         let clocks = [begin, begin - LAG].map(VirtualClock::at);
-        let process = |clock: &VirtualClock| {
-            server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid settings")
-        };
+        let process = |clock: &VirtualClock| server.limiter_on(&clock);
         let [early, late] = [process(&clocks[0]), process(&clocks[1])];
         Self { early, late, clocks }
     }

@@ -8,21 +8,14 @@ use ratelimit_runtime::{
     VirtualClock,
 };
 use support::ALGORITHMS;
+use support::clocks::embedded_on;
+use support::limits::{MINUTE, SECOND, is_bucket, limits};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::waiting::{MINUTE, SECOND};
 use crate::{decision, settle_lines};
-
-fn limits(threshold: u32) -> impl Iterator<Item = Limit> {
-    ALGORITHMS.into_iter().map(move |algorithm| {
-        let limit = Limit::new("permits", algorithm, threshold, MINUTE).expect("valid");
-        // The default capacity of a leaky bucket is 1.
-        if algorithm.to_string().ends_with("bucket") { limit.burst(threshold) } else { limit }
-    })
-}
 
 /// A limiter on the embedded store and one on Redis, on one virtual clock.
 fn limiters(server: &Server) -> ([RateLimiter; 2], VirtualClock) {
@@ -47,7 +40,7 @@ async fn a_permit_is_settled_refunded_kept_or_dropped() {
     let server = Server::start();
     let (limiters, _) = limiters(&server);
     for limiter in &limiters {
-        for limit in limits(100) {
+        for limit in limits("permits", 100, MINUTE) {
             let permit = acquire(limiter, &limit, 40).await;
             assert_eq!(permit.decision().remaining, 60);
             permit.settle(10);
@@ -70,7 +63,7 @@ async fn units_beyond_the_charge_are_a_debt() {
     let server = Server::start();
     let (limiters, clock) = limiters(&server);
     for limiter in &limiters {
-        for limit in limits(100) {
+        for limit in limits("permits", 100, MINUTE) {
             acquire(limiter, &limit, 40).await.settle(150);
             assert_eq!(remaining(limiter, &limit).await, 0, "{limit:?}");
             let rejected = decision(limiter.peek(&limit, "key", 1).await);
@@ -89,7 +82,7 @@ async fn units_beyond_the_charge_are_a_debt() {
 async fn a_debt_saturates() {
     let server = Server::start();
     let (limiters, clock) = limiters(&server);
-    for limit in limits(1_000) {
+    for limit in limits("permits", 1_000, MINUTE) {
         let mut resets = Vec::new();
         for limiter in &limiters {
             for _ in 0..3 {
@@ -155,7 +148,7 @@ async fn a_permit_of_a_lost_count_gives_nothing_back() {
     let server = Server::start();
     let (limiters, _) = limiters(&server);
     for limiter in &limiters {
-        for limit in limits(100) {
+        for limit in limits("permits", 100, MINUTE) {
             let permit = acquire(limiter, &limit, 40).await;
             limiter.reset(&limit, "key").await.expect("a reply");
             acquire(limiter, &limit, 40).await.keep();
@@ -176,7 +169,7 @@ async fn a_permit_of_a_lost_count_gives_nothing_back() {
 async fn a_late_permit_gives_nothing_back() {
     let server = Server::start();
     let (limiters, clock) = limiters(&server);
-    for limit in limits(100) {
+    for limit in limits("permits", 100, MINUTE) {
         for limiter in &limiters {
             let permit = acquire(limiter, &limit, 40).await;
             clock.advance(2 * MINUTE);
@@ -193,7 +186,7 @@ async fn a_threshold_that_shrinks_or_grows_keeps_the_charges() {
     let server = Server::start();
     let (limiters, _) = limiters(&server);
     for (before, after) in [(100, 50), (50, 100)] {
-        for (old, new) in limits(before).zip(limits(after)) {
+        for (old, new) in limits("permits", before, MINUTE).zip(limits("permits", after, MINUTE)) {
             for limiter in &limiters {
                 let (first, second) =
                     (acquire(limiter, &old, 20).await, acquire(limiter, &old, 20).await);
@@ -203,7 +196,7 @@ async fn a_threshold_that_shrinks_or_grows_keeps_the_charges() {
                 assert_eq!(remaining(limiter, &new).await, after.saturating_sub(60), "{new:?}");
                 second.settle(0);
                 // A bucket whose rate has changed gives nothing back to charges before.
-                let is_bucket = new.algorithm().to_string().ends_with("bucket");
+                let is_bucket = is_bucket(new.algorithm());
                 let used = if is_bucket { 60 } else { 40 };
                 assert_eq!(remaining(limiter, &new).await, after.saturating_sub(used), "{new:?}");
                 limiter.reset(&new, "key").await.expect("a reply");
@@ -252,7 +245,7 @@ async fn calls_that_wait_have_permits() {
     let server = Server::start();
     let (limiters, clock) = limiters(&server);
     for limiter in &limiters {
-        for limit in limits(100) {
+        for limit in limits("permits", 100, MINUTE) {
             let waiting = limit.clone().wait(5 * MINUTE);
             let first = acquire(limiter, &waiting, 100).await;
             let mut calls: JoinSet<_> =
@@ -276,7 +269,7 @@ async fn calls_that_wait_have_permits() {
             assert_eq!(permits.len(), 2, "{limit:?}");
             permits.into_iter().for_each(Permit::refund);
             // A bucket kept room for the moment that a call had reserved.
-            let least = if limit.algorithm().to_string().ends_with("bucket") { 90 } else { 100 };
+            let least = if is_bucket(limit.algorithm()) { 90 } else { 100 };
             let left = remaining(limiter, &limit).await;
             assert!((least..=100).contains(&left), "{limit:?}: {left}");
             clock.advance(10 * MINUTE);
@@ -438,7 +431,7 @@ async fn only_estimates_that_fit_start() {
     let server = Server::start();
     let (limiters, _) = limiters(&server);
     for limiter in &limiters {
-        for limit in limits(10_000) {
+        for limit in limits("permits", 10_000, MINUTE) {
             let calls: JoinSet<_> =
                 (0..100).map(|_| limiter.acquire(&limit, "key", 1_000)).collect();
             let permits: Vec<_> =
@@ -458,9 +451,8 @@ async fn only_estimates_that_fit_start() {
 async fn a_steady_stream_uses_the_whole_limit() {
     const CALLS: u32 = 1_000;
     let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-    let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-    let limiter = builder.build().expect("valid settings");
-    for limit in limits(CALLS * 100) {
+    let limiter = embedded_on(&clock);
+    for limit in limits("permits", CALLS * 100, MINUTE) {
         // Each call takes two ticks. A tick is a thousandth of a period.
         let (mut running, mut used, mut ticks) = (VecDeque::new(), 0_u32, 0_u32);
         // The first two periods fill the bucket or the window.

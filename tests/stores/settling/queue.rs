@@ -8,14 +8,12 @@ use ratelimit_runtime::{
     rate_limit,
 };
 use support::ALGORITHMS;
+use support::limits::{DAY, MINUTE, SECOND, is_bucket};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::time::{sleep, timeout};
 
 use crate::decision;
-use crate::waiting::{MINUTE, SECOND};
-
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// The most settlements in one request.
 const BATCH: u32 = 64;
@@ -130,7 +128,7 @@ async fn a_burst_of_settlements_is_not_lost() {
         assert_eq!(flush(&limiter).await, 0, "{algorithm}");
         let used = 1_000_000 - remaining(&limiter, &limit).await;
         // A bucket with many charges that are not settled keeps a part of some.
-        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let is_bucket = is_bucket(algorithm);
         let most = if is_bucket { 3 * CALLS } else { CALLS };
         assert!((CALLS..=most).contains(&used), "{algorithm}: {used}");
     }

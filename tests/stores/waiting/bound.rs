@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use ratelimit_runtime::{Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock};
+use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
 use crate::settle_lines;
-
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Limiters on both stores in which one call may wait.
 fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {

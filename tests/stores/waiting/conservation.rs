@@ -12,13 +12,12 @@ use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{
     Algorithm, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
+use support::limits::{HOUR, SECOND, is_bucket};
 use support::server::Server;
 
-use crate::leases::wait_until;
-use crate::{decision, settle_lines};
+use crate::{decision, settle_lines, wait_until};
 
 const TICK: Duration = Duration::from_millis(10);
-const HOUR: Duration = Duration::from_secs(3_600);
 const CAPACITY: u32 = 12;
 const LEASED_CAPACITY: u32 = 40;
 
@@ -81,8 +80,8 @@ struct Fleet<'a> {
 
 /// Returns a limit that admits [`CAPACITY`] units at once. A bucket refills ten units a second.
 fn limit(algorithm: Algorithm) -> Limit {
-    if matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
-        let limit = Limit::new("conserved", algorithm, 10, Duration::from_secs(1));
+    if is_bucket(algorithm) {
+        let limit = Limit::new("conserved", algorithm, 10, SECOND);
         return limit.expect("valid").burst(CAPACITY);
     }
     Limit::new("conserved", algorithm, CAPACITY, HOUR).expect("valid")

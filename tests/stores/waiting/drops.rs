@@ -6,9 +6,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ratelimit_runtime::{Check, Clock, Limit, RateLimiter, VirtualClock};
+use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
-use crate::waiting::{MINUTE, SECOND};
 use crate::{TestLimiter, decision, settle_lines};
 
 /// A bucket that refills a token each 100 ms.
@@ -112,8 +112,7 @@ async fn a_call_that_is_dropped_in_front_of_another_process_passes_its_moment() 
     let server = Server::start();
     for late in [0, 1, 10_000, 99_999, 100_000, 250_000] {
         let clock = VirtualClock::new();
-        let process =
-            || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+        let process = || server.limiter_on(&clock);
         let (here, there, key) = (process(), process(), format!("{late}"));
         here.check(&limit(1), &*key, 1).await.expect("a new key");
         let dropped = reserve(&here, &limit(1), &key, 1).await;
@@ -137,8 +136,7 @@ async fn a_call_that_is_dropped_after_a_reset_gives_nothing_back() {
     let server = Server::start();
     for late in [1, 10_000] {
         let clock = VirtualClock::new();
-        let process =
-            || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+        let process = || server.limiter_on(&clock);
         let (here, there, key) = (process(), process(), format!("{late}"));
         here.check(&limit(5), &*key, 5).await.expect("a new key");
         let dropped = reserve(&here, &limit(5), &key, 1).await;

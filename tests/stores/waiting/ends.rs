@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use ratelimit_runtime::{
     Clock, Decision, Limit, OnError, RateLimiter, Rejection, Source, VirtualClock,
 };
+use support::limits::SECOND;
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::waiting::{DEADLINE, SECOND, rest};
+use super::{DEADLINE, rest};
 use crate::{decision, settle_lines};
 
 const TICK: Duration = Duration::from_millis(10);
@@ -87,7 +88,7 @@ async fn assert_nothing_is_reserved(limiter: &RateLimiter) {
 async fn calls_end_in_time_after_another_process_resets_the_count() {
     let server = Server::start();
     let clock = VirtualClock::new();
-    let process = || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+    let process = || server.limiter_on(&clock);
     let (here, there) = (process(), process());
     here.check(&limit(SECOND), "key", 1).await.expect("a new key");
     let mut calls = Calls::new(here, &clock);
@@ -113,8 +114,7 @@ async fn calls_end_in_time_after_another_process_refunds_units() {
     let server = Server::start();
     for refunded in 1..=8 {
         let clock = VirtualClock::new();
-        let process =
-            || server.builder().clock(Clock::Virtual(clock.clone())).build().expect("valid");
+        let process = || server.limiter_on(&clock);
         let (here, there) = (process(), process());
         here.reset(&limit(SECOND), "key").await.expect("a reply");
         here.check(&limit(SECOND), "key", 1).await.expect("a new key");

@@ -6,11 +6,12 @@ use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{
     Algorithm, Clock, Limit, RateLimiter, Rejection, StoreError, VirtualClock,
 };
+use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::waiting::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use super::{DEADLINE, bucket, limiters, rest};
 use crate::{decision, settle_lines};
 
 /// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the

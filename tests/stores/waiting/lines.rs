@@ -7,42 +7,16 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Algorithm, Check, Clock, Limit, RateLimiter, VirtualClock};
+use support::limits::{MINUTE, SECOND};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-
-/// How long a grant is valid in these tests.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(200);
-
-/// Limiters on the embedded store and on Redis, on the real clock.
-pub(crate) fn limiters(server: &Server) -> [RateLimiter; 2] {
-    [RateLimiter::builder(), server.builder()]
-        .map(|builder| builder.deadline(DEADLINE).build().expect("valid settings"))
-}
-
-pub(crate) fn bucket(threshold: u32) -> Limit {
-    Limit::leaky_bucket("lines", threshold, SECOND)
-}
-
 /// Polls a call once, so that it is in line.
 fn poll_once(check: &mut Pin<Box<Check>>) {
     let poll = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll.is_pending(), "the call waits");
-}
-
-/// Waits until no line holds a call or a unit.
-pub(crate) async fn rest(limiter: &RateLimiter) {
-    for _ in 0..500 {
-        if lines(limiter) == 0 {
-            return;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    panic!("a line is not at rest");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,4 +11,34 @@ mod rejections;
 mod reservations;
 mod streams;
 
-pub(crate) use lines::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use std::time::Duration;
+
+use ratelimit_runtime::__private;
+use ratelimit_runtime::{Limit, RateLimiter};
+use support::limits::SECOND;
+use support::server::Server;
+use tokio::time::sleep;
+
+/// How long a grant is valid in these tests.
+const DEADLINE: Duration = Duration::from_millis(200);
+
+/// Limiters on the embedded store and on Redis, on the real clock.
+fn limiters(server: &Server) -> [RateLimiter; 2] {
+    [RateLimiter::builder(), server.builder()]
+        .map(|builder| builder.deadline(DEADLINE).build().expect("valid settings"))
+}
+
+fn bucket(threshold: u32) -> Limit {
+    Limit::leaky_bucket("lines", threshold, SECOND)
+}
+
+/// Waits until no line holds a call or a unit.
+async fn rest(limiter: &RateLimiter) {
+    for _ in 0..500 {
+        if __private::lines(limiter) == 0 {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("a line is not at rest");
+}

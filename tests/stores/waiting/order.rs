@@ -6,21 +6,15 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Key, Limit, Part, Rejection};
 use support::ALGORITHMS;
+use support::limits::SECOND;
 use support::model::Model;
 use support::server::Server;
 use tokio::task::JoinSet;
 
 use crate::{TestLimiter, decision, settle_lines};
 
-const SECOND: Duration = Duration::from_secs(1);
-
 fn limit(algorithm: Algorithm, threshold: u32, wait: Duration) -> Limit {
     Limit::new("waiting", algorithm, threshold, SECOND).expect("valid").wait(wait)
-}
-
-/// Runs all other tasks until they wait for the clock.
-async fn settle(test: &TestLimiter) {
-    settle_lines(&test.limiter).await;
 }
 
 #[tokio::test]
@@ -64,7 +58,7 @@ async fn waiters_are_admitted_in_the_order_of_arrival() {
                 tokio::task::yield_now().await;
             }
             while !tasks.is_empty() {
-                settle(&test).await;
+                settle_lines(&test.limiter).await;
                 while tasks.try_join_next().is_some() {}
                 test.clock.advance(Duration::from_millis(50));
             }
@@ -89,7 +83,7 @@ async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
         for number in 0..4 {
             let check = check();
             tasks.spawn(async move { (number, check.await) });
-            settle(&test).await;
+            settle_lines(&test.limiter).await;
         }
         // The first two calls wait one and two seconds. The others would wait longer than they can.
         for number in [2, 3] {
@@ -98,7 +92,7 @@ async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
             assert_eq!(decision(result).retry_after, Duration::from_secs(3));
         }
         for number in [0, 1] {
-            settle(&test).await;
+            settle_lines(&test.limiter).await;
             assert!(tasks.try_join_next().is_none());
             test.clock.advance(SECOND);
             let (admitted, result) = tasks.join_next().await.expect("admitted").expect("no panic");
@@ -137,7 +131,7 @@ async fn check_waits_of(algorithm: Algorithm) {
         tokio::task::yield_now().await;
     }
     while !tasks.is_empty() {
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         while let Some(ended) = tasks.try_join_next() {
             ended.expect("in time");
         }
@@ -168,7 +162,7 @@ async fn a_dropped_call_takes_no_units() {
                 let _ = tokio::time::timeout(Duration::ZERO, check.as_mut()).await;
             }
             drop(check);
-            settle(&test).await;
+            settle_lines(&test.limiter).await;
             test.clock.advance(SECOND);
             let left = decision(test.limiter.peek(&limit, "full", 1).await).remaining;
             assert_eq!(left, 2, "after {polls} polls");
@@ -177,11 +171,11 @@ async fn a_dropped_call_takes_no_units() {
         // Calls behind a dropped call move up.
         assert!(test.limiter.check(&limit, "line", 2).await.is_ok());
         let first = tokio::spawn(test.limiter.check(&limit, "line", 1));
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         let second = tokio::spawn(test.limiter.check(&limit, "line", 1));
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         first.abort();
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         test.clock.advance(SECOND);
         assert_eq!(second.await.expect("no panic").expect("admitted").remaining, 1);
     }
@@ -207,7 +201,7 @@ async fn units_of_calls_dropped_in_flight_are_returned() {
         if left == 9 {
             return;
         }
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
     }
     panic!("units of dropped calls were not returned");
 }
@@ -226,13 +220,13 @@ async fn a_call_waits_for_several_limits_together() {
         assert!(check().await.is_ok());
         assert!(check().await.is_ok());
         let third = tokio::spawn(check());
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         test.clock.advance(Duration::from_millis(500));
         assert!(third.await.expect("no panic").is_ok());
         let fourth = tokio::spawn(check());
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         test.clock.advance(Duration::from_millis(9_499));
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
         assert!(!fourth.is_finished());
         test.clock.advance(Duration::from_millis(1));
         assert!(fourth.await.expect("no panic").is_ok());
@@ -253,10 +247,10 @@ async fn calls_in_line_share_requests() {
         let check = test.limiter.check(&limit, "key", 1);
         tasks.spawn(async move { check.await.expect("in time") });
     }
-    settle(&test).await;
+    settle_lines(&test.limiter).await;
     for _ in 0..100 {
         test.clock.advance(Duration::from_millis(100));
-        settle(&test).await;
+        settle_lines(&test.limiter).await;
     }
     while tasks.try_join_next().is_some() {}
     assert!(tasks.is_empty(), "{} calls wait", tasks.len());

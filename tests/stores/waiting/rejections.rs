@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use ratelimit_runtime::{
     Clock, Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock,
 };
+use support::limits::{MINUTE, SECOND};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::waiting::{DEADLINE, MINUTE, SECOND, bucket, limiters, rest};
+use super::{DEADLINE, bucket, limiters, rest};
 use crate::{TestLimiter, decision, settle_lines};
 
 #[tokio::test]

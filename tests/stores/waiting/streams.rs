@@ -10,11 +10,10 @@ use futures::{Stream, StreamExt, stream};
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, StoreError, VirtualClock};
 use support::ALGORITHMS;
+use support::limits::SECOND;
 use support::server::Server;
 
 use crate::{TestLimiter, on_both_stores, settle_lines};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Takes the next item, and moves the clock in steps of `step` until it is there.
 async fn next<S: Stream + Unpin>(

@@ -1,0 +1,31 @@
+//! Times, and limits of each algorithm.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Algorithm, Limit};
+
+use crate::ALGORITHMS;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const MINUTE: Duration = Duration::from_secs(60);
+pub const HOUR: Duration = Duration::from_secs(3_600);
+pub const DAY: Duration = Duration::from_secs(86_400);
+
+pub const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
+}
+
+/// Returns a limit whose capacity is its threshold. The burst of a leaky bucket would be 1 otherwise.
+pub fn limit(name: &'static str, algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
+    let limit = Limit::new(name, algorithm, threshold, period).expect("valid");
+    if algorithm == Algorithm::LeakyBucket { limit.burst(threshold) } else { limit }
+}
+
+/// Returns a [`limit`] of each algorithm.
+pub fn limits(
+    name: &'static str,
+    threshold: u32,
+    period: Duration,
+) -> impl Iterator<Item = Limit> + Clone {
+    ALGORITHMS.into_iter().map(move |algorithm| limit(name, algorithm, threshold, period))
+}
