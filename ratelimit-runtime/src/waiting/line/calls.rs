@@ -31,7 +31,7 @@ impl Line {
         arrival
     }
 
-    /// Polls a call. If it is pending, returns the times at which it polls again.
+    /// Polls a call. A pending call polls again at its [`wake_time`](Self::wake_time), or when the line wakes it.
     pub(in crate::waiting) fn poll(
         &mut self,
         arrival: u64,
