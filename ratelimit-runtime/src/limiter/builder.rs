@@ -122,12 +122,12 @@ impl Builder {
         self
     }
 
-    /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless
-    /// set. To make room for a new key, a full store evicts one of five keys, and the count of the evicted key starts
-    /// at zero: a key none of whose calls was rejected, and of several the one that would be reset first. So a client
-    /// that sends fresh keys does not get its exhausted key back, unless the one call that the store admitted has
-    /// exhausted it (a threshold of 1): then no rejection tells that it is. Up to half of the store stays with keys
-    /// that were not rejected, and a closed key is evicted only if more than half of the keys are closed.
+    /// Sets how many keys the embedded store holds at most, rounded up to a multiple of 64; 1,000,000 unless set. To
+    /// make room for a new key, a full store compares five keys and evicts one, whose count then starts at zero. It
+    /// prefers a key without a rejected call, and of several such keys the one that resets first. So a client that
+    /// sends fresh keys does not get its exhausted key back. With a threshold of 1 it can: before its first rejection,
+    /// an exhausted key looks like any used key. Up to half of the store stays with keys that were not rejected. A
+    /// closed key is evicted only if more than half of the keys are closed.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
@@ -211,8 +211,8 @@ impl Builder {
     }
 
     /// Sets the secret under which `tracing` events of rejections hash keys; a random one of each process unless set.
-    /// Processes with the same secret have the same hash for a key. Who knows the secret can test guesses of a key, so
-    /// keep it like a password; use 16 random bytes or more.
+    /// Processes with the same secret have the same hash for a key. A reader who knows the secret can test guesses of a
+    /// key, so keep it like a password; use 16 random bytes or more.
     pub fn log_hash_secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.reports.log_secret = Some(LogSecret::new(secret.as_ref()));
         self

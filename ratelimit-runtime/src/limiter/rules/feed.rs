@@ -80,7 +80,7 @@ enum FeedSource {
     Redis,
 }
 
-/// What the background thread has last read from Redis.
+/// The rules that the background thread has last read from Redis.
 #[derive(Default)]
 struct SharedState {
     was_read: bool,

@@ -26,8 +26,8 @@ pub(super) struct RulesFile {
     path: PathBuf,
     /// The text whose rules were applied or rejected.
     applied: Option<String>,
-    /// The text of the last look. It is applied once two looks see it, because a file that is written in place can be
-    /// read half.
+    /// The text that was read last. It is applied after it was read twice, because the limiter can read one half of a
+    /// file that is written in place.
     seen: Option<String>,
     /// The last mistake, which is reported once.
     mistake: Option<String>,

@@ -1,4 +1,4 @@
-//! What each process of a fleet announces in Redis: its limits, and the version of its rules.
+//! The announcements of a fleet in Redis: each process announces its limits and the version of its rules.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -122,9 +122,9 @@ impl RateLimiter {
     /// of this limiter, with the annotated limits that they have called. A process that ends is listed for up to 30
     /// seconds.
     ///
-    /// Whoever can write into this Redis can announce anything: escape the texts for their destination. The names of
-    /// the limits are not among the 10,000 that [`Name::kept`](crate::Name::kept) makes; a process keeps 10,000
-    /// announced names beside them, and does not list a process with further ones.
+    /// A user who can write to this Redis can announce any text: escape the texts for their destination. A process
+    /// keeps up to 10,000 announced names of limits, in addition to the 10,000 of [`Name::kept`](crate::Name::kept). It
+    /// does not list a process that announces more.
     ///
     /// # Errors
     ///

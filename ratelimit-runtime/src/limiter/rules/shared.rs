@@ -36,9 +36,9 @@ pub struct SharedRules {
 pub struct RuleChange {
     /// When they changed, by the clock of Redis.
     pub at: SystemTime,
-    /// Who changed them.
+    /// The author of the change, as the caller of [`share_rules`](crate::RateLimiter::share_rules) named it.
     pub by: String,
-    /// What has changed: a line for each rule, for 1,000 rules at most.
+    /// The changed rules, one line each, 1,000 at most.
     pub what: Vec<String>,
     /// The version of the rules since then.
     pub version: String,
@@ -150,8 +150,8 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000. Those above
-    /// 16 MiB together, and each above 1 MiB, are left out. Escape the texts for their destination.
+    /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000. Changes
+    /// above 1 MiB each, or above 16 MiB together, are left out. Escape the texts for their destination.
     ///
     /// # Errors
     ///
@@ -187,8 +187,8 @@ async fn was_executed(backend: &Backend, store: &impl RuleStore, version: &str) 
     }
 }
 
-/// Returns a version that nobody else gives to other rules: a number, and a random part, because after a failover the
-/// number can be used again.
+/// Returns a version that no other rules have: a number, and a random part, because the number can be used again after
+/// a failover.
 fn next_version(version: &str) -> String {
     let number = version.split('-').next().and_then(|number| number.parse::<u64>().ok());
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), version);

@@ -50,7 +50,8 @@ pub(super) fn report_of_process(rules: &RulesInForce) {
     }
 }
 
-/// What is compared of an announcement: names that are not kept, because any process can announce any number of them.
+/// The names of an announcement, to be compared with the names in rules. They are not kept in memory, because a process
+/// can announce any number of them.
 #[derive(serde::Deserialize)]
 struct AnnouncedNames {
     limits: Vec<AnnouncedName>,
