@@ -209,7 +209,7 @@ impl LeaseEntry {
         is_sooner
     }
 
-    /// Takes all units that are held. What was spent stays known.
+    /// Takes all units that are held. The entry still knows the spent units.
     pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
         let HeldUnits { units, at, place, .. } = self.held;
         self.held = HeldUnits { units: 0, charged: self.held.spent(), at: 0, ..self.held };

@@ -118,7 +118,7 @@ enum WaiterStage {
     Ended(Result<Reply, StoreError>),
 }
 
-/// What the driver of a line does next.
+/// The next step of the driver of a line.
 pub(super) enum Duty {
     Request(Asked),
     Return(Returned),

@@ -29,11 +29,13 @@ impl Line {
             && self.granted.last().is_some_and(|(at, _)| *at > now.local)
     }
 
-    /// Chooses the reservations to cancel: the spare ones and those after them, whose calls queue again. If units were
-    /// given back, or if the key is closed, all of them. But none before a reservation of another process, which stays:
-    /// the others could be made again at its moment. While the key is closed, no call starts, and those before are held
-    /// back until the other process has cancelled its own. Calls with reservations of a fallback keep them, but do not
-    /// start while the key is closed. What is not cancelled passes unused.
+    /// Chooses the reservations to cancel: the spare reservations and all later ones, whose calls queue again. If units
+    /// were given back, or if the key is closed, it chooses all of them.
+    ///
+    /// It never chooses a reservation that is before one of another process: a new reservation could be made at that
+    /// same moment. While the key is closed, no call starts, and these earlier reservations are held back until the
+    /// other process has cancelled its own. Calls with reservations of a fallback keep them, but do not start while the
+    /// key is closed. A reservation that is not cancelled passes unused.
     pub(super) fn cancel(&mut self, now: Now) -> Cancellation {
         let Some(bucket) = &self.bucket else { return Cancellation::default() };
         let rate = bucket.charge().terms.rate();
