@@ -36,7 +36,7 @@ impl Charge {
 pub(crate) struct SettledCharge {
     pub(crate) charge: Arc<Charge>,
     pub(crate) settlement: Settlement,
-    /// What happens to the key.
+    /// Whether the key is closed, opened or left alone.
     pub(crate) opening: OpeningChange,
 }
 

@@ -9,15 +9,15 @@ pub(crate) struct StoredRules {
     pub(crate) rules: String,
 }
 
-/// Rules that replace those that all processes share.
+/// Rules that replace the shared rules of all processes.
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
 pub(crate) struct NewRules {
-    /// The version that they replace.
+    /// The version that these rules replace.
     pub(crate) replaces: String,
     pub(crate) version: String,
     /// As JSON.
     pub(crate) rules: String,
-    /// What is written into the list of changes.
+    /// The entry in the list of changes.
     pub(crate) change: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) const MAX_ANNOUNCEMENT: usize = 1 << 16;
 /// The most bytes of the id of a process.
 pub(crate) const MAX_PROCESS_ID: usize = 128;
 
-/// What a process announces to the others.
+/// The announcement of one process to the other processes.
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
 pub(crate) struct Announcement {
     pub(crate) process: String,

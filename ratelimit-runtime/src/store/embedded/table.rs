@@ -134,10 +134,10 @@ impl<S: Expires> Table<S> {
         }
     }
 
-    /// Removes the state of a sample that loses least: one that is not marked, because its key would have admitted the
-    /// next call as well, and of several the one that would expire first. If more than half of the states are marked, a
-    /// marked one goes first: otherwise exhausted keys would evict all others. `spread` is any number that differs from
-    /// call to call.
+    /// Evicts one state of a sample. A state that is not marked goes first, because its key would have admitted the
+    /// next call as well. If more than half of all states are marked, a marked one goes first: otherwise, exhausted
+    /// keys would evict all others. Of several such states, the one that expires first goes. `spread` is any number
+    /// that differs from call to call.
     pub(super) fn evict(&mut self, spread: usize) {
         let len = self.cells.len();
         let marked_first = 2 * self.marked > self.len;
