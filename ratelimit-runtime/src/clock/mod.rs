@@ -17,12 +17,11 @@ use self::steady::steady;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not
-    /// matter. The embedded store reads the wall clock once, before its first decision, and advances that time by
-    /// the monotonic clock, so a step of the wall clock does not matter. Where the monotonic clock stands still while
-    /// the machine is suspended, as on Linux and macOS, that time does not count: a window ends later by it, and a
-    /// window with [`align`](crate::Limit::align) begins and ends later than the calendar says, until the process
-    /// starts again.
+    /// The clock of the store. With Redis, it is the clock of the server, so the clocks of the clients do not matter.
+    /// The embedded store reads the wall clock once, before its first decision, and advances that time by the monotonic
+    /// clock, so a step of the wall clock does not matter. Where the monotonic clock stands still while the machine is
+    /// suspended, as on Linux and macOS, that time does not count: a window ends later by it, and a window with
+    /// [`align`](crate::Limit::align) begins and ends later than the calendar says, until the process starts again.
     #[default]
     Store,
     /// The wall clock of this process. The limiter sends its time with every decision. Use it with hosted Redis

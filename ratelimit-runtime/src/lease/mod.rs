@@ -144,19 +144,13 @@ impl Leases {
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
         self.ledger.close();
-        let mut result = Ok(());
-        loop {
-            let is_fetching = self.ledger.is_fetching();
-            let returned = return_all(&self.backend, self.ledger.take_all()).await;
-            result = result.and(returned);
-            // A task that takes units out of the ledger is counted as returning first.
-            if !is_fetching && self.returning.load(SeqCst) == 0 {
-                return result;
-            }
-            // The reply to a request in flight can lease units, also after the ledger was closed. Units that were
-            // given back before are back once their requests have ended.
-            sleep(Duration::from_millis(1)).await;
-        }
+        let held = return_all(&self.backend, self.ledger.take_all()).await;
+        // The reply to a pending request can lease units, also after the ledger was closed.
+        self.fetches.all_ended().await;
+        let late = return_all(&self.backend, self.ledger.take_all()).await;
+        // Each give-back counts as pending before its units are taken out of the ledger.
+        self.returns.all_ended().await;
+        held.and(late)
     }
 
     /// Returns whether all leases that have ended are removed and given back, for tests.

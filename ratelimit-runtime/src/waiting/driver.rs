@@ -122,9 +122,9 @@ impl LineDriver {
             job.line.wake_calls();
             match duty {
                 Duty::Request(asked) => {
-                    let (waiting, deadline) = (&self.waiting, self.waiting.backend.deadline());
+                    let (waiting, deadline) = (&job.waiting, job.waiting.backend.deadline());
                     // Otherwise, this line could reserve moments behind moments that other lines are about to cancel.
-                    let _ = timeout(deadline, waiting.others_have_left(&self.line)).await;
+                    let _ = timeout(deadline, waiting.others_have_left(&job.line)).await;
                     // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
                     let _place = waiting.asking.acquire().await;
                     Box::pin(job.ask(asked)).await;

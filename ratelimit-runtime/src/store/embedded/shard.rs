@@ -187,7 +187,6 @@ impl Shard {
         &mut self,
         key_id: KeyId,
         clock: u64,
-        new: &mut Option<S>,
         open: impl FnOnce(&mut S) -> T,
         closed: impl FnOnce(&mut ClosedCount<S>) -> T,
     ) -> T {
