@@ -16,7 +16,7 @@ const REQUESTS: usize = 10_000;
 
 const ALL: Limit = Limit::sliding("crowd.layer", 4_000, MINUTE);
 
-#[rate_limit(period = "1h", threshold = 1000, algo = "token_bucket", name = "crowd.handler")]
+#[rate_limit(period = "1d", threshold = 1000, algo = "token_bucket", name = "crowd.handler")]
 async fn handler() -> Result<&'static str, Rejection> {
     Ok("in")
 }
