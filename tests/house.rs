@@ -1,5 +1,5 @@
-//! The structure of the runtime crate: rooms import only rooms below them, and a type name exists once. And no file of
-//! the repository has a long line.
+//! The structure of the project: rooms of the runtime import only rooms below them, a type name exists once, the lists
+//! of algorithms that no compiler checks are whole, and no line is long.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,10 +42,28 @@ const MOST_CHARACTERS: usize = 120;
 /// Files that a program writes.
 const GENERATED: [&str; 2] = [".expanded.rs", "/pictures/inline.md"];
 
-fn root() -> &'static Path {
-    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let root = folders.find(|folder| folder.join("ratelimit-runtime/src").is_dir());
-    root.expect("the runtime is in the workspace")
+/// The files that list all algorithms, and how they name one: `{word}` is its word, `{variant}` its variant.
+const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
+    ("ratelimit-runtime/src/limit/mod.rs", "pub const fn {word}("),
+    ("ratelimit-runtime/docs/algorithms.md", "`\"{word}\"`"),
+    ("ratelimit-runtime/docs/algorithms.md", "[picture: {word}]"),
+    ("README.md", "| `\"{word}\"`"),
+    ("tests/shapes/algorithms.rs", "algo = \"{word}\""),
+    ("tests/allocations.rs", "Limit::{word}("),
+    ("fuzz/targets/keys.rs", "=> Algorithm::{variant},"),
+    ("fuzz/targets/replies.rs", "=> Algorithm::{variant},"),
+    ("examples/quickstart.rs", "Limit::{word}("),
+    ("examples/playground/settings.rs", "\n    Algorithm::{variant},"),
+    ("examples/pictures/lane.rs", "Limit::{word}("),
+    ("examples/playground/page/app.js", "\n  {word}: ["),
+    ("ratelimit-runtime/docs/redis.md", "~ratelimit:{word}:*"),
+    ("benches/all/scripts.rs", "(Algorithm::{variant}, "),
+];
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    root.expect("a workspace").to_owned()
 }
 
 fn sources() -> PathBuf {
@@ -140,12 +158,12 @@ fn a_type_name_exists_once() {
 /// Tables, links and commands stay in one line.
 #[test]
 fn no_line_is_long() {
-    let mut found = Vec::new();
-    files(root(), &SHORT_LINES, &mut found);
+    let (root, mut found) = (root(), Vec::new());
+    files(&root, &SHORT_LINES, &mut found);
     assert!(found.len() > 300, "{} files were found", found.len());
     let mut long = Vec::new();
     for path in found {
-        let name = path.strip_prefix(root()).expect("inside").to_string_lossy().into_owned();
+        let name = path.strip_prefix(&root).expect("inside").to_string_lossy().into_owned();
         if GENERATED.iter().any(|end| name.ends_with(end)) {
             continue;
         }
@@ -165,4 +183,16 @@ fn no_line_is_long() {
         }
     }
     assert_eq!(long, [""; 0]);
+}
+
+#[test]
+fn hand_kept_lists_have_every_algorithm() {
+    for (file, pattern) in LISTS_OF_ALGORITHMS {
+        let text = fs::read_to_string(root().join(file)).expect("a file");
+        for algorithm in support::ALGORITHMS {
+            let entry = pattern.replace("{word}", algorithm.as_str());
+            let entry = entry.replace("{variant}", &format!("{algorithm:?}"));
+            assert!(text.contains(&entry), "{file} lacks `{entry}`");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Decision, Limit, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, VirtualClock};
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR};
 use support::model::Model;
@@ -39,14 +39,6 @@ fn start() -> VirtualClock {
     VirtualClock::at(Duration::from_secs(1_800_000_000))
 }
 
-fn embedded(clock: &VirtualClock) -> RateLimiter {
-    embedded_on(&clock)
-}
-
-fn redis(server: &Server, clock: &VirtualClock) -> RateLimiter {
-    server.limiter_on(&clock)
-}
-
 fn decision(result: Result<Decision, Rejection>) -> Decision {
     match result {
         Ok(decision) | Err(Rejection::Limited { decision, .. }) => decision,
@@ -78,7 +70,7 @@ impl Random {
 #[tokio::test]
 async fn both_stores_admit_what_the_model_admits_over_twelve_days() {
     let (server, clock, mut random) = (Server::start(), start(), Random(0x50a4));
-    let (embedded, redis) = (embedded(&clock), redis(&server, &clock));
+    let (embedded, redis) = (embedded_on(&clock), server.limiter_on(&clock));
     let mut counts: BTreeMap<SoakKey, (Model, [u32; 3])> = BTreeMap::new();
     for day in 1..=DAYS {
         let midnight = clock.now() + DAY;
@@ -159,7 +151,7 @@ async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() 
             _ => Some(THRESHOLD * (hours + 1)),
         };
         let (here, there) = (start(), start());
-        let stores = [(embedded(&here), here), (redis(&server, &there), there)];
+        let stores = [(embedded_on(&here), here), (server.limiter_on(&there), there)];
         for (limiter, clock) in stores {
             let (mut model, mut expected, mut admitted) = (Model::new(&limit, None), 0, 0);
             let end = clock.now() + DAY * DAYS;
@@ -182,7 +174,7 @@ async fn a_caller_that_retries_at_once_gets_exactly_the_rate_over_twelve_days() 
 #[test]
 fn the_embedded_store_does_not_grow_within_a_year() {
     let (clock, mut random) = (start(), Random(0x1ea4));
-    let limiter = embedded(&clock);
+    let limiter = embedded_on(&clock);
     let mut days = |days: std::ops::Range<u32>| {
         allocation_counter::measure(|| {
             for day in days {

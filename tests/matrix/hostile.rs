@@ -1,4 +1,4 @@
-//! Faults that a client causes on purpose.
+//! Faults that a client or a writer of rules causes on purpose.
 
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -14,6 +14,32 @@ const NAMES: Limit = Limit::sliding("names", 5, Duration::from_secs(3600));
 
 /// The length of a body that frameworks accept.
 const LONG: usize = 2 << 20;
+
+/// Processes that read rules from Redis, and a writer that has the rights for rules.
+pub(crate) fn hostile() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start_with_rules(&server.url);
+    let mut connection = server.connection();
+    let large = "x".repeat(20_000_000);
+    sleep(BEFORE);
+    let rules = "ratelimit:{rules}";
+    for field in ["rules", "version"] {
+        redis::cmd("HSET").arg(rules).arg(field).arg(&large).exec(&mut connection).expect("HSET");
+    }
+    let start = Instant::now();
+    for round in 0.. {
+        if start.elapsed() >= FAULT {
+            break;
+        }
+        let id = format!("~{round}");
+        let mut writes = redis::pipe();
+        writes.set(format!("{rules}:process:{id}"), "[".repeat(50_000));
+        writes.zadd(format!("{rules}:processes"), &id, u64::MAX);
+        writes.exec(&mut connection).expect("written");
+        sleep(Duration::from_millis(3));
+    }
+    fleet.finish(Duration::from_millis(2_500))
+}
 
 /// Each request of a client has another key of 2 MB.
 pub(crate) fn long_keys() -> Report {

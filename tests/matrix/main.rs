@@ -7,23 +7,23 @@
 //! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
 //! process of the fleet.
 
+mod data;
 mod durable_server;
 mod fleet;
 mod hostile;
+mod network;
+mod servers;
 
 use std::fmt::Write as _;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratelimit_runtime::Limit;
-use support::cluster::Cluster;
-use support::proxy::{Network, Proxy};
-use support::sentinel::Sentinels;
-use support::server::{Server, is_replicated};
 
-use self::durable_server::DurableServer;
-use self::fleet::{Fleet, Report, member};
-use self::hostile::long_keys;
+use self::data::{emptied, flushed, full};
+use self::fleet::{Report, member};
+use self::hostile::{hostile, long_keys};
+use self::network::{cut, paused, replies_lost, starved};
+use self::servers::{failed_over, killed, node_lost, resharded, stopped};
 
 const THRESHOLD: u32 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -126,157 +126,4 @@ fn test(arguments: &[String]) {
         println!("test matrix::{name} ... ok");
     }
     println!("\n{table}\ntest result: ok. {} passed; 0 failed; 0 ignored\n", faults.len());
-}
-
-fn killed() -> Report {
-    let mut durable = DurableServer::start();
-    let fleet = Fleet::start(&durable.url());
-    sleep(BEFORE);
-    durable.server.stop();
-    sleep(FAULT);
-    durable.server = DurableServer::spawn(durable.port, durable.folder.path());
-    durable.connection();
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn stopped() -> Report {
-    let durable = DurableServer::start();
-    let fleet = Fleet::start(&durable.url());
-    sleep(BEFORE);
-    durable.signal("-STOP");
-    sleep(FAULT);
-    durable.signal("-CONT");
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn starved() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url);
-    sleep(BEFORE);
-    fleet.starve(FAULT);
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn paused() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url);
-    sleep(BEFORE);
-    let mut pause = redis::cmd("CLIENT");
-    pause.arg("PAUSE").arg(FAULT.as_millis() as u64);
-    pause.exec(&mut server.connection()).expect("CLIENT PAUSE");
-    sleep(FAULT);
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn cut() -> Report {
-    through_proxy(Network::Cut)
-}
-
-fn replies_lost() -> Report {
-    through_proxy(Network::RepliesLost)
-}
-
-fn through_proxy(network: Network) -> Report {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let fleet = Fleet::start(&format!("redis://127.0.0.1:{}", proxy.port));
-    sleep(BEFORE);
-    proxy.set(network);
-    sleep(FAULT);
-    proxy.set(Network::Up);
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn flushed() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url);
-    let mut connection = server.connection();
-    let start = Instant::now();
-    while start.elapsed() < BEFORE + FAULT {
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
-        sleep(Duration::from_millis(3));
-    }
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn emptied() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url);
-    sleep(BEFORE);
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-    fleet.finish(Duration::from_millis(3_500))
-}
-
-fn full() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start(&server.url);
-    let mut connection = server.connection();
-    let mut limit = |bytes: &str| {
-        let mut set = redis::cmd("CONFIG");
-        set.arg("SET").arg("maxmemory").arg(bytes).exec(&mut connection).expect("CONFIG SET");
-    };
-    sleep(BEFORE);
-    // Less than an empty server uses.
-    limit("1");
-    sleep(FAULT);
-    limit("0");
-    fleet.finish(Duration::from_millis(3_500))
-}
-
-/// Processes that read rules from Redis, and a writer that has the rights for rules.
-fn hostile() -> Report {
-    let server = Server::start();
-    let fleet = Fleet::start_with_rules(&server.url);
-    let mut connection = server.connection();
-    let large = "x".repeat(20_000_000);
-    sleep(BEFORE);
-    let rules = "ratelimit:{rules}";
-    for field in ["rules", "version"] {
-        redis::cmd("HSET").arg(rules).arg(field).arg(&large).exec(&mut connection).expect("HSET");
-    }
-    let start = Instant::now();
-    for round in 0.. {
-        if start.elapsed() >= FAULT {
-            break;
-        }
-        let id = format!("~{round}");
-        let mut writes = redis::pipe();
-        writes.set(format!("{rules}:process:{id}"), "[".repeat(50_000));
-        writes.zadd(format!("{rules}:processes"), &id, u64::MAX);
-        writes.exec(&mut connection).expect("written");
-        sleep(Duration::from_millis(3));
-    }
-    fleet.finish(Duration::from_millis(2_500))
-}
-
-fn failed_over() -> Report {
-    let mut sentinels = Sentinels::start();
-    let fleet = Fleet::start(&sentinels.url("master0"));
-    sleep(BEFORE);
-    // The replica has all writes up to this moment. Later ones can be lost.
-    sentinels.wait_for_replication();
-    sentinels.kill_primary();
-    fleet.finish(Duration::from_secs(5))
-}
-
-fn node_lost() -> Report {
-    let mut cluster = Cluster::start(1);
-    let owner = cluster.owner(cluster.slot(KEY));
-    // The limiter finds the cluster through a node that stays up.
-    let seed = cluster.port((owner + 1) % cluster.len());
-    let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
-    sleep(BEFORE);
-    while !is_replicated(&mut cluster.connection(owner)) {}
-    cluster.kill(owner);
-    fleet.finish(Duration::from_secs(11))
-}
-
-fn resharded() -> Report {
-    let cluster = Cluster::start(0);
-    let slot = cluster.slot(KEY);
-    let fleet = Fleet::start(&cluster.url());
-    sleep(BEFORE);
-    cluster.move_slot(slot, Duration::from_millis(150));
-    cluster.move_slot(slot, Duration::from_millis(150));
-    fleet.finish(Duration::from_millis(3_500))
 }

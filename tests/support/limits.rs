@@ -6,11 +6,16 @@ use ratelimit_runtime::{Algorithm, Limit};
 
 use crate::ALGORITHMS;
 
+/// One second.
 pub const SECOND: Duration = Duration::from_secs(1);
+/// One minute.
 pub const MINUTE: Duration = Duration::from_secs(60);
+/// One hour.
 pub const HOUR: Duration = Duration::from_secs(3_600);
+/// One day of 24 hours.
 pub const DAY: Duration = Duration::from_secs(86_400);
 
+/// Returns whether a limit has a burst: the algorithm is a token bucket or a leaky bucket.
 pub const fn is_bucket(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit};
 
+use crate::limits::is_bucket;
 use crate::model::ExpectedDecision;
 use crate::search::{first, last};
 

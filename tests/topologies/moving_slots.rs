@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    Algorithm, Clock, Limit, Part, Permit, RateLimiter, Rejection, VirtualClock, rate_limit,
+    Clock, Limit, Part, Permit, RateLimiter, Rejection, VirtualClock, rate_limit,
 };
 use redis::Commands;
-use support::ALGORITHMS;
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use tokio::task::JoinSet;

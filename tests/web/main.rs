@@ -13,7 +13,6 @@ mod ruled;
 mod tonic;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use ::axum::Router;
 use ::axum::extract::Request;

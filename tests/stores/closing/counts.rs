@@ -2,17 +2,32 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
 use ratelimit_runtime::__private::leased;
 use ratelimit_runtime::{
     Algorithm, Clock, Limit, RateLimiter, Rejection, Source, VirtualClock, rate_limit,
 };
-use support::ALGORITHMS;
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
 
-use crate::{on_both_stores, settle_lines, wait_until};
+use crate::{on_both_stores, wait_until};
+
+#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", close = |_| Some(MINUTE))]
+async fn close_window() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    period = 60, threshold = 10_000, algo = "token_bucket", name = "left", close = |_| Some(MINUTE)
+)]
+async fn close_bucket() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = 60, threshold = 10, name = "queued", close = |_| Some(MINUTE))]
+async fn closing() -> Result<(), Rejection> {
+    Ok(())
+}
 
 on_both_stores! {
     /// New keys make the embedded store reclaim what has expired.
@@ -25,22 +40,6 @@ on_both_stores! {
                 test.limiter.check(&limit, other, 1).await.expect("a new key");
             }
             test.limiter.check(&limit, "key", 10).await.expect_err("used up");
-        }
-    }
-
-    /// All of them fit into the bucket at the opening.
-    async fn calls_that_wait_for_an_opening_are_admitted(test: TestLimiter) {
-        for limit in limits("count", 10, HOUR) {
-            test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
-            let waiting = limit.clone().wait(2 * MINUTE + SECOND);
-            let calls: Vec<_> =
-                (0..10).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
-            settle_lines(&test.limiter).await;
-            test.clock.advance(2 * MINUTE);
-            settle_lines(&test.limiter).await;
-            for call in calls {
-                call.await.expect("no panic").expect("admitted");
-            }
         }
     }
 
@@ -181,18 +180,6 @@ async fn leased_units_go_back_to_a_closed_bucket() {
     .await;
 }
 
-#[rate_limit(period = 60, threshold = 10_000, algo = "fixed", name = "left", close = |_| Some(MINUTE))]
-async fn close_window() -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[rate_limit(
-    period = 60, threshold = 10_000, algo = "token_bucket", name = "left", close = |_| Some(MINUTE)
-)]
-async fn close_bucket() -> Result<(), Rejection> {
-    Ok(())
-}
-
 /// One function leases units of a count, another one closes its key.
 #[tokio::test]
 async fn a_process_that_closes_a_key_spends_no_leased_units() {
@@ -242,11 +229,6 @@ async fn a_closed_bucket_keeps_its_reserve() {
     }
 }
 
-#[rate_limit(period = 60, threshold = 10, name = "queued", close = |_| Some(MINUTE))]
-async fn closing() -> Result<(), Rejection> {
-    Ok(())
-}
-
 /// Redis closes the key only after a while.
 #[tokio::test]
 async fn an_opening_comes_after_the_closings_before_it() {
@@ -259,26 +241,4 @@ async fn an_opening_comes_after_the_closings_before_it() {
     limiter.scope(closing()).await.expect("admitted");
     assert!(limiter.open(&limit, ()).await.expect("opened"));
     limiter.check(&limit, (), 1).await.expect("open");
-}
-
-/// The key opens between the reply that it is closed and the request that cancels the reservation.
-#[tokio::test]
-async fn a_line_does_not_ask_without_a_pause() {
-    let server = Server::start();
-    let limiter = || server.builder().build().expect("valid settings");
-    let [here, there] = [limiter(), limiter()];
-    let limit = Limit::leaky_bucket("pause", 1, MINUTE);
-    let waiting = limit.clone().wait(HOUR);
-    here.check(&limit, "key", 1).await.expect("a new key");
-    let mut first = Box::pin(here.check(&waiting, "key", 1));
-    assert!(first.as_mut().now_or_never().is_none());
-    settle_lines(&here).await;
-    there.close(&limit, "key", Duration::from_millis(5)).await.expect("closed");
-    let mut second = Box::pin(here.check(&waiting, "key", 1));
-    assert!(second.as_mut().now_or_never().is_none());
-    tokio::time::sleep(SECOND / 10).await;
-    let before = server.script_calls();
-    tokio::time::sleep(SECOND / 2).await;
-    let scripts = server.script_calls() - before;
-    assert!(scripts < 30, "{scripts} scripts");
 }

@@ -1,14 +1,12 @@
-//! Closed keys: nothing is admitted until the opening, in any way, in any process.
+//! Closed keys: no call is admitted until the opening, whatever it asks for.
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Decision, Limit, Part, Rejection};
-use support::ALGORITHMS;
-use support::limits::{HOUR, MINUTE, SECOND, is_bucket};
-use tokio::time::timeout;
+use ratelimit_runtime::{Limit, Part, Rejection};
+use support::limits::{MINUTE, SECOND, is_bucket};
 
 use super::{closed, limits};
-use crate::{on_both_stores, settle_lines};
+use crate::on_both_stores;
 
 on_both_stores! {
     async fn a_closed_key_admits_nothing_until_its_opening(test: TestLimiter) {
@@ -123,89 +121,5 @@ on_both_stores! {
         test.limiter.close(&limit, "key", SECOND).await.expect("closed");
         assert!(test.limiter.reset(&limit, "key").await.expect("reset"));
         assert_eq!(test.limiter.peek(&limit, "key", 1).await.expect("open").remaining, 20_000);
-    }
-
-    async fn waiting_calls_go_on_in_order_once_the_key_opens(test: TestLimiter) {
-        for limit in limits() {
-            let waiting = limit.clone().wait(10 * MINUTE);
-            test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
-            let (sender, mut admitted) = tokio::sync::mpsc::unbounded_channel();
-            let mut calls = tokio::task::JoinSet::new();
-            for number in 0..15 {
-                let (sender, check) = (sender.clone(), test.limiter.check(&waiting, "key", 1));
-                calls.spawn(async move {
-                    check.await.expect("admitted");
-                    sender.send(number).expect("a receiver");
-                });
-                tokio::task::yield_now().await;
-            }
-            let takes_nothing = tokio::spawn(test.limiter.check(&waiting, "key", 0));
-            settle_lines(&test.limiter).await;
-            assert!(!takes_nothing.is_finished());
-            // A call that cannot wait long enough is rejected at once.
-            let impatient = limit.clone().wait(MINUTE);
-            let rejection = test.limiter.check(&impatient, "key", 1).await;
-            assert!(closed(rejection) >= 2 * MINUTE, "{limit:?}");
-            assert_eq!(closed(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
-            test.clock.advance(2 * MINUTE - Duration::from_micros(1));
-            settle_lines(&test.limiter).await;
-            assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the opening");
-            let mut order = Vec::new();
-            for _ in 0..40 {
-                test.clock.advance(limit.period() / 10);
-                settle_lines(&test.limiter).await;
-                while let Ok(number) = admitted.try_recv() {
-                    order.push(number);
-                }
-            }
-            assert_eq!(order, (0..15).collect::<Vec<_>>(), "{limit:?}");
-            while calls.join_next().await.is_some() {}
-            takes_nothing.await.expect("no panic").expect("admitted");
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
-    }
-
-    async fn an_open_lets_waiting_calls_go_on(test: TestLimiter) {
-        for limit in limits() {
-            let waiting = limit.clone().wait(10 * MINUTE);
-            test.limiter.close(&limit, "key", 5 * MINUTE).await.expect("closed");
-            let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
-            settle_lines(&test.limiter).await;
-            assert!(!call.is_finished());
-            test.limiter.open(&limit, "key").await.expect("opened");
-            settle_lines(&test.limiter).await;
-            timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
-        }
-    }
-
-    /// A bucket reserves moments ahead. After the key is closed, no call starts at its reserved moment.
-    async fn reserved_calls_start_after_the_opening(test: TestLimiter) {
-        for burst in [1, 10] {
-            let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);
-            let waiting = limit.clone().wait(MINUTE);
-            test.limiter.check(&limit, "key", burst).await.expect("a new key");
-            let mut calls: Vec<_> = (0..5)
-                .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
-                .collect();
-            settle_lines(&test.limiter).await;
-            test.limiter.close(&limit, "key", 10 * SECOND).await.expect("closed");
-            settle_lines(&test.limiter).await;
-            for _ in 0..19 {
-                test.clock.advance(SECOND / 2);
-                settle_lines(&test.limiter).await;
-            }
-            assert!(calls.iter().all(|call| !call.is_finished()), "a call started while closed");
-            test.clock.advance(SECOND / 2);
-            for started in 0..=5 {
-                settle_lines(&test.limiter).await;
-                let finished = calls.iter().filter(|call| call.is_finished()).count();
-                assert_eq!(finished, started, "burst {burst}");
-                test.clock.advance(SECOND / 10);
-            }
-            for call in calls.drain(..) {
-                call.await.expect("no panic").expect("admitted");
-            }
-            test.limiter.reset(&limit, "key").await.expect("reset");
-        }
     }
 }

@@ -4,6 +4,7 @@
 mod counts;
 mod keys;
 mod processes;
+mod waiting;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use ratelimit_runtime::{
     Limit, OnError, RateLimiter, Rejection, Source, StoreError, VirtualClock, rate_limit,
 };
-use support::limits::{HOUR, MINUTE, SECOND, limit};
+use support::limits::{HOUR, MINUTE, SECOND};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::time::timeout;
@@ -96,7 +96,8 @@ async fn leased_units_are_not_spent_after_a_second() {
     let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     for limit in limits() {
         let threshold = 10_000;
-        let limit = limit("closed", limit.algorithm(), threshold, MINUTE).lease(50);
+        let limit =
+            support::limits::limit("closed", limit.algorithm(), threshold, MINUTE).lease(50);
         for limiter in [&here, &there] {
             for _ in 0..200 {
                 limiter.check(&limit, "key", 1).await.expect("admitted");

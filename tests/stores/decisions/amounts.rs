@@ -1,7 +1,5 @@
 //! Calls with different amounts on one count, beside everything that shares work between calls.
 
-use std::time::Duration;
-
 use ratelimit_runtime::{
     Algorithm, Limit, OnError, Part, RateLimiter, Rejection, Source, rate_limit,
 };

@@ -1,19 +1,13 @@
-//! Extreme values: long times, fine rates, large counts, and times near zero.
+//! Extreme values: long and short times, fine rates, large counts, and times near zero.
 
 use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Align, Limit};
 use support::ALGORITHMS;
+use support::server::Server;
 
+use super::{DAY, HOUR, SECOND, limit};
 use crate::decision;
-
-const SECOND: u64 = 1_000_000;
-const HOUR: u64 = 3600 * SECOND;
-const DAY: u64 = 24 * HOUR;
-
-fn limit(algorithm: Algorithm, threshold: u32, period: u64) -> Limit {
-    Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
-}
 
 crate::on_both_stores! {
     async fn a_bucket_admits_its_rate_over_hours(test: TestLimiter) {
@@ -192,4 +186,17 @@ crate::on_both_stores! {
             test.clock.set(now);
         }
     }
+}
+
+/// The scripts read the time of the server with microseconds.
+#[tokio::test]
+async fn windows_can_be_shorter_than_a_second() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let limit = Limit::sliding("short", 1, Duration::from_millis(900));
+    assert!(limiter.check(&limit, (), 1).await.is_ok());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let rejected = limiter.check(&limit, (), 1).await;
+    let wait = rejected.expect_err("within the window").retry_after().expect("limited");
+    assert!(wait <= Duration::from_millis(800), "{wait:?}");
 }

@@ -6,15 +6,8 @@ use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{Algorithm, Align, Decision, Limit, Rejection};
 use support::ALGORITHMS;
 
+use super::{DAY, HOUR, SECOND, limit};
 use crate::{TestLimiter, decision};
-
-const SECOND: u64 = 1_000_000;
-const HOUR: u64 = 3600 * SECOND;
-const DAY: u64 = 24 * HOUR;
-
-fn limit(algorithm: Algorithm, threshold: u32, period: u64) -> Limit {
-    Limit::new("semantics", algorithm, threshold, Duration::from_micros(period)).expect("valid")
-}
 
 /// A token bucket and a leaky bucket that refill a token each 100 ms, each with its own count.
 fn buckets() -> [Limit; 2] {

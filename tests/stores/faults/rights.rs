@@ -10,7 +10,7 @@ use redis::{Commands, Connection, RedisResult};
 use support::ALGORITHMS;
 use support::server::Server;
 
-use crate::faults::denying_builder;
+use super::denying_builder;
 
 const PAGE: &str = include_str!("../../../ratelimit-runtime/docs/redis.md");
 

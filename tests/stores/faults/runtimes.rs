@@ -8,7 +8,7 @@ use futures::future::join_all;
 use ratelimit_runtime::{Limit, StoreError};
 use support::server::Server;
 
-use crate::faults::{DAILY, store_error};
+use super::{DAILY, store_error};
 
 /// A runtime that is no longer polled while it connects.
 #[test]

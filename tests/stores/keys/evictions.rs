@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Clock, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, limit};
 use support::{ALGORITHMS, poll_once};
 

@@ -1,8 +1,6 @@
 //! Keys that are long: a client that chooses its key does not choose how much Redis keeps, and the short text of the
 //! key is the same key for operators.
 
-use std::time::Duration;
-
 use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rejection, Rule, RuleSet};
 use support::limits::HOUR;
 use support::server::Server;

@@ -1,8 +1,8 @@
 //! Automatic leases: only busy keys are leased, and never more than one percent of the threshold stands idle.
 
 use ratelimit_runtime::{
-    Algorithm, Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, StoreError,
-    VirtualClock, rate_limit,
+    Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source, StoreError, VirtualClock,
+    rate_limit,
 };
 use support::limits::{MINUTE, is_bucket};
 use support::server::Server;

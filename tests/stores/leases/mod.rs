@@ -14,9 +14,10 @@ use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock};
 use support::limits::MINUTE;
 use support::server::Server;
 
-use crate::{decision, wait_until};
+use crate::decision;
+pub(crate) use crate::wait_until;
 
-const TERM: Duration = Duration::from_millis(600);
+pub(crate) const TERM: Duration = Duration::from_millis(600);
 const SLIDING: Limit = Limit::sliding("leases", 1_000, MINUTE);
 const LEASED: Limit = SLIDING.lease(50);
 

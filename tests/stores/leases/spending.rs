@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Decision, Limit, Part, RateLimiter, Rejection, Source, VirtualClock};
+use ratelimit_runtime::{Decision, Limit, Part, Rejection, Source, VirtualClock};
 use support::limits::MINUTE;
 use support::server::Server;
 
-use super::{LEASED, SLIDING, TERM, remaining, spend};
+use super::{LEASED, TERM, remaining, spend};
 use crate::{TestLimiter, decision, wait_until};
 
 #[tokio::test]

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Limit, RateLimiter, VirtualClock};
 use redis::{Commands, Connection};
+use support::limits::HOUR;
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use super::agreement::{HOUR, Request, SEGMENT, StorePair, assert_keys_are_bounded, keys, limit};
+use super::{Request, SEGMENT, StorePair, assert_keys_are_bounded, keys, limit};
 use crate::decision;
 
 /// Fills a log with one entry for each call.

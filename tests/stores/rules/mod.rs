@@ -1,6 +1,60 @@
 //! Rules that override limits at run time: what they change, and where a limiter reads them.
 
+mod annotated;
+mod beside;
 mod feeds;
 mod in_force;
 mod pairs;
+mod sets;
 mod stuck_feeds;
+mod waiting;
+
+use std::time::{Duration, SystemTime};
+
+use ratelimit_runtime::{Decision, Rejection, Rule, RuleSet};
+
+use crate::TestLimiter;
+
+fn of_limit(rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set("ruled", rule).expect("valid");
+    rules
+}
+
+fn of_key(key: &str, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    rules.set_key("ruled", key, rule).expect("valid");
+    rules
+}
+
+/// Rules for an annotated limit.
+fn of_annotated(key: Option<&str>, rule: Rule) -> RuleSet {
+    let mut rules = RuleSet::new();
+    let set = match key {
+        Some(key) => rules.set_key("annotated", key, rule),
+        None => rules.set("annotated", rule),
+    };
+    set.expect("valid");
+    rules
+}
+
+impl TestLimiter {
+    pub(crate) fn set_rules(&self, rules: RuleSet) {
+        self.limiter.set_rules(rules).expect("valid rules");
+    }
+
+    fn in_time(&self, time: Duration) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.clock.now() + time
+    }
+}
+
+#[track_caller]
+fn closed(result: &Result<Decision, Rejection>) -> Option<Duration> {
+    match result {
+        Err(rejection @ Rejection::Closed { decision, .. }) => {
+            assert_eq!((decision.allowed, decision.limit, decision.remaining), (false, 0, 0));
+            rejection.retry_after()
+        }
+        other => panic!("not closed: {other:?}"),
+    }
+}

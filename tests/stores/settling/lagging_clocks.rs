@@ -26,7 +26,7 @@ impl Pair {
         // A multiple of a minute, and of a minute and a term.
         let begin = Duration::from_secs(6_060) * 300_000;
         let clocks = [begin, begin - LAG].map(VirtualClock::at);
-        let process = |clock: &VirtualClock| server.limiter_on(&clock);
+        let process = |clock: &VirtualClock| server.limiter_on(clock);
         let [early, late] = [process(&clocks[0]), process(&clocks[1])];
         Self { early, late, clocks }
     }

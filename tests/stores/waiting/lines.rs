@@ -5,13 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Algorithm, Check, Clock, Limit, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, SECOND};
 use support::proxy::Proxy;
 use support::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+
+use super::{bucket, limiters, rest};
 
 /// Polls a call once, so that it is in line.
 fn poll_once(check: &mut Pin<Box<Check>>) {

@@ -1,11 +1,11 @@
-//! Errors of the server: the rights that a Redis user needs, and the advice that each error contains.
+//! Errors of the server and of settings: each names what is wrong and what to write, and no password.
 
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Limit, Part, Rejection, StoreError};
+use ratelimit_runtime::{BuildError, Clock, Limit, Part, RateLimiter, Rejection, StoreError};
 use support::server::Server;
 
-use crate::faults::{DAILY, denying_builder, store_error};
+use super::{DAILY, denying_builder, store_error};
 
 #[tokio::test]
 async fn the_error_of_a_user_without_rights_says_what_to_allow() {
@@ -130,4 +130,61 @@ async fn errors_of_the_server_contain_advice() {
     redis::cmd("SCRIPT").arg("KILL").exec(&mut connection).expect("SCRIPT KILL");
     endless.join().expect("no panic");
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
+}
+
+/// Some hosted services do not allow `TIME` in scripts.
+#[tokio::test]
+async fn the_error_of_a_server_without_time_suggests_the_client_clock() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "timeless", "on", "nopass", "~ratelimit:*", "+@all", "-time"])
+        .exec(&mut connection)
+        .expect("ACL SETUSER");
+    let url = server.url.replace("redis://", "redis://timeless:any@");
+    let limiter = denying_builder(&url).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(error.to_string().contains("Clock::Client"), "{error:?}");
+    let limiter = denying_builder(&url).clock(Clock::Client).build().expect("valid");
+    assert_eq!(limiter.check(&DAILY, (), 1).await.expect("admitted").remaining, 499);
+}
+
+#[test]
+fn errors_of_invalid_settings_name_the_setting_and_no_password() {
+    let build = |url: &str| RateLimiter::builder().redis(url).build().err();
+    for url in [
+        "",
+        "localhost",
+        "http://localhost",
+        "redis://user:hunter2@",
+        "redis+sentinel://user:hunter2@localhost",
+        "redis+sentinel://user:hunter2@/service",
+        "redis+sentinel://localhost:port/service?sentinel_password=hunter2",
+        "redis+cluster://user:hunter2@",
+        "redis+cluster://user:hunter2@localhost,host:99999",
+        "redis://user:ss#hunter2@localhost",
+        "redis://user:ss?hunter2@localhost",
+        "redis://user:hunter2@localhost?db=3",
+        "redis+sentinel://localhost/service?password=hunter2",
+        "redis+cluster://localhost?hunter2=1",
+        "unix:///run/redis.sock?database=3",
+    ] {
+        let Some(error @ BuildError::InvalidUrl { .. }) = build(url) else {
+            panic!("{url}: {:?}", build(url))
+        };
+        assert!(error.to_string().contains("redis://"), "{error}");
+        assert!(!format!("{error}{error:?}").contains("hunter2"), "{error:?}");
+    }
+    let builder = RateLimiter::builder().redis("redis://u:hunter2@localhost");
+    let builder = builder.client_certificate("hunter2", "hunter2").root_certificates("hunter2");
+    assert!(!format!("{builder:?}").contains("hunter2"));
+    let braces = RateLimiter::builder().redis("redis://localhost").key_prefix("{shop}").build();
+    assert_eq!(braces.err(), Some(BuildError::BracesInPrefix));
+    assert_eq!(
+        RateLimiter::builder().max_in_flight(0).build().err(),
+        Some(BuildError::ZeroInFlight)
+    );
+    let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
+    assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
+    assert_eq!(RateLimiter::builder().max_keys(0).build().err(), Some(BuildError::ZeroKeys));
 }

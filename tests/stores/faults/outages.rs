@@ -1,0 +1,115 @@
+//! A server that does not reply, restarts or is too busy: calls end in time, and decisions resume.
+
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ratelimit_runtime::{Decision, RateLimiter, StoreError};
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+
+use super::{DAILY, denying_builder, store_error};
+
+/// Returns the first decision after the server has recovered, within a second.
+async fn first_decision(limiter: &RateLimiter) -> Decision {
+    let start = Instant::now();
+    loop {
+        match limiter.check(&DAILY, (), 1).await {
+            Ok(decision) => return decision,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(1), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_reply_ends_at_the_deadline() {
+    let server = Server::start();
+    let limiter = server.builder().deadline(Duration::from_millis(80)).build().expect("valid");
+    // The first call connects. On a busy machine this can take longer than the deadline.
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    let mut connection = server.connection();
+    redis::cmd("CLIENT").arg("PAUSE").arg(2_000).exec(&mut connection).expect("CLIENT PAUSE");
+    let start = Instant::now();
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    assert!(start.elapsed() >= Duration::from_millis(80));
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).expect("CLIENT UNPAUSE");
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+}
+
+#[tokio::test]
+async fn decisions_resume_after_the_server_restarts() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
+    let port = server.port();
+    drop(server);
+    // The connection breaks, the next attempt to connect fails, and the breaker opens.
+    for number in 0..100 {
+        match store_error(limiter.check(&DAILY, (), 1).await) {
+            StoreError::Connection { .. } if number < 2 => {}
+            StoreError::CircuitOpen { cause, .. } => {
+                assert!(matches!(&*cause, StoreError::Connection { .. }), "{cause:?}");
+            }
+            error => panic!("{number}: {error:?}"),
+        }
+    }
+    let _restarted = Server::start_on(port);
+    assert_eq!(first_decision(&limiter).await.remaining, 499);
+}
+
+/// A connection attempt that takes longer than the deadline serves a later call.
+#[tokio::test]
+async fn a_connection_attempt_outlasts_the_call_that_started_it() {
+    let server = Server::start();
+    let slow = Proxy::start(server.port(), Duration::from_millis(300));
+    let url = format!("redis://127.0.0.1:{}", slow.port);
+    let deadline = Duration::from_millis(150);
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    // If each call started its own attempt, none would succeed within the deadline.
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    assert_eq!(slow.connections(), 1);
+}
+
+/// After some timeouts, a connection is replaced, also if it has reported no error.
+#[tokio::test]
+async fn a_connection_without_replies_is_replaced() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let deadline = Duration::from_millis(150);
+    let limiter = denying_builder(&url).deadline(deadline).build().expect("valid");
+    while limiter.check(&DAILY, (), 1).await.is_err() {}
+    proxy.set(Network::Blackhole);
+    for _ in 0..3 {
+        let error = store_error(limiter.check(&DAILY, (), 1).await);
+        assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    }
+    proxy.set(Network::Up);
+    // The breaker is open: calls do not wait.
+    let error = store_error(limiter.check(&DAILY, (), 1).await);
+    assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
+    first_decision(&limiter).await;
+    assert!(proxy.connections() >= 2);
+}
+
+#[tokio::test]
+async fn calls_above_max_in_flight_are_rejected_without_a_request() {
+    let server = Server::start();
+    let limiter = server.builder().max_in_flight(3).build().expect("valid");
+    limiter.check(&DAILY, (), 1).await.expect("admitted");
+    let mut calls: Vec<_> = (0..4).map(|_| Box::pin(limiter.check(&DAILY, (), 1))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    let polls: Vec<_> = calls.iter_mut().map(|call| call.as_mut().poll(&mut context)).collect();
+    let [Poll::Pending, Poll::Pending, Poll::Pending, Poll::Ready(fourth)] = &polls[..] else {
+        panic!("{polls:?}")
+    };
+    let error = store_error(fourth.clone());
+    assert!(matches!(error, StoreError::Overloaded { max_in_flight: 3, .. }), "{error:?}");
+    assert!(error.to_string().contains("max_in_flight"), "{error}");
+    // Dropped calls are no longer in flight.
+    drop(calls);
+    assert!(limiter.check(&DAILY, (), 1).await.is_ok());
+}

@@ -1,0 +1,125 @@
+//! Rules beside permits, leases and shadows.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use ratelimit_runtime::{Limit, Part, RateLimiter, Rejection, Rule, RuleSet, Source};
+use support::limits::{HOUR, MINUTE, SECOND, limits};
+use support::proxy::Proxy;
+use support::server::Server;
+
+use super::{closed, of_limit};
+use crate::{TestLimiter, on_both_stores};
+
+on_both_stores! {
+    async fn permits_are_settled_under_rules(test: TestLimiter) {
+        for limit in limits("ruled", 10, MINUTE) {
+            let other = Limit::fixed("other", 5, MINUTE);
+            let acquire = async |cost| test.limiter.acquire(&limit, "key", cost).await;
+            let left = async |limit| test.limiter.peek(limit, "key", 0).await.unwrap().remaining;
+            test.set_rules(of_limit(Rule::new().threshold(20).burst(20)));
+            acquire(15).await.expect("admitted").settle(5);
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left(&limit).await, 15, "{limit:?}");
+            let permit = acquire(10).await.expect("admitted");
+            test.set_rules(of_limit(Rule::new().exempt(true)));
+            permit.settle(1);
+            acquire(100).await.expect("exempt").settle(7);
+            test.set_rules(of_limit(Rule::new().closed(true)));
+            assert!(matches!(acquire(1).await, Err(Rejection::Closed { .. })));
+            test.set_rules(RuleSet::new());
+            test.limiter.flush().await.expect("settled");
+            assert_eq!(left(&limit).await, 4);
+
+            for (rule, charged) in [
+                (Rule::new().exempt(true), 0),
+                (Rule::new().shadow(true), 1),
+                (Rule::new().shadow(true).closed(true), 0),
+                (Rule::new().threshold(20).burst(20), 1),
+            ] {
+                test.set_rules(of_limit(rule));
+                let before = (left(&limit).await, left(&other).await);
+                let parts = [Part::new(&limit, &"key", 2), Part::new(&other, &"key", 2)];
+                let permits = test.limiter.acquire_all(&parts).await.expect("admitted");
+                assert_eq!(permits.len(), 2);
+                for permit in permits {
+                    permit.settle(1);
+                }
+                test.limiter.flush().await.expect("settled");
+                let after = (left(&limit).await, left(&other).await);
+                if rule != Rule::new().exempt(true) && rule != Rule::new().shadow(true).closed(true) {
+                    assert_eq!(before.0 - after.0, charged, "{rule:?}");
+                }
+                assert_eq!(before.1 - after.1, 1, "{rule:?}");
+            }
+            test.set_rules(RuleSet::new());
+            test.limiter.reset(&limit, "key").await.expect("reset");
+            test.limiter.reset(&other, "key").await.expect("reset");
+        }
+    }
+}
+
+/// A shadow by rule counts where its limit counts.
+#[tokio::test]
+async fn a_limit_that_waits_does_not_lease_as_a_shadow() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let limit = Limit::sliding("ruled", 10, MINUTE).lease(5).wait(SECOND);
+    assert_eq!(test.limiter.check(&limit, "key", 4).await.expect("admitted").remaining, 6);
+    test.set_rules(of_limit(Rule::new().shadow(true)));
+    assert_eq!(test.limiter.check(&limit, "key", 1).await.expect("admitted").remaining, 5);
+    assert_eq!(server.ttls().len(), 1);
+}
+
+/// Leased units are charged already. A rule takes effect at once all the same.
+#[tokio::test]
+async fn leases_obey_a_rule() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let limit = Limit::sliding("ruled", 1_000, MINUTE).lease(50);
+    let check = async || test.limiter.check(&limit, "key", 1).await;
+    for _ in 0..20 {
+        check().await.expect("admitted");
+    }
+    assert_eq!(check().await.expect("admitted").source, Source::Lease);
+    test.set_rules(of_limit(Rule::new().closed(true)));
+    assert_eq!(closed(&check().await), None);
+    test.set_rules(of_limit(Rule::new().exempt(true)));
+    assert_eq!(check().await.expect("exempt").remaining, u32::MAX);
+    // Its count is the same, and the units were leased under another threshold.
+    test.set_rules(of_limit(Rule::new().threshold(10)));
+    assert!(check().await.is_err(), "more than 20 are charged");
+    test.advance(1_000_000);
+    assert!(check().await.is_err());
+    test.set_rules(RuleSet::new());
+    assert!(check().now_or_never().is_none() || check().await.is_ok());
+}
+
+/// What a call was admitted for is not charged again if the rules change before its shadows are decided.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admitted_call_is_charged_once() {
+    let server = Server::start();
+    let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
+    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", proxy.port));
+    let limiter = builder.deadline(10 * SECOND).build().expect("valid");
+    let limits = ["enforced", "ruled"].map(|name| Limit::sliding(name, 100, HOUR).wait(5 * SECOND));
+    limiter.ping().await.expect("connected");
+    for delay in [20, 70, 120, 170, 220] {
+        limiter.set_rules(of_limit(Rule::new().shadow(true))).expect("valid");
+        let call = tokio::spawn({
+            let (limiter, limits) = (limiter.clone(), limits.clone());
+            async move {
+                let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
+                limiter.check_all(&parts).await
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        limiter.set_rules(of_limit(Rule::new().shadow(true).threshold(70))).expect("valid");
+        call.await.expect("no panic").expect("admitted");
+    }
+    let direct = server.builder().build().expect("valid");
+    for limit in &limits {
+        let left = direct.peek(limit, "key", 1).await.expect("a decision").remaining;
+        assert_eq!(left, 95, "{limit:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! The headers that report limits, of the layer and of the handlers behind it.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::AppendHeaders;
+use axum::routing::get as route_get;
+use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::{Limit, Rejection, rate_limit};
+use support::http::get;
+
+use super::{ALL, again, both, hi, router};
+use crate::{MINUTE, items, reported, serve, timed};
+
+#[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
+async fn second() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[test]
+fn reports_all_limits_on_every_response() {
+    let (limiter, clock) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let ask = |path| get(server.address, path, &[]);
+
+    let policy = r#""all";q=4;w=60, "hi";q=2;w=30"#;
+    let first = ask("/hi/1");
+    assert_eq!((first.status, &*first.body), (200, "hi 1"));
+    assert_eq!(reported(&first), (policy, r#""all";r=3;t=60, "hi";r=1;t=30"#));
+    assert_eq!(first.header("retry-after"), None);
+    clock.advance(Duration::from_millis(9_001));
+    assert_eq!(reported(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
+
+    // Rejected by the handler: only the limit that rejected has a state.
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
+    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
+
+    // A handler without a limit, and then a rejection by the layer.
+    assert_eq!(reported(&ask("/plain")), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+    let rejected = ask("/hi/2");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("51")));
+    assert_eq!(reported(&rejected), (r#""all";q=4;w=60"#, r#""all";r=0;t=51"#));
+
+    clock.advance(Duration::from_millis(50_998));
+    assert_eq!(ask("/plain").header("retry-after"), Some("1"));
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(ask("/plain").status, 200);
+    assert_eq!(items(reported(&ask("/none")).1)[0].0, "all");
+}
+
+#[test]
+fn does_not_report_shadow_limits() {
+    let (limiter, _) = timed();
+    let server = serve(router().layer(RateLimitLayer::new()), &limiter);
+    for _ in 0..2 {
+        let answer = get(server.address, "/tried", &[]);
+        assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, None));
+    }
+    assert_eq!(get(server.address, "/plain", &[]).header("ratelimit"), None);
+}
+
+#[test]
+fn reports_all_limits_that_are_decided_together() {
+    let (limiter, clock) = timed();
+    let (hour, day) =
+        (Limit::sliding("same", 2, MINUTE * 60), Limit::sliding("same", 3, MINUTE * 1440));
+    let layer = RateLimitLayer::new().limit(hour, |_| ()).limit(day, |_| "all");
+    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
+    let ask = |path| get(server.address, path, &[]);
+    let (same, both) =
+        (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=9;w=3, "narrow";q=3;w=86400"#);
+    let policy = format!("{same}, {both}");
+    assert_eq!(reported(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    clock.advance(MINUTE * 60);
+    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
+    // The problem details use the same names as the headers.
+    let rejected = get(server.address, "/plain", &["accept: application/json"]);
+    assert!(rejected.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", rejected.body);
+}
+
+#[test]
+fn joins_the_headers_of_several_layers() {
+    let (limiter, _) = timed();
+    let layer = |name, threshold| {
+        let limit = Limit::fixed(name, threshold, MINUTE);
+        RateLimitLayer::new().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let router = router().layer(layer("inner", 1)).layer(layer("outer", 9).legacy_headers());
+    let server = serve(router, &limiter);
+    let ask = |path| get(server.address, path, &["accept: application/json"]);
+    let policy = r#""outer";q=9;w=60, "inner";q=1;w=60"#;
+    assert_eq!(reported(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
+    let rejected = ask("/hi/1");
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("60")));
+    assert_eq!(reported(&rejected), (policy, r#""outer";r=7;t=60, "inner";r=0;t=60"#));
+    assert_eq!(rejected.header("x-ratelimit-remaining"), Some("7"));
+}
+
+/// For limits of layers, and of a handler that continues after a rejection.
+#[test]
+fn reports_no_limit_that_ends_after_retry_after() {
+    let (limiter, _) = timed();
+    let handler = async || if again().await.is_err() { second().await } else { Ok(()) };
+    let layer = |name| {
+        let limit = Limit::fixed(name, 1000, MINUTE * 1440);
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let router = Router::new().route("/", route_get(handler));
+    let server = serve(router.layer(layer("day")).layer(layer("outer")), &limiter);
+    let ask = || get(server.address, "/", &[]);
+    assert!((0..5).all(|_| ask().status == 200));
+    let rejected = ask();
+    assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
+    let policies =
+        r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
+    assert_eq!(reported(&rejected), (policies, r#""second";r=0;t=1"#));
+    assert_eq!(rejected.header("x-ratelimit-limit"), Some("1"));
+    assert_eq!(rejected.header("x-ratelimit-reset"), Some("1"));
+}
+
+#[test]
+fn reports_the_limit_closest_to_reject_in_legacy_headers() {
+    let (limiter, _) = timed();
+    let layer = |name, threshold| {
+        let limit = Limit::fixed(name, threshold, MINUTE);
+        RateLimitLayer::new().legacy_headers().limit(limit, |_| ()).limiter(limiter.clone())
+    };
+    let plain = || Router::new().route("/", route_get(async || ()));
+    for (outer, inner, nearest) in [("a", "b", "2"), ("c", "d", "2")] {
+        let (wide, narrow) = if outer == "a" { (9, 2) } else { (2, 9) };
+        let server = serve(plain().layer(layer(inner, narrow)).layer(layer(outer, wide)), &limiter);
+        for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
+            let answer = get(server.address, "/", &[]);
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.header("x-ratelimit-limit"), Some(nearest));
+            assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+        }
+    }
+}
+
+#[test]
+fn reports_only_the_limits_of_the_handler_to_exempt_requests() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|_| true);
+    let server = serve(router().layer(layer.limiter(limiter.clone())), &limiter);
+    let answer = get(server.address, "/plain", &[]);
+    assert_eq!((answer.header("ratelimit-policy"), answer.header("ratelimit")), (None, None));
+    let hi = (r#""hi";q=2;w=30"#, r#""hi";r=1;t=30"#);
+    assert_eq!(reported(&get(server.address, "/hi/1", &[])), hi);
+}
+
+#[test]
+fn joins_headers_that_the_handler_sets() {
+    let (limiter, _) = timed();
+    let upstream = async || {
+        let lines = [r#""x";r=1;t=1"#, r#""y";r=2;t=2"#];
+        let policies = [r#""x";q=1;w=1"#, r#""y";q=2;w=2"#];
+        let policies = policies.map(|line| ("ratelimit-policy", line));
+        (AppendHeaders(lines.map(|line| ("ratelimit", line))), AppendHeaders(policies))
+    };
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(Router::new().route("/", route_get(upstream)).layer(layer), &limiter);
+    assert_eq!(
+        reported(&get(server.address, "/", &[])),
+        (
+            r#""all";q=4;w=60, "x";q=1;w=1, "y";q=2;w=2"#,
+            r#""all";r=3;t=60, "x";r=1;t=1, "y";r=2;t=2"#,
+        )
+    );
+}
+
+#[test]
+fn sends_legacy_headers_if_they_are_set() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().legacy_headers().limit(ALL, |_| ()).limiter(limiter.clone());
+    let server = serve(router().layer(layer), &limiter);
+    let legacy = |path| {
+        let answer = get(server.address, path, &[]);
+        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+        names.map(|name| answer.header(name).unwrap_or("none").to_owned())
+    };
+    assert_eq!(legacy("/plain"), ["4", "3", "60"]);
+    for remaining in ["1", "0"] {
+        assert_eq!(legacy("/hi/1"), ["2", remaining, "30"]);
+    }
+    // Rejected by the handler, and then by the layer.
+    assert_eq!(legacy("/hi/1"), ["2", "0", "30"]);
+    assert_eq!(legacy("/hi/1"), ["4", "0", "60"]);
+}
