@@ -1,5 +1,5 @@
 -- Removes the state of a sliding log, or any other value of the key. Its caller,
--- ratelimit-runtime/src/store/redis/segments.rs, removes the segments: a few at a time, because there may be
+-- ratelimit-runtime/src/store/redis/operations/segments.rs, removes the segments: a few at a time, because there may be
 -- thousands. A log that starts in the meantime gives its segments other numbers.
 --
 -- KEYS[1]  the key of the count

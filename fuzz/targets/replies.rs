@@ -6,21 +6,21 @@
 
 #[path = "../../ratelimit-runtime/src/algorithm/mod.rs"]
 mod algorithm;
-#[path = "../../ratelimit-runtime/src/store/redis/compose.rs"]
+#[path = "../../ratelimit-runtime/src/store/redis/scripts/compose.rs"]
 mod compose;
-#[path = "../../ratelimit-runtime/src/store/redis/failure.rs"]
+#[path = "../../ratelimit-runtime/src/store/redis/network/failure.rs"]
 mod failure;
-#[path = "../../ratelimit-runtime/src/store/redis/form.rs"]
+#[path = "../../ratelimit-runtime/src/store/redis/scripts/form.rs"]
 mod form;
 #[path = "../../ratelimit-runtime/src/key/mod.rs"]
 mod key;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
-#[path = "../../ratelimit-runtime/src/store/redis/program.rs"]
+#[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/reply/mod.rs"]
 mod reply;
-#[path = "../../ratelimit-runtime/src/store/redis/script.rs"]
+#[path = "../../ratelimit-runtime/src/store/redis/scripts/script.rs"]
 mod script;
 #[path = "../../ratelimit-runtime/src/store/settle_error.rs"]
 mod settle_error;
@@ -30,6 +30,12 @@ mod text;
 /// The part of the room that these files use.
 mod store {
     pub(crate) use crate::settle_error::SettleError;
+
+    pub(crate) mod redis {
+        pub(crate) mod network {
+            pub(crate) use crate::failure;
+        }
+    }
 }
 
 use std::time::Duration;

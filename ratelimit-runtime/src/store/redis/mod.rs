@@ -1,34 +1,9 @@
 //! The Redis store: one decision is one script and one round trip.
 
-mod address;
-mod batch;
-mod births;
-mod breaker;
-mod certificates;
-mod cluster;
-mod compose;
-mod connect;
-mod connection;
-mod failure;
-mod form;
-mod line;
-mod node;
+mod network;
+mod operations;
 mod prefix;
-mod primary;
-mod program;
-mod rollback;
-#[cfg(feature = "rules")]
-mod rules;
-#[cfg(feature = "rules")]
-mod scan;
-mod script;
-mod script_call;
-mod segments;
-mod sentinel;
-mod settle;
-mod slot;
-#[cfg(feature = "tls")]
-mod tls;
+mod scripts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,19 +12,22 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use self::address::Address;
-use self::batch::BatchQueues;
-use self::births::Births;
-pub(crate) use self::certificates::Certificates;
-use self::cluster::Cluster;
-use self::line::LineReplies;
-use self::node::{Node, ServerLookup};
-pub use self::program::text as script_text;
-pub(crate) use self::rollback::RollbackHook;
-use self::rollback::SlotGroup;
-use self::script::{RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply};
-use self::script_call::{ScriptCall, unexpected};
-use self::sentinel::Sentinels;
+use self::network::address::Address;
+pub(crate) use self::network::certificates::Certificates;
+use self::network::cluster::Cluster;
+use self::network::node::{Node, ServerLookup};
+use self::network::sentinel::Sentinels;
+use self::network::slot;
+use self::operations::batch::BatchQueues;
+use self::operations::births::Births;
+use self::operations::line::LineReplies;
+pub(crate) use self::operations::rollback::RollbackHook;
+use self::operations::rollback::SlotGroup;
+use self::operations::script_call::{ScriptCall, unexpected};
+pub use self::scripts::program::text as script_text;
+use self::scripts::script::{
+    self, RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply,
+};
 use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::{Background, is_in_runtime};

@@ -1,0 +1,279 @@
+//! A Redis Cluster: sends each command to the node that serves its hash slot, and follows migrations. Slots in
+//! this file are hash slots.
+//!
+//! A node that does not serve a slot executes nothing and replies with the address of another node: `MOVED`,
+//! or `ASK` while the slot migrates. The command is then sent to that node. While the keys of an atomic
+//! script are on two nodes, the reply is `TRYAGAIN`, and the script is sent again. After any other reply, this
+//! file does not send a command again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::address::Target;
+use super::failure::Failure;
+use super::node::{Node, ServerLookup, lock};
+use super::slot::{self, SLOTS};
+use crate::background::Background;
+use crate::store::redis::scripts::script;
+
+/// The most redirects that a command follows.
+const MAX_REDIRECTS: usize = 5;
+
+/// How long a node may take to reply to `CLUSTER SLOTS`.
+const SLOTS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The pause before a command is sent again after `TRYAGAIN`.
+const MIGRATION_PAUSE: Duration = Duration::from_millis(10);
+
+/// The shortest interval between two refreshes of the slots.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
+
+type NodeAddress = (Box<str>, u16);
+
+/// The node that serves each slot; `None` if it is not known.
+type SlotNodes = Arc<[Option<Arc<Node>>]>;
+
+pub(crate) struct Cluster {
+    seeds: Vec<Target>,
+    prefix: Box<str>,
+    deadline: Duration,
+    nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
+    slots: watch::Sender<SlotNodes>,
+    /// The time at which the last refresh started, in milliseconds since `created`, plus 1; 0 before the first.
+    last_refresh: AtomicU64,
+    created: Instant,
+    /// The number of nodes that serve slots; 1 while it is not known.
+    serving: AtomicUsize,
+    /// Whether no node has refused a script over several slots.
+    takes_batches_by_node: AtomicBool,
+    background: Arc<Background>,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        seeds: Vec<Target>,
+        prefix: &str,
+        deadline: Duration,
+        background: Arc<Background>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            seeds,
+            prefix: prefix.into(),
+            deadline,
+            nodes: Mutex::default(),
+            slots: watch::Sender::new(Arc::new([])),
+            last_refresh: AtomicU64::new(0),
+            created: Instant::now(),
+            serving: AtomicUsize::new(1),
+            takes_batches_by_node: AtomicBool::new(true),
+            background,
+        })
+    }
+
+    pub(crate) fn takes_batches_by_node(&self) -> bool {
+        self.takes_batches_by_node.load(Ordering::Relaxed)
+    }
+
+    /// Records that a node refuses scripts over several slots.
+    pub(crate) fn refuse_batches_by_node(&self) {
+        if self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
+            tracing::info!(
+                "the cluster refuses scripts over several hash slots, so calls share scripts only within a slot"
+            );
+        }
+    }
+
+    /// Returns the number of nodes that serve slots; at least 1.
+    pub(crate) fn serving(&self) -> usize {
+        self.serving.load(Ordering::Relaxed)
+    }
+
+    /// Returns the node that serves `slot`, if that is known.
+    pub(crate) fn known_node(&self, slot: u16) -> Option<Arc<Node>> {
+        self.slots.borrow().get(usize::from(slot)).cloned().flatten()
+    }
+
+    /// Sends a command to the node that serves `slot`. If the command is atomic and its keys are on two nodes
+    /// during a slot migration, waits until they are on one.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        slot: u16,
+        is_atomic: bool,
+        by: Instant,
+    ) -> Result<Value, Failure> {
+        let (mut node, mut asking) = (self.node_of_slot(slot, by).await?, false);
+        let mut redirects = 0;
+        loop {
+            let reply = node.send(command, asking, by).await;
+            let Err(failure) = &reply else { return reply };
+            match failure.kind() {
+                Some(ErrorKind::Server(ServerErrorKind::Moved)) if redirects < MAX_REDIRECTS => {
+                    let Some(next) = self.redirect_target(failure, &node) else { return reply };
+                    self.refresh();
+                    (node, asking, redirects) = (next, false, redirects + 1);
+                }
+                Some(ErrorKind::Server(ServerErrorKind::Ask)) if redirects < MAX_REDIRECTS => {
+                    let Some(next) = self.redirect_target(failure, &node) else { return reply };
+                    (node, asking, redirects) = (next, true, redirects + 1);
+                }
+                Some(ErrorKind::Server(ServerErrorKind::TryAgain))
+                    if is_atomic && Instant::now() + MIGRATION_PAUSE < by =>
+                {
+                    sleep(MIGRATION_PAUSE).await;
+                }
+                // The node may have left the cluster, or may serve other slots now.
+                _ => {
+                    self.refresh();
+                    return reply;
+                }
+            }
+        }
+    }
+
+    /// Returns the nodes that serve slots, in an order that stays.
+    #[cfg(feature = "rules")]
+    pub(crate) async fn primaries(
+        self: &Arc<Self>,
+        by: Instant,
+    ) -> Result<Vec<Arc<Node>>, Failure> {
+        self.node_of_slot(0, by).await?;
+        let slots = self.slots.borrow().clone();
+        let mut nodes: Vec<Arc<Node>> = slots.iter().flatten().cloned().collect();
+        nodes.sort_by(|one, other| one.name().cmp(other.name()));
+        nodes.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        Ok(nodes)
+    }
+
+    /// Checks whether all slots are served by nodes that would decide now.
+    pub(crate) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
+        self.node_of_slot(0, by).await?;
+        let slots = self.slots.borrow().clone();
+        let mut pinged = HashSet::new();
+        for slot in 0..SLOTS {
+            let node = self.node_of_slot(slot, by).await?;
+            if pinged.insert(Arc::as_ptr(&node) as usize) {
+                let key = self.probe_key(|slot| {
+                    let server = slots.get(usize::from(slot)).and_then(Option::as_ref);
+                    server.is_some_and(|server| Arc::ptr_eq(server, &node))
+                });
+                let probe = script::probe(key.as_bytes());
+                self.send(&probe, slot::slot(key.as_bytes()), true, by).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a key with the prefix of the limiter, in one of the slots of a node.
+    fn probe_key(&self, is_slot_of_node: impl Fn(u16) -> bool) -> String {
+        let keys = (0_u32..).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+        // These keys cover all slots, and a node has at least one slot.
+        let mut keys = keys.take(usize::from(SLOTS) * 16);
+        keys.find(|key| is_slot_of_node(slot::slot(key.as_bytes()))).unwrap_or_default()
+    }
+
+    /// Returns the node that serves `slot`. Waits until `by` if it is not known yet.
+    async fn node_of_slot(self: &Arc<Self>, slot: u16, by: Instant) -> Result<Arc<Node>, Failure> {
+        let find = |slots: &SlotNodes| slots.get(usize::from(slot)).cloned().flatten();
+        let mut slots = self.slots.subscribe();
+        loop {
+            if let Some(node) = find(&slots.borrow_and_update()) {
+                return Ok(node);
+            }
+            self.refresh();
+            let next_refresh = (Instant::now() + REFRESH_INTERVAL).min(by);
+            if timeout_at(next_refresh, slots.changed()).await.is_err() && Instant::now() >= by {
+                let error = (ErrorKind::Io, "no node of the cluster serves the slot of the key");
+                return Err(Failure::NotConnected(error.into()));
+            }
+        }
+    }
+
+    /// Returns the node that a redirect from `sender` leads to.
+    fn redirect_target(&self, failure: &Failure, sender: &Arc<Node>) -> Option<Arc<Node>> {
+        let Failure::Redis(error) = failure else { return None };
+        let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+        // Without a host, the redirect leads to another port of the sender.
+        let host = if host.is_empty() || host == "?" { sender.host() } else { host };
+        Some(self.node(host, port.parse().ok()?))
+    }
+
+    fn node(&self, host: &str, port: u16) -> Arc<Node> {
+        let mut nodes = lock(&self.nodes);
+        let node = nodes.entry((host.into(), port)).or_insert_with(|| {
+            let target = self.seeds[0].with_address(host, port);
+            Node::new(
+                ServerLookup::At(target),
+                self.deadline,
+                script::probe_of_node(),
+                &self.background,
+            )
+        });
+        Arc::clone(node)
+    }
+
+    /// Reads the slots again in the background, at most once per [`REFRESH_INTERVAL`].
+    pub(crate) fn refresh(self: &Arc<Self>) {
+        let now = self.created.elapsed().as_millis() as u64 + 1;
+        let last = self.last_refresh.load(Ordering::Relaxed);
+        if last > 0 && now < last + REFRESH_INTERVAL.as_millis() as u64 {
+            return;
+        }
+        let relaxed = Ordering::Relaxed;
+        if self.last_refresh.compare_exchange(last, now, relaxed, relaxed).is_ok() {
+            let cluster = Arc::clone(self);
+            self.background.spawn(async move { cluster.read_slots().await });
+        }
+    }
+
+    /// Sends `CLUSTER SLOTS` to one node after the other until one replies with the slots.
+    async fn read_slots(&self) {
+        let mut nodes: Vec<_> = lock(&self.nodes).values().cloned().collect();
+        // The first node is random, because a node without connection to the others replies with outdated slots.
+        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+        let length = nodes.len().max(1);
+        nodes.rotate_left(random as usize % length);
+        nodes.extend(self.seeds.iter().map(|seed| self.seed_node(seed)));
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        for node in nodes {
+            let reply = node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await;
+            let slots = reply.ok().and_then(|reply| self.decode_slots(&reply, node.host()));
+            if let Some(slots) = slots {
+                let serving: HashSet<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
+                lock(&self.nodes).retain(|_, node| serving.contains(&Arc::as_ptr(node)));
+                self.serving.store(serving.len().max(1), Ordering::Relaxed);
+                self.slots.send_replace(slots);
+                return;
+            }
+        }
+    }
+
+    fn seed_node(&self, seed: &Target) -> Arc<Node> {
+        self.node(seed.host(), seed.port())
+    }
+
+    /// Decodes the reply to `CLUSTER SLOTS`: ranges of slots, each with its nodes, the primary first. A node
+    /// without a host has the host of the sender of the reply.
+    fn decode_slots(&self, reply: &Value, sender: &str) -> Option<SlotNodes> {
+        let mut slots = vec![None; usize::from(SLOTS)];
+        for range in reply.as_sequence()? {
+            let [Value::Int(from), Value::Int(to), primary, ..] = range.as_sequence()? else {
+                return None;
+            };
+            let [host, Value::Int(port), ..] = primary.as_sequence()? else { return None };
+            let host: Option<String> = redis::from_redis_value_ref(host).ok()?;
+            let host = host.filter(|host| !host.is_empty() && host != "?");
+            let node = self.node(host.as_deref().unwrap_or(sender), (*port).try_into().ok()?);
+            let range = (*from).try_into().ok()?..=(*to).try_into().ok()?;
+            slots.get_mut(range)?.fill(Some(node));
+        }
+        slots.iter().any(Option::is_some).then(|| slots.into())
+    }
+}

@@ -1,0 +1,102 @@
+//! The failures of commands, and the [`StoreError`] that a caller of the limiter receives for each.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::key::shown;
+use crate::reply::StoreError;
+use crate::store::SettleError;
+
+pub(crate) enum Failure {
+    /// No reply before the deadline. `is_sent` is false if the deadline passed before there was a connection.
+    Timeout { is_sent: bool },
+    /// The breaker is open, so nothing was sent.
+    BreakerOpen(StoreError),
+    /// There was no connection, so nothing was sent.
+    NotConnected(RedisError),
+    /// The connection broke, or the server replied with an error.
+    Redis(RedisError),
+}
+
+/// The codes of errors with which a server executes nothing, and that end without a change of the request.
+const NOT_EXECUTED: [&str; 8] =
+    ["ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "TRYAGAIN"];
+
+impl Failure {
+    pub(crate) fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Redis(error) | Self::NotConnected(error) => Some(error.kind()),
+            Self::Timeout { .. } | Self::BreakerOpen(_) => None,
+        }
+    }
+
+    pub(crate) fn into_store_error(self, deadline: Duration, keys: &[&[u8]]) -> StoreError {
+        match self {
+            Self::Timeout { .. } => StoreError::Timeout { deadline },
+            Self::BreakerOpen(error) => error,
+            Self::Redis(error) | Self::NotConnected(error) => store_error(&error, keys),
+        }
+    }
+
+    pub(crate) fn into_settle_error(self, deadline: Duration, keys: &[&[u8]]) -> SettleError {
+        let wrap = match &self {
+            Self::Timeout { is_sent: false } | Self::BreakerOpen(_) | Self::NotConnected(_) => {
+                SettleError::NotExecuted
+            }
+            Self::Timeout { is_sent: true } => SettleError::NoReply,
+            Self::Redis(_) => settle_error,
+        };
+        wrap(self.into_store_error(deadline, keys))
+    }
+}
+
+/// Returns the error of a charge that was not corrected, for an error of the connection or the server.
+pub(crate) fn settle_error(error: StoreError) -> SettleError {
+    match &error {
+        StoreError::Connection { .. } => SettleError::NoReply(error),
+        StoreError::Server { code, .. } if NOT_EXECUTED.contains(&&**code) => {
+            SettleError::NotExecuted(error)
+        }
+        _ => SettleError::Replied(error),
+    }
+}
+
+/// Returns the store error for an error of the client library.
+pub(crate) fn store_error(error: &RedisError, keys: &[&[u8]]) -> StoreError {
+    let message = error.detail().unwrap_or(error.category());
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => server_error("NOAUTH", message, keys),
+        ErrorKind::Server(_) | ErrorKind::Extension => {
+            server_error(error.code().unwrap_or("ERR"), message, keys)
+        }
+        _ => StoreError::Connection { message: error.to_string().into() },
+    }
+}
+
+/// Parts of the error messages of servers if the user may not run a command of the script. The code is `ERR`.
+const NO_PERMISSION: [&str; 2] = [
+    "The user executing the script can't", // Redis 7
+    "ACL failure in script",               // Redis 7.2 and later, Valkey
+];
+
+/// Returns the store error for an error reply of the server. If `keys` is one key, the error can be
+/// [`StoreError::ForeignKey`]; for a script with several keys, the reply does not name the key.
+///
+/// Servers before Redis 7 wrap the error of a command in the error of the script, so this searches the
+/// message as well as the code.
+pub(crate) fn server_error(code: &str, message: &str, keys: &[&[u8]]) -> StoreError {
+    let contains = |word: &str| code == word || code == "ERR" && message.contains(word);
+    // Checked first, because the message contains the name of the user, which can be one of the other words.
+    let code = if NO_PERMISSION.into_iter().any(contains) {
+        "NOPERM"
+    } else if let [key] = keys
+        && (contains("BADSTATE") || contains("WRONGTYPE"))
+    {
+        return StoreError::ForeignKey { key: shown(key).into() };
+    } else {
+        let wrapped = ["OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
+        wrapped.into_iter().find(|code| contains(code)).unwrap_or(code)
+    };
+    StoreError::Server { code: code.into(), message: message.into() }
+}

@@ -1,0 +1,49 @@
+//! The state of a node for each tokio runtime: the connection and the circuit breaker.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use super::lock;
+use crate::store::redis::network::breaker::Breaker;
+use crate::store::redis::network::connection::Connection;
+
+/// The state of a node in one runtime.
+pub(super) struct RuntimeState {
+    pub(super) connection: Mutex<Option<Connection>>,
+    pub(super) breaker: Breaker,
+    /// Closed once the runtime has shut down, because a task of the runtime holds the receiver.
+    pub(super) shutdown: oneshot::Sender<()>,
+    /// Held during an attempt to connect, so that all calls without a connection wait for one attempt. A task
+    /// of the same runtime holds it, so a blocked runtime does not delay the calls of other runtimes.
+    pub(super) connecting: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl RuntimeState {
+    /// Creates the state for the current runtime.
+    pub(super) fn new() -> Arc<Self> {
+        let (shutdown, dropped) = oneshot::channel();
+        tokio::spawn(async {
+            // Completes when this state is dropped. The runtime drops the receiver when it shuts down.
+            let _ = dropped.await;
+        });
+        Arc::new(Self {
+            connection: Mutex::default(),
+            breaker: Breaker::default(),
+            shutdown,
+            connecting: Arc::default(),
+        })
+    }
+
+    pub(super) fn connection(&self) -> Option<Connection> {
+        lock(&self.connection).clone()
+    }
+
+    /// Removes a broken connection, unless another one has replaced it.
+    pub(super) fn discard(&self, broken: &Connection) {
+        let mut connection = lock(&self.connection);
+        if connection.as_ref().is_some_and(|connection| connection.is_same(broken)) {
+            *connection = None;
+        }
+    }
+}

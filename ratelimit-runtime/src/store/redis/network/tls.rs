@@ -1,0 +1,102 @@
+//! TLS by rustls, with the certificates that [`Builder`](crate::Builder) received.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::{ClientConfig, WantsClientCert};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ConfigBuilder, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::certificates::Certificates;
+use crate::reply::BuildError;
+
+/// Encrypts connections to one server.
+#[derive(Clone)]
+pub(crate) struct Tls(TlsConnector);
+
+impl Tls {
+    pub(crate) fn new(certificates: &Certificates) -> Result<Self, BuildError> {
+        let mut roots = RootCertStore::empty();
+        match &certificates.root {
+            Some(pem) => {
+                for root in chain(pem)? {
+                    roots.add(root).map_err(invalid)?;
+                }
+            }
+            None => drop(roots.add_parsable_certificates(system_roots()?)),
+        }
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(invalid)?
+            .with_root_certificates(roots);
+        let config = match &certificates.client {
+            Some((chain, key)) => with_client(config, chain, key)?,
+            None => config.with_no_client_auth(),
+        };
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub(crate) async fn encrypt(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+/// Returns the provider that the application has installed, else ring. Installs none: a process has one, and the
+/// application chooses it.
+fn provider() -> Arc<CryptoProvider> {
+    let installed = CryptoProvider::get_default().map(Arc::clone);
+    installed.unwrap_or_else(|| Arc::new(ring::default_provider()))
+}
+
+fn with_client(
+    config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    certificate: &[u8],
+    key: &[u8],
+) -> Result<ClientConfig, BuildError> {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
+    config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)
+}
+
+/// Returns the certificates of a PEM file, at least one.
+fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> {
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
+    if chain.is_empty() { Err(invalid("no certificate in the PEM file")) } else { Ok(chain) }
+}
+
+fn system_roots() -> Result<Vec<CertificateDer<'static>>, BuildError> {
+    let loaded = rustls_native_certs::load_native_certs();
+    match loaded.errors.into_iter().next() {
+        Some(error) if loaded.certs.is_empty() => Err(invalid(error)),
+        _ => Ok(loaded.certs),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` passes errors by value")]
+fn invalid(error: impl ToString) -> BuildError {
+    BuildError::InvalidCertificate { message: error.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::CryptoProvider;
+
+    use super::{Certificates, Tls};
+
+    /// Otherwise, an application could not install its own provider later.
+    #[test]
+    fn installs_no_provider_for_the_process() {
+        let _ = Tls::new(&Certificates::default());
+        assert!(CryptoProvider::get_default().is_none());
+    }
+}

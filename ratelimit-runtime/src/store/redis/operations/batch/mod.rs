@@ -1,0 +1,357 @@
+//! Batches: one script decides many calls. Saves work of a busy Redis (`benches/all -- redis`).
+//!
+//! While few decisions are pending, each call is sent alone. Further calls queue, and up to [`SENDERS`] tasks
+//! per queue send all pending calls as batches, without waiting for more calls. If replies are slow, further tasks
+//! start to send. Equal calls are one entry of a script, with a count. `reply.rs` splits the outcome of an entry,
+//! so that each caller receives the outcome that it would have received if the calls had come in sequence. In a
+//! cluster, a batch is of a node (`by_node.rs`) or, if the node refuses that, of a hash slot.
+
+mod by_node;
+mod reply;
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use redis::Value;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use self::reply::BatchReply;
+use super::script_call::{ScriptCall, unexpected};
+use crate::algorithm::{Op, Outcome};
+use crate::background::{Job, JobSlot, RunningJob};
+use crate::clock::complete_by;
+use crate::reply::StoreError;
+use crate::store::Charge;
+use crate::store::redis::Servers;
+use crate::store::redis::network::node::{Node, lock};
+use crate::store::redis::scripts::script::{self, Script};
+
+/// The most pending decisions that one server gets alone. Further calls queue.
+const UNQUEUED: usize = 4;
+
+/// The number of pending scripts of a queue.
+const SENDERS: u32 = 2;
+
+/// The most entries of a script, because Redis does nothing else while it runs a script.
+const MAX_ENTRIES: usize = 64;
+
+/// The most calls that one script decides.
+const MAX_CALLS: usize = 1024;
+
+/// A pending call waits for a sender for its deadline divided by this number. If no sender becomes free in that
+/// time, another sender starts.
+const SENDER_WAITS_PER_DEADLINE: u32 = 16;
+
+/// The queues of pending calls.
+#[derive(Default)]
+pub(crate) struct BatchQueues {
+    queues: Mutex<HashMap<QueueId, BatchQueue>>,
+}
+
+/// The runtime whose tasks send the calls, and the [`id`](BatchTarget::id) of what all keys of a script share.
+type QueueId = (Id, usize);
+
+/// What all keys of a batch share.
+#[derive(Clone)]
+enum BatchTarget {
+    /// A hash slot; 0 on one server.
+    Slot(u16),
+    /// A node of a cluster.
+    Node(Arc<Node>),
+}
+
+impl BatchTarget {
+    /// Returns a number that differs from those of all other targets which are in use.
+    fn id(&self) -> usize {
+        match self {
+            Self::Slot(slot) => usize::from(*slot),
+            // No address is as low as the number of a slot.
+            Self::Node(node) => Arc::as_ptr(node) as usize,
+        }
+    }
+
+    /// Returns the queue of this runtime.
+    fn queue(&self) -> QueueId {
+        (Handle::current().id(), self.id())
+    }
+}
+
+#[derive(Default)]
+struct BatchQueue {
+    pending: VecDeque<PendingCall>,
+    senders: JobSlot,
+    /// The time at which a sender last took calls.
+    last_sent: Option<Instant>,
+}
+
+struct PendingCall {
+    charge: Arc<Charge>,
+    digest: u64,
+    by: Instant,
+    reply_to: CallReply,
+}
+
+type CallReply = oneshot::Sender<Result<Outcome, StoreError>>;
+
+/// Returns a number that is the same for equal calls and differs for most others.
+fn digest(charge: &Charge) -> u64 {
+    let mut digest = DefaultHasher::new();
+    digest.write(&charge.count_name);
+    digest.write_u32(charge.cost);
+    digest.finish()
+}
+
+impl Servers {
+    /// Decides a call, alone or in a batch.
+    pub(crate) async fn decide_one(
+        self: &Arc<Self>,
+        charge: Arc<Charge>,
+        by: Instant,
+    ) -> Result<Outcome, StoreError> {
+        if self.pending() <= self.most_unqueued() {
+            return self.apply_one(Op::Decide, &charge, by).await;
+        }
+        let target = self.batch_target(&charge.count_name);
+        let mut reply = self.enqueue(&target, charge, by);
+        let mut next_check =
+            by - self.deadline / SENDER_WAITS_PER_DEADLINE * (SENDER_WAITS_PER_DEADLINE - 1);
+        loop {
+            match complete_by(next_check.min(by), &mut reply).await {
+                Some(Ok(result)) => return result,
+                Some(Err(_)) => {
+                    let message = "the tokio runtime of the request has shut down".into();
+                    return Err(StoreError::Connection { message });
+                }
+                None if next_check < by => next_check = self.add_sender_if_due(&target, by),
+                None => return Err(StoreError::Timeout { deadline: self.deadline }),
+            }
+        }
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        target: &BatchTarget,
+        charge: Arc<Charge>,
+        by: Instant,
+    ) -> oneshot::Receiver<Result<Outcome, StoreError>> {
+        let (reply_to, reply) = oneshot::channel();
+        // Hashed before the lock, because every call locks a busy queue.
+        let digest = digest(&charge);
+        let mut queues = lock(&self.queues.queues);
+        let queue = queues.entry(target.queue()).or_default();
+        queue.pending.push_back(PendingCall { charge, digest, by, reply_to });
+        let sender = self.new_sender(queue, target, SENDERS);
+        // If the runtime is shutting down, `spawn` drops the sender, and the drop locks the queues.
+        drop(queues);
+        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
+        reply
+    }
+
+    /// Returns another sender of a queue, unless it has `most`.
+    fn new_sender(
+        self: &Arc<Self>,
+        queue: &BatchQueue,
+        target: &BatchTarget,
+        most: u32,
+    ) -> Option<RunningJob<BatchSender>> {
+        queue.senders.start(most, || BatchSender {
+            servers: Arc::clone(self),
+            id: target.queue(),
+            target: target.clone(),
+        })
+    }
+
+    /// Starts another sender if calls are pending and no call was sent for a while. Returns the time at which a
+    /// call that is still pending checks again.
+    fn add_sender_if_due(self: &Arc<Self>, target: &BatchTarget, by: Instant) -> Instant {
+        let mut queues = lock(&self.queues.queues);
+        let Some(queue) = queues.get_mut(&target.queue()).filter(|queue| !queue.pending.is_empty())
+        else {
+            return by;
+        };
+        let (now, pause) = (Instant::now(), self.deadline / SENDER_WAITS_PER_DEADLINE);
+        let due = queue.last_sent.map_or(now, |last_sent| last_sent + pause);
+        if due > now {
+            return due;
+        }
+        queue.last_sent = Some(now);
+        let sender = self.new_sender(queue, target, u32::MAX);
+        drop(queues);
+        sender.map(|sender| tokio::spawn(BatchSender::run(sender)));
+        now + pause
+    }
+}
+
+/// A task that sends one batch after the other, until no call is pending.
+struct BatchSender {
+    servers: Arc<Servers>,
+    id: QueueId,
+    target: BatchTarget,
+}
+
+impl Job for BatchSender {
+    /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an error.
+    fn abandon(&mut self) {
+        let mut queues = lock(&self.servers.queues.queues);
+        let is_left = |queue: &BatchQueue| !queue.senders.is_running();
+        let stranded = queues.get(&self.id).is_some_and(is_left).then(|| queues.remove(&self.id));
+        drop(queues);
+        drop(stranded);
+    }
+}
+
+impl BatchSender {
+    async fn run(mut job: RunningJob<Self>) {
+        loop {
+            let entries = Self::take_entries(&mut job);
+            let Some(by) = entries.iter().map(|entry| entry.by).max() else { return };
+            job.servers.decide_batch(&job.target, entries, by).await;
+        }
+    }
+
+    /// Takes the next calls. Ends the job if there are none.
+    fn take_entries(job: &mut RunningJob<Self>) -> Vec<BatchEntry> {
+        let servers = Arc::clone(&job.servers);
+        let mut queues = lock(&servers.queues.queues);
+        let Some(queue) = queues.get_mut(&job.id) else { return Vec::new() };
+        let mut entries: Vec<BatchEntry> = Vec::with_capacity(queue.pending.len().min(MAX_ENTRIES));
+        let mut digests = Vec::with_capacity(entries.capacity());
+        let mut calls = 0;
+        while calls < MAX_CALLS
+            && entries.len() < MAX_ENTRIES
+            && let Some(PendingCall { charge, digest, by, reply_to }) = queue.pending.pop_front()
+        {
+            // A call whose caller has dropped it is not charged.
+            if reply_to.is_closed() {
+                continue;
+            }
+            calls += 1;
+            let equal = digests.iter().zip(&mut entries);
+            let mut equal =
+                equal.filter(|(other, entry)| **other == digest && entry.charge == charge);
+            if let Some((_, entry)) = equal.next() {
+                entry.reply_to.push(reply_to);
+                entry.by = entry.by.max(by);
+            } else {
+                entries.push(BatchEntry { charge, by, reply_to: vec![reply_to] });
+                digests.push(digest);
+            }
+        }
+        queue.last_sent = Some(Instant::now());
+        if entries.is_empty() {
+            // Still under the lock, so that the next call starts another sender.
+            job.end();
+            if !queue.senders.is_running() {
+                queues.remove(&job.id);
+            }
+        }
+        entries
+    }
+}
+
+/// An entry of a batch: equal calls.
+struct BatchEntry {
+    charge: Arc<Charge>,
+    by: Instant,
+    reply_to: Vec<CallReply>,
+}
+
+impl Servers {
+    async fn decide_batch(
+        self: &Arc<Self>,
+        target: &BatchTarget,
+        entries: Vec<BatchEntry>,
+        by: Instant,
+    ) {
+        let arguments = script::arguments_of_each(
+            entries.iter().map(|entry| (&entry.charge.terms, entry)),
+            |out, entry| script::put_calls(out, entry.charge.cost, entry.reply_to.len() as u32),
+            self.clock.sent(),
+        );
+        let reply = match target {
+            BatchTarget::Node(node) => self.send_to_node(node, &entries, arguments, by).await,
+            BatchTarget::Slot(_) => self.send_to_slot(&entries, arguments, by).await,
+        };
+        match reply {
+            Some(Ok(reply)) => {
+                let elsewhere = self.send_replies(target, entries, &reply);
+                if !elsewhere.is_empty() {
+                    self.decide_each(elsewhere).await;
+                }
+            }
+            None => self.decide_each(entries).await,
+            Some(Err(error)) => {
+                for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
+                    let _ = reply_to.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Sends a batch whose keys share a hash slot. `None` if some of them have migrated to another node, so that
+    /// nothing was executed.
+    async fn send_to_slot(
+        &self,
+        entries: &[BatchEntry],
+        arguments: Vec<Vec<u8>>,
+        by: Instant,
+    ) -> Option<Result<Value, StoreError>> {
+        let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
+        let is_atomic = entries.len() == 1;
+        let call = ScriptCall { script: Script::batch(), keys, arguments, is_atomic };
+        match self.run_for(&call, by).await {
+            Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && !is_atomic => None,
+            reply => Some(reply),
+        }
+    }
+
+    /// Decides entries concurrently, each by a script of its own.
+    fn decide_each(
+        self: &Arc<Self>,
+        entries: Vec<BatchEntry>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let decide = |entry: BatchEntry| {
+            let (servers, by) = (Arc::clone(self), entry.by);
+            let target = BatchTarget::Slot(self.slot(&entry.charge.count_name));
+            tokio::spawn(async move { servers.decide_batch(&target, vec![entry], by).await })
+        };
+        let tasks: Vec<_> = entries.into_iter().map(decide).collect();
+        Box::pin(async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        })
+    }
+
+    /// Sends the replies to the callers. Returns the entries of a node whose keys another node serves.
+    fn send_replies(
+        &self,
+        target: &BatchTarget,
+        entries: Vec<BatchEntry>,
+        reply: &Value,
+    ) -> Vec<BatchEntry> {
+        let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
+        for BatchEntry { charge, by, reply_to } in entries {
+            let outcome = reply.as_mut().and_then(|reply| reply.next(&charge, reply_to.len()));
+            let outcome = outcome.unwrap_or_else(|| Err(unexpected()));
+            if let Err(error) = &outcome {
+                if matches!(target, BatchTarget::Node(_)) && by_node::is_of_another_node(error) {
+                    elsewhere.push(BatchEntry { charge, by, reply_to });
+                    continue;
+                }
+                self.back_off_from_replica(error);
+            }
+            for (index, reply_to) in reply_to.into_iter().enumerate() {
+                let outcome = outcome.as_ref().map(|outcome| outcome.of_call(index, &charge));
+                // Fails if the caller has dropped the call.
+                let _ = reply_to.send(outcome.map_err(Clone::clone));
+            }
+        }
+        elsewhere
+    }
+}

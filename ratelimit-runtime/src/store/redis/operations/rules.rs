@@ -1,0 +1,176 @@
+//! The rules that a fleet shares: a hash with a version beside the counts, and a list of its changes. Both are
+//! configuration, so they have no TTL. What the processes announce about themselves has one.
+//!
+//! Whoever can write into Redis can write anything there, so each value is read by a script that looks at its size
+//! first. What one process cannot read is left out and hides nothing else.
+
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use super::script_call::unexpected;
+use crate::reply::StoreError;
+use crate::store::redis::Redis;
+use crate::store::{
+    Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
+};
+
+const READ: &str = include_str!("../../../../lua/read_rules.lua");
+const REPLACE: &str = include_str!("../../../../lua/rules.lua");
+const CHANGES: &str = include_str!("../../../../lua/changes.lua");
+const ANNOUNCE: &str = include_str!("../../../../lua/announce.lua");
+const PROCESSES: &str = include_str!("../../../../lua/processes.lua");
+const ANNOUNCED: &str = include_str!("../../../../lua/announced.lua");
+
+/// The most bytes of rules, as of a file.
+const MAX_RULES: usize = 16 << 20;
+
+/// The most bytes of a version.
+const MAX_VERSION: usize = 128;
+
+/// The number of changes that `lua/rules.lua` keeps.
+const MOST_CHANGES: usize = 1_000;
+
+/// The most bytes of a change, and of the changes that are returned.
+const MAX_CHANGE: usize = 1 << 20;
+const MAX_CHANGES: usize = 16 << 20;
+
+/// The TTL of an announcement.
+const ANNOUNCED_MS: u64 = 30_000;
+
+/// How long Redis keeps that a process reports about a version of the rules.
+const CLAIMED_MS: u64 = 3_600_000;
+
+/// The most processes that are returned.
+const MOST_PROCESSES: usize = 10_000;
+
+impl RuleStore for Redis {
+    async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
+        let key = self.rules_key("");
+        let read = async |command| {
+            let mut eval = redis::cmd(command);
+            eval.arg(READ).arg(1).arg(&key).arg(known).arg(MAX_VERSION).arg(MAX_RULES);
+            self.send_for_rules(&eval, &key).await
+        };
+        // A service may read the rules and not write them, and `EVAL` needs the right to write.
+        let reply = match read("EVAL_RO").await {
+            // Redis 6.2.
+            Err(StoreError::Server { message, .. }) if message.contains("unknown command") => {
+                read("EVAL").await
+            }
+            reply => reply,
+        };
+        let fields = values(reply?)?;
+        let mut fields = fields.into_iter().map(|field| text(field).ok_or_else(unexpected));
+        let version = fields.next().ok_or_else(unexpected)??;
+        let Some(rules) = fields.next().transpose()? else { return Ok(None) };
+        if version.is_empty() && !rules.is_empty() {
+            let message =
+                "the hash of the rules has no field `version`: write rules by `share_rules`";
+            return Err(StoreError::Server { code: "RULES".into(), message: message.into() });
+        }
+        Ok(Some(StoredRules { version, rules }))
+    }
+
+    async fn write_rules(&self, new: NewRules) -> Result<String, StoreError> {
+        let NewRules { replaces, version, rules, change } = new;
+        if rules.len() > MAX_RULES {
+            let message = format!("the rules are too large: over {MAX_RULES} bytes");
+            return Err(StoreError::Server { code: "RULES".into(), message: message.into() });
+        }
+        let (key, changes) = (self.rules_key(""), self.rules_key(":changes"));
+        let now = self.servers.clock.sent().map_or_else(String::new, |now| now.to_string());
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(REPLACE).arg(2).arg(&key).arg(&changes);
+        eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
+        text(self.send_for_rules(&eval, &key).await?).ok_or_else(unexpected)
+    }
+
+    async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
+        let key = self.rules_key(":changes");
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(CHANGES).arg(1).arg(&key).arg(most.min(MOST_CHANGES));
+        eval.arg(MAX_CHANGE).arg(MAX_CHANGES);
+        let entries = texts(self.send_for_rules(&eval, &key).await?)?;
+        let entries = entries.iter().filter_map(|entry| {
+            let (time, change) = entry.split_once(' ')?;
+            Some((time.parse().ok()?, change.to_owned()))
+        });
+        Ok(entries.collect())
+    }
+
+    async fn announce(&self, announcement: Announcement) -> Result<(), StoreError> {
+        let Announcement { process, text } = announcement;
+        let (key, processes) = (self.process_key(&process), self.rules_key(":processes"));
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(ANNOUNCE).arg(2).arg(&key).arg(&processes);
+        eval.arg(process).arg(text).arg(ANNOUNCED_MS);
+        let now = self.servers.clock.sent().map(|now| (now / 1_000).to_string());
+        eval.arg(now.unwrap_or_default());
+        self.send_for_rules(&eval, &key).await.map(drop)
+    }
+
+    async fn processes(&self) -> Result<Vec<String>, StoreError> {
+        let key = self.rules_key(":processes");
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(PROCESSES).arg(1).arg(&key).arg(MOST_PROCESSES).arg(MAX_PROCESS_ID);
+        texts(self.send_for_rules(&eval, &key).await?)
+    }
+
+    async fn announcements(&self, processes: &[String]) -> Result<Vec<String>, StoreError> {
+        let keys: Vec<_> = processes.iter().map(|process| self.process_key(process)).collect();
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let mut eval = Cmd::new();
+        eval.arg("EVAL").arg(ANNOUNCED).arg(keys.len()).arg(&keys).arg(MAX_ANNOUNCEMENT);
+        texts(self.send_for_rules(&eval, first).await?)
+    }
+
+    async fn claim_report(&self, version: &str, process: &str) -> Result<bool, StoreError> {
+        let key = self.rules_key(&format!(":report:{version}"));
+        let mut set = Cmd::new();
+        set.arg("SET").arg(&key).arg(process).arg("NX").arg("PX").arg(CLAIMED_MS);
+        Ok(self.send_for_rules(&set, &key).await? != Value::Nil)
+    }
+
+    async fn scan(
+        &self,
+        start: &[u8],
+        position: ScanPosition,
+    ) -> Result<(Vec<Vec<u8>>, Option<ScanPosition>), StoreError> {
+        self.scan_from(start, position).await
+    }
+}
+
+impl Redis {
+    /// Returns a key of the rules. All of them share a hash slot, and none is a key of a count.
+    fn rules_key(&self, suffix: &str) -> String {
+        format!("{}:{{rules}}{suffix}", self.prefix)
+    }
+
+    fn process_key(&self, process: &str) -> String {
+        self.rules_key(&format!(":process:{process}"))
+    }
+
+    async fn send_for_rules(&self, command: &Cmd, key: &str) -> Result<Value, StoreError> {
+        let servers = &self.servers;
+        let (by, _): (Instant, _) = servers.admit(false)?;
+        let reply = servers.send(command, key.as_bytes(), true, by).await;
+        reply.map_err(|failure| failure.into_store_error(servers.deadline, &[key.as_bytes()]))
+    }
+}
+
+fn values(reply: Value) -> Result<Vec<Value>, StoreError> {
+    let Value::Array(values) = reply else { return Err(unexpected()) };
+    Ok(values)
+}
+
+/// Returns the texts of a reply, without those that are not UTF-8.
+fn texts(reply: Value) -> Result<Vec<String>, StoreError> {
+    Ok(values(reply)?.into_iter().filter_map(text).collect())
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,121 @@
+//! Calls of scripts: sends them to their server, and their texts to a server that does not know them.
+
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use tokio::time::Instant;
+
+use crate::reply::StoreError;
+use crate::store::redis::network::failure::Failure;
+use crate::store::redis::network::slot;
+use crate::store::redis::scripts::script::{self, Script};
+use crate::store::redis::{Servers, Topology};
+
+/// A call of a script.
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<&'a [u8]>,
+    pub(crate) arguments: Vec<Vec<u8>>,
+    /// Whether the script decides all keys together. Otherwise the caller can send the keys one by one.
+    pub(crate) is_atomic: bool,
+}
+
+impl Servers {
+    /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
+    pub(crate) async fn run_for_group(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            reply => {
+                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
+                self.back_off_from_replica(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the breaker if an error that a script has caught shows that the server is a replica.
+    pub(crate) fn back_off_from_replica(&self, error: &StoreError) {
+        if let Topology::One(node) = &self.topology {
+            node.back_off_from_replica(error);
+        }
+    }
+
+    /// Runs a script whose reply is one string.
+    pub(crate) async fn run(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.run_for(call, by).await? {
+            Value::BulkString(reply) => Ok(reply),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Runs a script once. If the server does not know the script, sends its text.
+    pub(crate) async fn run_for(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Value, StoreError> {
+        let reply = self.exchange(call, by).await;
+        reply.map_err(|failure| failure.into_store_error(self.deadline, &call.keys))
+    }
+
+    /// Runs a script as [`run_for`](Self::run_for) does. The failure tells whether the script was executed.
+    pub(crate) async fn exchange(
+        &self,
+        call: &ScriptCall<'_>,
+        by: Instant,
+    ) -> Result<Value, Failure> {
+        let ScriptCall { script, keys, arguments, is_atomic } = call;
+        let key = keys.first().copied().unwrap_or_default();
+        let send = |command: Cmd| async move { self.send(&command, key, *is_atomic, by).await };
+        by_hash_or_text(script, keys, arguments, send).await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        command: &Cmd,
+        key: &[u8],
+        is_atomic: bool,
+        by: Instant,
+    ) -> Result<Value, Failure> {
+        match &self.topology {
+            Topology::One(node) => node.send(command, false, by).await,
+            Topology::Cluster(cluster) => {
+                cluster.send(command, slot::slot(key), is_atomic, by).await
+            }
+        }
+    }
+}
+
+/// Calls a script by its hash. If the server does not know the script, sends its text.
+pub(crate) async fn by_hash_or_text<F: Future<Output = Result<Value, Failure>>>(
+    script: &Script,
+    keys: &[&[u8]],
+    arguments: &[Vec<u8>],
+    send: impl Fn(Cmd) -> F,
+) -> Result<Value, Failure> {
+    let reply = send(script.by_hash(keys, arguments)).await;
+    let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
+    if reply.as_ref().is_err_and(|failure| failure.kind() == Some(no_script)) {
+        // The server has not executed anything, so the next attempt is the only charge.
+        return send(script.by_text(keys, arguments)).await;
+    }
+    reply
+}
+
+/// Reads the error of one limit in the reply of `lua/all.lua`.
+fn error_in_group(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
+    let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
+    Some(script::error_of(&String::from_utf8_lossy(message), key))
+}
+
+pub(crate) fn unexpected() -> StoreError {
+    StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
+}

@@ -1,0 +1,176 @@
+//! The form of a limit, and the numbers that its function in `lua/` takes: their names, which the texts of the scripts
+//! contain, and how they are packed into the arguments that the store sends.
+
+use crate::limit::{Algorithm, Terms};
+
+/// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Sliding,
+    Fixed,
+    SlidingCounter,
+    Bucket,
+    /// A bucket of a limit that leases.
+    LeasedBucket,
+}
+
+/// A number of a limit that a function of `lua/` takes.
+pub(crate) struct Argument {
+    /// The name of the number in the function.
+    pub(crate) name: &'static str,
+    width: Width,
+    value: fn(&Terms) -> u64,
+}
+
+/// How a number is packed.
+#[derive(Clone, Copy)]
+enum Width {
+    Four,
+    Seven,
+    /// Two's complement.
+    SignedSeven,
+}
+
+const THRESHOLD: Argument = Argument::four("threshold", |terms| terms.threshold().into());
+const PERIOD: Argument = Argument::seven("period", Terms::period_us);
+const BURST: Argument =
+    Argument::four("burst", |terms| (terms.capacity() + terms.lease_reserve()).into());
+const TOKEN: Argument = Argument::seven("token", |terms| terms.rate().token);
+/// At most the threshold, which is a `u32`.
+const DRAIN: Argument = Argument::four("drain", |terms| terms.rate().drain);
+
+impl Argument {
+    const fn four(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+        Self { name, width: Width::Four, value }
+    }
+
+    const fn seven(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+        Self { name, width: Width::Seven, value }
+    }
+}
+
+impl Width {
+    /// Returns the format for `struct.unpack`.
+    fn format(self) -> &'static str {
+        match self {
+            Self::Four => "I4",
+            Self::Seven => "I7",
+            Self::SignedSeven => "i7",
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Self::Four => 4,
+            Self::Seven | Self::SignedSeven => 7,
+        }
+    }
+}
+
+impl Form {
+    /// All forms, in the order of the lists that `lua/several.lua` reads.
+    pub(crate) const EACH: [Self; 5] =
+        [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::Bucket, Self::LeasedBucket];
+
+    /// Returns the form of a limit.
+    pub(crate) fn of(terms: &Terms) -> Self {
+        match terms.algorithm() {
+            Algorithm::Sliding => Self::Sliding,
+            Algorithm::Fixed => Self::Fixed,
+            Algorithm::SlidingCounter => Self::SlidingCounter,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
+                Self::LeasedBucket
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
+        }
+    }
+
+    /// Returns the index in [`EACH`](Self::EACH).
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the name of the function, and of its file in `lua/`.
+    pub(crate) fn function(self) -> &'static str {
+        match self {
+            Self::Sliding => "sliding",
+            Self::Fixed => "fixed",
+            Self::SlidingCounter => "sliding_counter",
+            Self::Bucket | Self::LeasedBucket => "bucket",
+        }
+    }
+
+    /// Whether the count of a closed key does not change as time passes.
+    pub(crate) fn stands_still(self) -> bool {
+        match self {
+            Self::Sliding | Self::Fixed | Self::SlidingCounter => false,
+            Self::Bucket | Self::LeasedBucket => true,
+        }
+    }
+
+    /// Returns the last arguments of the function.
+    pub(crate) fn arguments(self) -> &'static [Argument] {
+        match self {
+            Self::Sliding => &[THRESHOLD, PERIOD],
+            Self::Fixed => {
+                const SHIFT: Argument = Argument {
+                    name: "shift",
+                    width: Width::SignedSeven,
+                    value: |terms| terms.shift_us().unwrap_or(u64::MAX),
+                };
+                &[THRESHOLD, PERIOD, SHIFT]
+            }
+            Self::SlidingCounter => {
+                const GRAIN: Argument = Argument::seven("grain", |terms| terms.scale().grain);
+                const SPAN: Argument = Argument::seven("span", |terms| terms.scale().span);
+                &[THRESHOLD, PERIOD, GRAIN, SPAN]
+            }
+            Self::Bucket => &[BURST, TOKEN, DRAIN],
+            Self::LeasedBucket => {
+                const LEASE_TERM: Argument = Argument::seven("term", Terms::lease_us);
+                const RESERVE: Argument =
+                    Argument::four("reserve", |terms| terms.lease_reserve().into());
+                &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
+            }
+        }
+    }
+
+    /// Appends the packed arguments of a limit.
+    pub(crate) fn put_terms(self, out: &mut Vec<u8>, terms: &Terms) {
+        for argument in self.arguments() {
+            out.extend(&(argument.value)(terms).to_be_bytes()[8 - argument.width.bytes()..]);
+        }
+    }
+
+    /// Returns the format of the packed arguments for `struct.unpack`.
+    pub(crate) fn layout(self) -> String {
+        self.arguments().iter().map(|argument| argument.width.format()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    #[test]
+    fn each_form_is_at_its_index() {
+        for (index, form) in Form::EACH.into_iter().enumerate() {
+            assert_eq!(form.index(), index);
+        }
+    }
+
+    #[test]
+    fn terms_are_packed_as_the_layout_says() {
+        let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
+        let limit = limit.terms();
+        let mut out = Vec::new();
+        Form::of(limit).put_terms(&mut out, limit);
+        assert_eq!(Form::of(limit).layout(), "I4I7i7");
+        assert_eq!(out[..4], [0, 0, 0, 7]);
+        assert_eq!(out[4..11], 1_000_000_u64.to_be_bytes()[1..]);
+        assert_eq!(out[11..], [255; 7]);
+    }
+}

@@ -1,0 +1,333 @@
+//! The scripts that the store calls: their arguments and their replies. [`program`](super::program) has their
+//! texts.
+
+use once_cell::sync::Lazy;
+use redis::Cmd;
+
+use super::form::Form;
+use super::program;
+use crate::algorithm::{BucketOp, Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
+use crate::limit::Terms;
+use crate::reply::StoreError;
+use crate::store::redis::network::failure::server_error;
+
+/// The text of a script, and its hash.
+pub(crate) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    /// Returns the script that decides one call of a limit.
+    pub(crate) fn of(terms: &Terms) -> &'static Self {
+        static SCRIPTS: Lazy<[Script; Form::EACH.len()]> =
+            Lazy::new(|| Form::EACH.map(|form| Script::new(form.script())));
+        &SCRIPTS[Form::of(terms).index()]
+    }
+
+    /// Returns the script that decides several limits together.
+    pub(crate) fn all() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::all()));
+        &SCRIPT
+    }
+
+    /// Returns the script that decides many calls, each by itself.
+    pub(crate) fn batch() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch()));
+        &SCRIPT
+    }
+
+    /// Returns the script that decides many calls of keys in any hash slots of a node. The keys are its last arguments.
+    pub(crate) fn batch_of_node() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
+        &SCRIPT
+    }
+
+    /// Returns the script that decides the calls of a line.
+    pub(crate) fn line() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::line()));
+        &SCRIPT
+    }
+
+    /// Returns the script that corrects charges.
+    pub(crate) fn settle() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::settle()));
+        &SCRIPT
+    }
+
+    /// Returns the script that removes the state of a sliding log.
+    pub(crate) fn reset() -> &'static Self {
+        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::reset()));
+        &SCRIPT
+    }
+
+    fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// Returns the command that calls the script by its hash. It fails if the server does not know the script.
+    pub(crate) fn by_hash(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
+        command("EVALSHA", &self.hash, keys, arguments)
+    }
+
+    /// Returns the command that calls the script by its text. The server then knows the script.
+    pub(crate) fn by_text(&self, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
+        command("EVAL", &self.text, keys, arguments)
+    }
+}
+
+fn command(name: &str, script: &str, keys: &[&[u8]], arguments: &[Vec<u8>]) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(arguments);
+    command
+}
+
+/// Returns a command that succeeds if a server would decide. It writes a key, which a replica and a server without
+/// free memory reject.
+pub(crate) fn probe(key: &[u8]) -> Cmd {
+    const WRITE: &str =
+        "redis.call('SET', KEYS[1], '', 'PX', 1000) return redis.call('DEL', KEYS[1])";
+    let mut command = redis::cmd("EVAL");
+    command.arg(WRITE).arg(1).arg(key);
+    command
+}
+
+/// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
+pub(crate) fn probe_of_node() -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg("return 1").arg(0);
+    command
+}
+
+/// An operation, as scripts receive it.
+#[derive(Clone, Copy)]
+pub(crate) struct ScriptOp {
+    /// The word with which the scripts compare `op`.
+    word: &'static str,
+    /// The time, the wait or the birth of the operation, or 0.
+    operand: u64,
+}
+
+impl ScriptOp {
+    /// Creates the operation that decides a call whose charge can be settled. A state without a birth gets `birth`.
+    pub(crate) fn acquire(birth: u64) -> Self {
+        Self { word: "acquire", operand: birth }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn word(self) -> &'static str {
+        self.word
+    }
+}
+
+impl From<Op> for ScriptOp {
+    fn from(op: Op) -> Self {
+        let (word, operand) = match op {
+            Op::Decide => ("decide", 0),
+            Op::Peek => ("peek", 0),
+            Op::Refund => ("refund", 0),
+            Op::Return { at } => ("return", at),
+        };
+        Self { word, operand }
+    }
+}
+
+impl From<BucketOp> for ScriptOp {
+    fn from(op: BucketOp) -> Self {
+        let (word, operand) = match op {
+            BucketOp::Reserve { wait } => ("reserve", wait),
+            BucketOp::Cancel { end } => ("cancel", end),
+        };
+        Self { word, operand }
+    }
+}
+
+/// Returns the arguments of the script that decides one call.
+pub(crate) fn arguments_of_one(
+    op: impl Into<ScriptOp>,
+    terms: &Terms,
+    clock: Option<u64>,
+    cost: u32,
+) -> Vec<Vec<u8>> {
+    let ScriptOp { word, operand } = op.into();
+    let mut call = Vec::with_capacity(64);
+    put_word(&mut call, word);
+    call.extend(cost.to_be_bytes());
+    put_7(&mut call, operand);
+    Form::of(terms).put_terms(&mut call, terms);
+    let mut arguments = vec![call];
+    arguments.extend(clock.map(packed_clock));
+    arguments
+}
+
+/// Returns the arguments of `lua/all.lua`: the limits, and their costs.
+pub(crate) fn arguments_of_all<'a>(
+    op: impl Into<ScriptOp>,
+    parts: impl Iterator<Item = (&'a Terms, u32)>,
+    clock: Option<u64>,
+) -> Vec<Vec<u8>> {
+    let ScriptOp { word, operand } = op.into();
+    let mut head = Vec::with_capacity(64);
+    put_word(&mut head, word);
+    put_7(&mut head, operand);
+    let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
+    for (limit, cost) in parts {
+        head.extend(cost.to_be_bytes());
+        arguments.push(packed_limit(limit));
+    }
+    arguments[0] = head;
+    arguments
+}
+
+/// Returns the arguments of `lua/batch.lua` and `lua/settle.lua`: for each entry the index of its limit and what `put`
+/// appends, the clock, and the limits.
+pub(crate) fn arguments_of_each<'a, E>(
+    entries: impl IntoIterator<Item = (&'a Terms, E)>,
+    put: impl Fn(&mut Vec<u8>, E),
+    clock: Option<u64>,
+) -> Vec<Vec<u8>> {
+    let (mut limits, mut packed): (Vec<&Terms>, _) = (Vec::new(), Vec::with_capacity(1_024));
+    for (terms, entry) in entries {
+        let known = limits.iter().position(|limit| *limit == terms);
+        let limit = known.unwrap_or_else(|| {
+            limits.push(terms);
+            limits.len() - 1
+        });
+        packed.push(limit as u8 + 1);
+        put(&mut packed, entry);
+    }
+    let clock = clock.map_or_else(Vec::new, packed_clock);
+    [packed, clock].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
+}
+
+/// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
+pub(crate) fn put_calls(out: &mut Vec<u8>, cost: u32, count: u32) {
+    out.extend(cost.to_be_bytes());
+    out.extend(count.to_be_bytes());
+}
+
+/// The time that opens a key, in an entry of `lua/settle.lua`: the largest number that its doubles hold exactly.
+const OPEN: u64 = (1 << 53) - 1;
+
+/// Appends an entry of `lua/settle.lua` after its limit.
+pub(crate) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, opening: OpeningChange) {
+    let Receipt { birth, place } = settlement.receipt;
+    put_7(out, birth);
+    put_7(out, place);
+    out.extend(settlement.less().to_be_bytes());
+    out.extend(settlement.more().to_be_bytes());
+    put_7(
+        out,
+        match opening {
+            OpeningChange::None => 0,
+            OpeningChange::CloseFor(time) => time,
+            OpeningChange::Open => OPEN,
+        },
+    );
+}
+
+/// Packs a limit for `lua/several.lua`.
+pub(crate) fn packed_limit(terms: &Terms) -> Vec<u8> {
+    let form = Form::of(terms);
+    let mut out = Vec::with_capacity(32);
+    out.push(form.index() as u8 + 1);
+    form.put_terms(&mut out, terms);
+    out
+}
+
+/// The length of the reply of one limit, in bytes.
+pub(crate) const REPLY: usize = 30;
+
+/// The length of the receipt after a reply, in bytes.
+pub(crate) const RECEIPT: usize = 14;
+
+/// Decodes the reply to an `acquire`: without a receipt if nothing was charged.
+pub(crate) fn decode_acquired(reply: &[u8]) -> Option<(Outcome, Receipt)> {
+    let (reply, receipt) = reply.split_at_checked(REPLY)?;
+    let outcome = decode_reply(reply)?;
+    let receipt = match receipt.split_first_chunk() {
+        None => Receipt::default(),
+        Some((birth, place)) => {
+            Receipt { birth: get_7(*birth), place: get_7(place.try_into().ok()?) }
+        }
+    };
+    Some((outcome, receipt))
+}
+
+/// Decodes a reply of `lua/answer.lua`; `None` if it is malformed.
+pub(crate) fn decode_reply(reply: &[u8]) -> Option<Outcome> {
+    let (clock, reply) = reply.split_first_chunk()?;
+    let (verdict, reply) = reply.split_first()?;
+    let (remaining, reply) = reply.split_first_chunk()?;
+    let (retry, reply) = reply.split_first_chunk()?;
+    let (reset, slack) = reply.split_first_chunk()?;
+    (slack.len() == 4).then_some(())?;
+    Some(Outcome {
+        clock: get_7(*clock),
+        verdict: match verdict {
+            0 => Verdict::Rejected,
+            1 => Verdict::Admitted,
+            2 => Verdict::Closed { also_limited: false },
+            3 => Verdict::Closed { also_limited: true },
+            _ => return None,
+        },
+        remaining: u32::from_be_bytes(*remaining),
+        retry_us: get_7(*retry),
+        reset_us: get_7(*reset),
+    })
+}
+
+/// Decodes the slack of a reply: the units of a bucket by which `reset_us` was rounded up, or [`LEASED`].
+pub(crate) fn decode_slack(reply: &[u8]) -> Option<u32> {
+    reply.get(..REPLY)?.last_chunk().map(|slack| u32::from_be_bytes(*slack))
+}
+
+/// The slack of a `reset_us` that is the wait until leased units have drained. Other calls do not change that wait.
+pub(crate) const LEASED: u32 = u32::MAX;
+
+/// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
+/// the outcome of the last of these charges, and `slack` is from its reply.
+pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
+    let sooner = if terms.algorithm().is_bucket() && slack != LEASED {
+        // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
+        (u64::from(slack) + units * terms.rate().token) / terms.rate().drain
+    } else {
+        0
+    };
+    Outcome {
+        remaining: last.remaining.saturating_add(units as u32),
+        reset_us: last.reset_us.saturating_sub(sooner),
+        ..last
+    }
+}
+
+/// Converts the error message of one entry.
+pub(crate) fn error_of(message: &str, key: &[u8]) -> StoreError {
+    // Redis writes the code, a space and the message. Before Redis 7, the position in the script can come first.
+    let is_code =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let split = message.trim_start_matches('-').split_once(' ');
+    let (code, rest) = split.filter(|(code, _)| is_code(code)).unwrap_or(("ERR", message));
+    server_error(code, rest, &[key])
+}
+
+/// Appends a word, and the zero byte that ends it.
+fn put_word(out: &mut Vec<u8>, word: &str) {
+    out.extend(word.as_bytes());
+    out.push(0);
+}
+
+pub(crate) fn packed_clock(clock: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(7);
+    put_7(&mut out, clock);
+    out
+}
+
+pub(crate) fn put_7(out: &mut Vec<u8>, number: u64) {
+    out.extend(&number.to_be_bytes()[1..]);
+}
+
+pub(crate) fn get_7(bytes: [u8; 7]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
