@@ -216,8 +216,8 @@ impl Checker {
             .map_or(Duration::MAX, |until| Duration::from_micros(until.saturating_sub(now)))
     }
 
-    /// Returns the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
-    /// without an end.
+    /// Returns the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
+    /// `Duration::MAX` without an end.
     fn refuse_closed<K: Key + ?Sized>(
         &self,
         limit: &Limit,

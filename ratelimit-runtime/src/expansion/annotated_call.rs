@@ -11,7 +11,8 @@ use crate::limit::{Access, Limit};
 pub trait AnnotatedCall<const N: usize> {
     fn sites(&self) -> [&'static Site; N];
 
-    /// Returns the first limit that limits the call, if there is one, and how much the code says that the call may take.
+    /// Returns the first limit that limits the call, if there is one, and how much the code says that the call may
+    /// take.
     fn first(&self) -> (&Limit, Access);
 
     fn check(&self, checker: &Checker, options: CallOptions) -> Check;

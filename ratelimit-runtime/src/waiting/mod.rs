@@ -175,8 +175,8 @@ impl Waiting {
         }
     }
 
-    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not be
-    /// given back.
+    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not
+    /// be given back.
     pub(crate) async fn rested(&self) -> Result<(), StoreError> {
         self.pending.all_ended().await;
         lock(&self.lost).take().map_or(Ok(()), Err)

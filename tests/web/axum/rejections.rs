@@ -111,7 +111,10 @@ fn sends_problem_details_to_clients_that_prefer_json() {
     assert_eq!(costly.header("content-type"), Some("application/problem+json"));
     assert_eq!(
         costly.body,
-        r#"{"type":"about:blank","title":"Content Too Large","status":413,"detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+        concat!(
+            r#"{"type":"about:blank","title":"Content Too Large","status":413,"#,
+            r#""detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+        )
     );
 
     assert_eq!(get(server.address, "/plain", &[]).status, 200);

@@ -195,7 +195,8 @@ struct BatchSender {
 }
 
 impl Job for BatchSender {
-    /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an error.
+    /// The runtime has shut down. If no sender is left, drops the pending calls, so that their callers receive an
+    /// error.
     fn abandon(&mut self) {
         let mut queues = lock(&self.servers.queues.queues);
         let is_left = |queue: &BatchQueue| !queue.senders.is_running();
