@@ -5,12 +5,11 @@ mod tally;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::tally::CallCounts;
-use self::tally::Tallies;
 pub(crate) use self::tally::{CallEnd, count};
 use crate::limit::Limit;
 
 /// The limits, in the order of their first calls.
-static SEEN: Mutex<Vec<SeenLimit>> = Mutex::new(Vec::new());
+static SEEN: Mutex<Vec<RegisteredLimit>> = Mutex::new(Vec::new());
 
 /// An annotated function with a limit, after its first call.
 #[derive(Clone, Debug)]
@@ -23,20 +22,16 @@ pub(crate) struct RegisteredLimit {
     pub(crate) is_computed: bool,
 }
 
-struct SeenLimit {
-    registered: RegisteredLimit,
-    tallies: Tallies,
-}
-
 /// Returns the limits, in the order of their first calls.
 #[cfg(feature = "rules")]
 pub(crate) fn limits() -> Vec<RegisteredLimit> {
-    seen().iter().map(|seen| seen.registered.clone()).collect()
+    seen().clone()
 }
 
 /// Returns the limits with the counts of their calls.
 pub(crate) fn limits_with_counts() -> Vec<(RegisteredLimit, CallCounts)> {
-    seen().iter().map(|seen| (seen.registered.clone(), seen.tallies.counts())).collect()
+    let limits = seen().clone().into_iter().enumerate();
+    limits.map(|(index, limit)| (limit, tally::counts(index))).collect()
 }
 
 /// Returns the number of limits.
@@ -54,11 +49,11 @@ pub(crate) fn add(added: RegisteredLimit) -> (usize, Option<RegisteredLimit>) {
             && one.algorithm() == other.algorithm()
             && one.period() == other.period()
     };
-    let first = seen.iter().map(|seen| &seen.registered).find(shares_name).cloned();
-    seen.push(SeenLimit { registered: added, tallies: Tallies::default() });
+    let first = seen.iter().find(shares_name).cloned();
+    seen.push(added);
     (seen.len() - 1, first)
 }
 
-fn seen() -> MutexGuard<'static, Vec<SeenLimit>> {
+fn seen() -> MutexGuard<'static, Vec<RegisteredLimit>> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }

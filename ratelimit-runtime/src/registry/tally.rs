@@ -1,17 +1,34 @@
 //! How many calls each annotated limit has decided.
 //!
-//! Each thread has a tally of its own for each limit, which only that thread writes, so that counting needs no atomic
-//! read-modify-write and no cache line goes from thread to thread (`benches/all -- instructions`).
+//! The counts are in shards, and each thread writes to one of them. Threads that count at the same time rarely share a
+//! cache line, and no thread waits for a lock (`benches/all -- instructions`).
 
-use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::array;
+use std::iter;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::seen;
+/// The number of shards. Threads take them in turn.
+const SHARDS: usize = 16;
+
+/// The number of limits in the first chunk. Each chunk has twice as many limits as the one before.
+const FIRST_CHUNK: usize = 16;
+
+/// Enough chunks for all indexes of a `Vec` of limits.
+const CHUNKS: usize = 48;
+
+/// The counts of all limits. Chunks never move, so counting needs no lock.
+static TALLIES: [OnceLock<Chunk>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+
+/// The number of threads that have counted.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static OWN: OwnTallies = const { OwnTallies(RefCell::new(Vec::new())) };
+    static SHARD: usize = THREADS.fetch_add(1, Relaxed) % SHARDS;
 }
+
+/// The counts of some limits, shard by shard.
+type Chunk = [Box<[Tally]>; SHARDS];
 
 /// How many calls an annotated limit has decided since the process started, as their callers saw it: a call that a
 /// shadow or `on_error` admits is admitted. A call that still waits, or was dropped, is not counted.
@@ -37,15 +54,7 @@ pub(crate) enum CallEnd {
     Undecided,
 }
 
-/// The counts of one limit.
-#[derive(Default)]
-pub(super) struct Tallies {
-    /// Those of threads that have ended.
-    ended: CallCounts,
-    running: Vec<Arc<Tally>>,
-}
-
-/// The counts of one limit in one thread, which writes them. Other threads read them.
+/// The counts of one limit in one shard.
 #[derive(Default)]
 struct Tally {
     admitted: AtomicU64,
@@ -53,43 +62,37 @@ struct Tally {
     undecided: AtomicU64,
 }
 
-/// The tallies of a thread, by the index of the limit.
-struct OwnTallies(RefCell<Vec<Option<Arc<Tally>>>>);
-
 /// Counts a call of the limit `index`.
 #[inline]
 pub(crate) fn count(index: usize, end: CallEnd) {
-    let counted = OWN.try_with(|own| match own.0.borrow().get(index) {
-        Some(Some(tally)) => {
-            tally.add(end);
-            true
-        }
-        _ => false,
-    });
-    if counted != Ok(true) {
-        count_first(index, end);
-    }
+    let (chunk, place) = place_of(index);
+    let shards = TALLIES[chunk].get_or_init(|| new_chunk(chunk));
+    SHARD.with(|shard| shards[*shard][place].add(end));
 }
 
-/// Counts the first call of a limit in this thread, or a call in a destructor of the thread.
-#[cold]
-fn count_first(index: usize, end: CallEnd) {
-    let mut seen = seen();
-    let Some(tallies) = seen.get_mut(index).map(|seen| &mut seen.tallies) else { return };
-    let added = OWN.try_with(|own| {
-        let (mut own, tally) = (own.0.borrow_mut(), Arc::new(Tally::default()));
-        tally.add(end);
-        if own.len() <= index {
-            own.resize(index + 1, None);
-        }
-        own[index] = Some(Arc::clone(&tally));
-        tallies.running.push(tally);
-    });
-    if added.is_err() {
-        let tally = Tally::default();
-        tally.add(end);
-        tallies.ended.add(&tally);
+/// Returns the counts of the limit `index`.
+pub(super) fn counts(index: usize) -> CallCounts {
+    let (chunk, place) = place_of(index);
+    let mut counts = CallCounts::default();
+    for shard in TALLIES[chunk].get().into_iter().flatten() {
+        let Tally { admitted, rejected, undecided } = &shard[place];
+        counts.admitted += admitted.load(Relaxed);
+        counts.rejected += rejected.load(Relaxed);
+        counts.undecided += undecided.load(Relaxed);
     }
+    counts
+}
+
+/// Returns the chunk of a limit, and its place there.
+#[inline]
+fn place_of(index: usize) -> (usize, usize) {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
+#[cold]
+fn new_chunk(chunk: usize) -> Chunk {
+    array::from_fn(|_| iter::repeat_with(Tally::default).take(FIRST_CHUNK << chunk).collect())
 }
 
 impl Tally {
@@ -100,36 +103,48 @@ impl Tally {
             CallEnd::Rejected => &self.rejected,
             CallEnd::Undecided => &self.undecided,
         };
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        count.fetch_add(1, Relaxed);
     }
 }
 
-impl Tallies {
-    pub(super) fn counts(&self) -> CallCounts {
-        let mut counts = self.ended;
-        for tally in &self.running {
-            counts.add(tally);
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn each_limit_has_a_place_of_its_own() {
+        let mut expected = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(place_of(index), expected);
+            let (chunk, place) = expected;
+            let is_last = place + 1 == FIRST_CHUNK << chunk;
+            expected = if is_last { (chunk + 1, 0) } else { (chunk, place + 1) };
         }
-        counts
     }
-}
 
-impl CallCounts {
-    fn add(&mut self, tally: &Tally) {
-        self.admitted += tally.admitted.load(Ordering::Relaxed);
-        self.rejected += tally.rejected.load(Ordering::Relaxed);
-        self.undecided += tally.undecided.load(Ordering::Relaxed);
-    }
-}
-
-impl Drop for OwnTallies {
-    fn drop(&mut self) {
-        let mut seen = seen();
-        for (seen, own) in seen.iter_mut().zip(self.0.get_mut()) {
-            if let Some(own) = own.take() {
-                seen.tallies.ended.add(&own);
-                seen.tallies.running.retain(|tally| !Arc::ptr_eq(tally, &own));
+    #[test]
+    fn counts_the_calls_of_all_threads() {
+        // Limits that no other test has.
+        const LIMITS: [usize; 3] = [1_000, 1_001, 5_000];
+        let count_some = || {
+            for (index, limit) in LIMITS.into_iter().enumerate() {
+                for _ in 0..=index {
+                    count(limit, CallEnd::Admitted);
+                }
+                count(limit, CallEnd::Rejected);
             }
+        };
+        thread::scope(|scope| {
+            for _ in 0..2 * SHARDS {
+                scope.spawn(count_some);
+            }
+        });
+        let threads = 2 * SHARDS as u64;
+        for (index, limit) in LIMITS.into_iter().enumerate() {
+            let admitted = threads * (index as u64 + 1);
+            assert_eq!(counts(limit), CallCounts { admitted, rejected: threads, undecided: 0 });
         }
     }
 }
