@@ -51,7 +51,7 @@ impl Algorithm {
         }
     }
 
-    pub(crate) const fn is_bucket(self) -> bool {
+    pub(super) const fn is_bucket(self) -> bool {
         match self {
             Self::TokenBucket | Self::LeakyBucket => true,
             Self::Sliding | Self::Fixed | Self::SlidingCounter => false,

@@ -180,7 +180,7 @@ impl Limit {
     pub(crate) fn counted_beside_leases(&self) -> Terms {
         match self.policy.lease {
             Lease::None => self.terms.clone(),
-            Lease::Auto if self.algorithm().is_bucket() => self.terms.clone(),
+            Lease::Auto if self.terms.is_bucket() => self.terms.clone(),
             Lease::Auto | Lease::UpTo(_) => self.terms.leased(),
         }
     }
@@ -241,7 +241,7 @@ impl Terms {
 
     /// Returns the tokens that a bucket refills during the lifetime of a lease, rounded up; 0 for a window.
     const fn lease_refill(&self) -> u64 {
-        if !self.algorithm().is_bucket() {
+        if !self.is_bucket() {
             return 0;
         }
         (self.threshold() as u64 * self.lease_us()).div_ceil(self.period_us())

@@ -180,7 +180,7 @@ impl Limit {
     /// On a limit that is not a bucket; on a burst of 0; on a bucket that takes more than 100 years to fill, or
     /// that is too small for its [`lease`](Self::lease).
     pub const fn try_burst(mut self, burst: u32) -> Result<Self, InvalidLimit> {
-        if !self.algorithm().is_bucket() {
+        if !self.terms.is_bucket() {
             return Err(InvalidLimit(
                 "`burst` is the capacity of a bucket: use it with token_bucket or leaky_bucket",
             ));

@@ -26,6 +26,12 @@ impl Terms {
         self.identity.algorithm
     }
 
+    /// Returns whether the count is a bucket. Its units drain, and it can reserve moments ahead.
+    #[inline]
+    pub(crate) const fn is_bucket(&self) -> bool {
+        self.identity.algorithm.is_bucket()
+    }
+
     #[inline]
     pub(crate) const fn period(&self) -> Period {
         self.identity.period

@@ -64,7 +64,7 @@ impl Limit {
         threshold: Option<u32>,
         burst: Option<u32>,
     ) -> (Self, Option<&'static str>) {
-        let is_ignored = burst.is_some() && !self.algorithm().is_bucket();
+        let is_ignored = burst.is_some() && !self.terms.is_bucket();
         let mut misfit = is_ignored.then_some(
             "`burst` is the capacity of a bucket, so it is ignored here: remove `burst`",
         );

@@ -50,7 +50,7 @@ pub(crate) struct BucketCharge(Arc<Charge>);
 impl BucketCharge {
     /// Creates the charge of a bucket; `None` if `charge` is of a window.
     pub(crate) fn new(charge: Arc<Charge>) -> Option<Self> {
-        charge.terms.algorithm().is_bucket().then_some(Self(charge))
+        charge.terms.is_bucket().then_some(Self(charge))
     }
 
     pub(crate) fn charge(&self) -> &Arc<Charge> {

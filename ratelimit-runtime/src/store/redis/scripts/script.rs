@@ -289,7 +289,7 @@ pub(crate) const LEASED: u32 = u32::MAX;
 /// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
 pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u32) -> Outcome {
-    let sooner = if terms.algorithm().is_bucket() && slack != LEASED {
+    let sooner = if terms.is_bucket() && slack != LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
         (u64::from(slack) + units * terms.rate().token) / terms.rate().drain
     } else {
