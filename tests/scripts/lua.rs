@@ -123,7 +123,9 @@ impl<'a> Parser<'a> {
     /// Parses a block in which these names are declared.
     fn scope(&mut self, names: &[&str], parse: impl FnOnce(&mut Self)) {
         self.scopes.push(BTreeSet::new());
-        names.iter().for_each(|name| self.declare(name));
+        for name in names.iter() {
+            self.declare(name);
+        }
         parse(self);
         self.scopes.pop();
     }
@@ -148,7 +150,9 @@ impl<'a> Parser<'a> {
                 if self.accept("=") {
                     self.expressions();
                 }
-                names.iter().for_each(|name| self.declare(name));
+                for name in names.iter() {
+                    self.declare(name);
+                }
             }
             "if" => {
                 self.expression();

@@ -128,7 +128,7 @@ fn collect<'a>(
 #[test]
 fn a_file_uses_only_its_own_names_and_those_of_its_includes() {
     let files = files();
-    let included: BTreeSet<&String> = files.values().flat_map(|file| file.uses()).collect();
+    let included: BTreeSet<&String> = files.values().flat_map(File::uses).collect();
     for (name, file) in &files {
         let exports = |include: &String| files[include].names.exported.iter();
         let mut known: BTreeSet<&str> = BUILT_IN.into();

@@ -4,7 +4,7 @@ use ratelimit_runtime::{Limit, OwnedKey, Rejection, Rule, RuleSet, Scope, rate_l
 use support::limits::MINUTE;
 
 use super::{of_annotated, of_key};
-use crate::{TestLimiter, on_both_stores, settle_lines};
+use crate::{on_both_stores, settle_lines};
 
 on_both_stores! {
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {

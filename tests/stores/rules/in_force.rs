@@ -6,7 +6,7 @@ use ratelimit_runtime::{Algorithm, Limit, Part, RateLimiter, Rejection, Rule, Ru
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 
 use super::{closed, of_limit};
-use crate::{TestLimiter, on_both_stores, settle_lines};
+use crate::{on_both_stores, settle_lines};
 
 on_both_stores! {
     async fn a_rule_sets_the_amounts_of_a_limit_and_of_a_key(test: TestLimiter) {

@@ -5,7 +5,7 @@ use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{closed, of_key, of_limit};
-use crate::{TestLimiter, on_both_stores, settle_lines};
+use crate::{on_both_stores, settle_lines};
 
 on_both_stores! {
     async fn a_call_that_waits_obeys_a_new_rule(test: TestLimiter) {

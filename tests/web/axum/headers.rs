@@ -9,7 +9,7 @@ use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{Limit, Rejection, rate_limit};
 use support::http::get;
 
-use super::{ALL, again, both, hi, router};
+use super::{ALL, again, router};
 use crate::{MINUTE, items, reported, serve, timed};
 
 #[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]

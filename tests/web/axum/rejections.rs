@@ -14,7 +14,7 @@ use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
 use ratelimit_runtime::{Answer, Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 
-use super::{ALL, costly, hi, router};
+use super::{ALL, hi, router};
 use crate::{MINUTE, reported, serve, timed};
 
 struct Page(Rejection);

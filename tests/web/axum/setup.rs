@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::routing::get as route_get;
 use ratelimit_runtime::Limit;
 use ratelimit_runtime::web::axum::route;
