@@ -123,7 +123,7 @@ impl<'a> Parser<'a> {
     /// Parses a block in which these names are declared.
     fn scope(&mut self, names: &[&str], parse: impl FnOnce(&mut Self)) {
         self.scopes.push(BTreeSet::new());
-        for name in names.iter() {
+        for name in names {
             self.declare(name);
         }
         parse(self);
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
                 if self.accept("=") {
                     self.expressions();
                 }
-                for name in names.iter() {
+                for name in names {
                     self.declare(name);
                 }
             }

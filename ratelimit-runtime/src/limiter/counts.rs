@@ -25,9 +25,9 @@ impl RateLimiter {
     }
 
     /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the
-    /// key had never been used. Returns whether the
-    /// store had a count of the key. `false` means that the key was not used for a while, or that calls use another
-    /// limit or another key. `true` can also mean a count that has expired, because the store keeps it a little longer.
+    /// key had never been used. Returns whether the store had a count of the key. `false` means that the key was not
+    /// used for a while, or that calls use another limit or another key. `true` can also mean a count that has expired,
+    /// because the store keeps it a little longer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -99,7 +99,7 @@ impl RateLimiter {
     /// Opens a key that is [closed](Self::close). Returns whether it was closed: `false` can mean another limit or
     /// another key. Units are not given back.
     ///
-    /// Calls of this process that wait go on at once, those of other processes within a second. Other processes can
+    /// Waiting calls of this process continue at once, those of other processes within a second. Other processes can
     /// also reject calls from their caches for a second.
     ///
     /// # Errors

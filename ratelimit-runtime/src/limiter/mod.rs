@@ -128,7 +128,7 @@ impl RateLimiter {
 
     /// Returns whether the call is admitted. An admitted call is charged.
     ///
-    /// This is [`check`](Self::check) for callers that do not tell one rejection from another: `false` also means that
+    /// Use it instead of [`check`](Self::check) if the reason of a rejection does not matter: `false` also means that
     /// the cost exceeds the capacity, or that Redis could not decide and [`OnError`] is `Deny`.
     ///
     /// ```
@@ -331,7 +331,8 @@ impl RateLimiter {
         ping
     }
 
-    /// Ends what this process holds for calls to come. Call it when the service stops, before the runtime ends.
+    /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
+    /// ends.
     ///
     /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
     /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
@@ -340,8 +341,8 @@ impl RateLimiter {
     /// wait and lease no units.
     ///
     /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
-    /// no effect. Without this method, a process that ends loses what it holds: the leased units, and the reservations
-    /// of about a second.
+    /// no effect. Without this method, a process that ends loses its leased units, and the reservations of about a
+    /// second.
     ///
     /// ```
     /// use ratelimit_runtime::RateLimiter;

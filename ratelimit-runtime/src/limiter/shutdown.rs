@@ -1,4 +1,4 @@
-//! The shutdown of a limiter: gives back what the process holds, and sends what is pending.
+//! The shutdown of a limiter: gives back the units that the process holds, and sends pending settlements.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The future of a waiting call. It sleeps until its moment or the end of its wait, by timers of its own runtime.
 //!
-//! On the embedded store, the waiting calls drive their line: whichever is polled once something is to be done. The
+//! On the embedded store, the waiting calls drive their line: the first call that is polled when the line must act. The
 //! timer of the first call is exact. The timers of the calls behind it are later, so that few calls wake for each
 //! admission. If the first call is not polled, a call behind it drives the line, at most a second later.
 
@@ -137,8 +137,8 @@ impl Drop for WaitingCall {
             if !self.has_ended {
                 line.leave(self.arrival);
             }
-            // The last call of a line gives back what calls before it have not taken. Otherwise, a call behind it
-            // drives the line of the embedded store. So calls that are dropped together cost little.
+            // The last call of a line gives back the units that calls before it have not taken. Otherwise, a call
+            // behind it drives the line of the embedded store. So calls that are dropped together cost little.
             line.is_deserted() && line.has_work() || line.is_shared() && !self.has_ended
         };
         if drives {

@@ -1,8 +1,8 @@
 //! Drives lines: sends their requests, gives units back, and wakes their calls.
 //!
-//! The line of a limit on Redis is driven by a task of the background thread, so that no call depends on the runtime of
-//! another. The line of the embedded store is driven by whichever thread comes first: a call that is polled or dropped,
-//! or a caller that gives units back.
+//! A task of the background thread drives the line of a limit on Redis, so that no call depends on the runtime of
+//! another call. The first thread that comes drives a line of the embedded store: of a call that is polled or dropped,
+//! or of a caller that gives units back.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Waiting {
         Now { local: self.clock().steady(), real: Instant::now() }
     }
 
-    /// Lets the driver of a line do what is to be done.
+    /// Lets the driver of a line act on a change.
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
         if !line.is_shared() {
             self.drive_here(line);
@@ -46,15 +46,15 @@ impl Waiting {
         line.changed.notify_one();
     }
 
-    /// Observes that units could not be given back. They then leave the window or drain by themselves. Only a shutdown
-    /// reports it.
+    /// Records that units could not be given back. They leave the window or drain as if they had been used. Only a
+    /// shutdown reports the error.
     fn observe_loss(&self, error: Option<StoreError>) {
         if error.is_some() && lock_own(&self.lines).is_shut_down {
             *lock(&self.lost) = error;
         }
     }
 
-    /// Drives a line of the embedded store, on this thread. Returns when something is to be done next.
+    /// Drives a line of the embedded store, on this thread. Returns when the line must be driven next.
     pub(super) fn drive_here(self: &Arc<Self>, line: &Arc<SharedLine>) -> WakeTimes {
         loop {
             let duty = lock(&line.line).duty(self.now());

@@ -36,7 +36,7 @@ const MAX_ASKING: usize = 256;
 pub(crate) struct Waiting {
     backend: Arc<Backend>,
     lines: Mutex<OwnValue<Lines>>,
-    /// The number of calls in all lines, and the most that may be.
+    /// The number of calls in all lines, and its maximum.
     calls: AtomicUsize,
     max_calls: usize,
     /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
@@ -78,11 +78,11 @@ struct SharedLine {
 
 /// How a call begins to wait.
 enum Entry {
-    /// As the call of this number in a line.
+    /// It waits in a line, under this number.
     InLine(Arc<SharedLine>, u64),
-    /// Not at all: the call is decided at once.
+    /// It does not wait: the call is decided at once.
     Alone,
-    /// Not at all, and calls of this line are before it.
+    /// It does not wait, and the calls of this line are before it.
     Behind(Arc<SharedLine>),
 }
 
@@ -151,10 +151,10 @@ impl Waiting {
         let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);
         match poll_fn(|context| call.poll(context)).await {
             Err(StoreError::ShuttingDown) => Err(StoreError::ShuttingDown),
-            // Nothing has decided the call: it came to its deadline, or its line could not be driven.
+            // No store has decided the call: its deadline has passed, or its line could not be driven.
             Err(error) => self.backend.fall_back(policy, &request, error),
-            // The units were charged for a call before it, which does not settle. They cannot be given back, but what
-            // is used beyond them can be charged.
+            // The units were charged for an earlier call, which does not settle. They cannot be given back, but units
+            // that are used beyond them can be charged.
             Ok(mut reply) if settles && reply.is_charged() && reply.receipts.is_empty() => {
                 reply.receipts = reply.outcomes.map(|_| Receipt::default());
                 Ok(reply)
@@ -261,7 +261,7 @@ impl Waiting {
         let is_shared = self.backend.is_shared(policy);
         let mut known = known.filter(|known| lock(&known.line).is_of(charges, is_shared));
         let known = known.next().cloned();
-        // Only changed while the lines are locked, except that it falls.
+        // It grows only while the lines are locked, and falls at any time.
         if self.calls.load(Ordering::Relaxed) >= self.max_calls {
             let behind = known.filter(|known| !lock(&known.line).is_deserted());
             return behind.map_or(Entry::Alone, Entry::Behind);

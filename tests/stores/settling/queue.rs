@@ -13,6 +13,7 @@ use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::time::{sleep, timeout};
 
+use super::acquire;
 use crate::decision;
 
 /// The most settlements in one request.
@@ -60,10 +61,6 @@ fn limiter(url: &str) -> (RateLimiter, VirtualClock) {
     let builder = RateLimiter::builder().redis(url).deadline(DEADLINE);
     let limiter = builder.clock(Clock::Virtual(clock.clone())).build().expect("valid settings");
     (limiter, clock)
-}
-
-async fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Permit {
-    limiter.acquire(limit, "key", cost).await.expect("admitted")
 }
 
 /// Acquires units, each call a microsecond after the last one.

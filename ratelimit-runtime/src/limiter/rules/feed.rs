@@ -23,10 +23,10 @@ use crate::store::{RuleStore, StoredRules};
 /// How often the background thread looks for new rules.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often it looks into Redis, in looks.
+/// How often it looks into Redis: once in this many looks.
 const LOOKS_INTO_REDIS: u32 = 2;
 
-/// How often a process announces its limits, in looks.
+/// How often a process announces its limits: once in this many looks.
 const LOOKS_PER_ANNOUNCEMENT: u32 = 20;
 
 /// Where a limiter reads its rules: [`Builder::rules`](crate::Builder::rules).
@@ -45,8 +45,8 @@ impl Rules {
     /// [`RuleSet::from_toml`](crate::RuleSet::from_toml).
     ///
     /// If the file cannot be read or has a mistake, building the limiter fails. Later, the rules in force stay, and an
-    /// `ERROR` event says what is wrong. To change the file, write a new one beside it and rename it: a file that is
-    /// written in place can be read half.
+    /// `ERROR` event reports the mistake. To change the file, write a new one beside it and rename it: the limiter can
+    /// read one half of a file that is written in place.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(RulesSource::File(path.into()))
     }
@@ -94,7 +94,7 @@ struct SharedState {
 }
 
 impl SharedState {
-    /// Reports an error of Redis once, and not those of a Redis that is down, which calls report.
+    /// Reports an error of Redis once. It does not report that Redis is down: the calls report that.
     fn report(&mut self, error: Option<&StoreError>) {
         let is_reply = |error: &&StoreError| {
             matches!(error, StoreError::Server { .. } | StoreError::ForeignKey { .. })
@@ -150,7 +150,7 @@ impl RuleFeed {
         }
     }
 
-    /// Returns the error of rules that are set beside this feed.
+    /// Returns the error of `set_rules` on a limiter with a feed.
     pub(super) fn owns_rules(&self) -> InvalidRules {
         InvalidRules::new(match &self.source {
             FeedSource::File(path, _) => {
@@ -256,7 +256,7 @@ impl RuleFeed {
         Ok(())
     }
 
-    /// Reports rules that are of no limit, once for each set of rules. `version` is that of the rules in force.
+    /// Reports rules whose names no limit has, once for each set of rules. `version` is that of the rules in force.
     async fn report_unseen(&self, version: &str) {
         let is_due = lock(&self.unseen).is_due();
         let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };

@@ -15,13 +15,13 @@ use crate::rules::{InvalidRules, RuleSet};
 /// The largest file.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The time after which the file system stands still.
+/// The time after which a file system that has not replied counts as stuck.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The most reads that may stand still at a time: each holds a thread.
+/// The most reads that may be stuck at a time: each holds a thread.
 const MAX_STANDING: usize = 4;
 
-/// A file with rules, and what was last seen of it.
+/// A file with rules, and the text that was last read from it.
 pub(super) struct RulesFile {
     path: PathBuf,
     /// The text whose rules were applied or rejected.
@@ -54,7 +54,7 @@ impl RulesFile {
     ) -> Result<Option<RuleSet>, InvalidRules> {
         let text = self.in_file_if_wrong(text)?;
         if self.applied.as_ref() == Some(&text) {
-            // The file is again as it was.
+            // The file has its earlier text again.
             self.mistake = None;
             return Ok(None);
         }
@@ -67,7 +67,7 @@ impl RulesFile {
         Ok(Some(set))
     }
 
-    /// Reports what became of the rules, each mistake once.
+    /// Reports new rules, and each mistake once.
     pub(super) fn report(&mut self, result: Result<(), InvalidRules>) {
         let file = self.path().to_string();
         let Err(error) = result else {
@@ -97,7 +97,7 @@ impl RulesFile {
     }
 }
 
-/// Reads files on other threads, because a file system can stand still.
+/// Reads files on other threads, because a file system can be stuck.
 #[derive(Default)]
 pub(super) struct FileReader {
     /// Each read that has not ended holds a clone.
@@ -105,7 +105,7 @@ pub(super) struct FileReader {
 }
 
 impl FileReader {
-    /// Reads a file with rules. Fails if that takes too long, and at once if too many reads stand still already.
+    /// Reads a file with rules. Fails if that takes too long, and at once if too many reads are stuck already.
     pub(super) async fn read(&self, path: &Path) -> io::Result<String> {
         let path = path.to_owned();
         self.run(READ_DEADLINE, move || read(&path)).await
@@ -136,7 +136,7 @@ impl FileReader {
 
 fn read(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
-    // To open a pipe takes until another process writes to it.
+    // Opening a pipe blocks until another process writes to it.
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }

@@ -68,7 +68,7 @@ pub struct AnnouncedLimit {
     /// The limit. If each call computes the amounts, they are 1 here.
     #[serde(deserialize_with = "Limit::announced")]
     pub limit: Limit,
-    /// Where it is in the code: the file, the line and the column.
+    /// Its place in the code: the file, the line and the column.
     pub place: String,
     /// Whether each call computes the threshold or the burst.
     pub is_computed: bool,
@@ -104,7 +104,7 @@ fn announcement(process: &str, version: &str, limits: Vec<RegisteredLimit>) -> S
     }
 }
 
-/// Passes what each process of the fleet announces to `read`, until it returns an error.
+/// Passes the announcement of each process of the fleet to `read`, until `read` returns an error.
 pub(super) async fn read_announcements(
     store: &impl RuleStore,
     mut read: impl FnMut(&str) -> Result<(), StoreError>,

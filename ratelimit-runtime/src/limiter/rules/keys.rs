@@ -26,7 +26,7 @@ pub struct KeysCursor(ScanPosition);
 
 impl RateLimiter {
     /// Reads keys of a limit that have a count in Redis, page by page. A page looks at about 1,000 keys of the server,
-    /// whatever they are of, so it takes Redis less than a millisecond. Make a pause between pages.
+    /// of any limit or application, so it takes Redis less than a millisecond. Make a pause between pages.
     ///
     /// ```no_run
     /// use std::time::Duration;

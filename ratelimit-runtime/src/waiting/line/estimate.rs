@@ -31,7 +31,7 @@ impl Estimate {
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
     /// costs of all of them, the first included.
     pub(super) fn earliest(&self, counts: &[Arc<Charge>], units: &[u64]) -> u64 {
-        // The opening of a key says nothing about what its limit has left then.
+        // The time of an opening does not tell how many units the limit has left then.
         let opens = |outcome: &Outcome| outcome.verdict == Verdict::Closed { also_limited: false };
         let is_exact = counts.len() == 1 && !self.outcomes.iter().any(opens);
         let of = |((charge, units), first): ((&Arc<Charge>, &u64), &u32)| {

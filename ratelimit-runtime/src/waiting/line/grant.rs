@@ -26,7 +26,7 @@ pub(super) struct Grant {
     pub(super) asked: Instant,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     pub(super) due: Option<Instant>,
-    /// Whether another call did not take the grant. The next call has the rest of its time.
+    /// Whether a call before this one did not take the grant. This call has the rest of its time.
     pub(super) was_passed: bool,
     /// Whether the grant was not taken in time, so that no call may use it.
     pub(super) is_void: bool,

@@ -29,8 +29,8 @@ impl Line {
         Some(estimate.rejection(self.retry_behind(estimate, costs, now), now.local))
     }
 
-    /// Returns the rejection of such a call, which has peeked. If the store would admit the call, the units are for the
-    /// calls before it.
+    /// Returns the rejection of such a call, given the outcome of its peek. If the store would admit the call, the
+    /// units belong to the calls before it.
     pub(in crate::waiting) fn rejection_after(
         &self,
         costs: &OneOrMany<u32>,

@@ -77,8 +77,8 @@ pub(super) struct Line {
     has_changed: bool,
     /// Whether the last reply has rejected a call because a key of the line is closed.
     key_is_closed: bool,
-    /// The time until which the line asks for no call, because a rule has changed the amounts of its calls, and each
-    /// leaves once it is polled.
+    /// The time until which the line sends no request: a rule has changed the amounts of its calls, and each call
+    /// leaves when it is polled.
     dissolves_until: Option<Instant>,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
@@ -110,10 +110,10 @@ struct Waiter {
 
 enum WaiterStage {
     Queued,
-    /// In the pending request.
+    /// The call is part of the pending request.
     Asked,
     Granted(Grant),
-    /// Not polled when its turn came. The call queues again when it is polled.
+    /// The call was not polled when its turn came. It queues again when it is polled.
     Asleep,
     Ended(Result<Reply, StoreError>),
 }
@@ -215,7 +215,7 @@ impl Line {
             && self.request_time(now).is_none_or(is_later)
     }
 
-    /// Makes the charges of all later requests ones that can be settled.
+    /// From now on, the charges of all requests can be settled.
     pub(super) fn settle(&mut self) {
         self.settings.settles = true;
     }
@@ -242,7 +242,7 @@ impl Line {
         dissolves || self.is_deserted() && self.holds_units()
     }
 
-    /// Returns whether a rule has changed the amounts of its calls since the line last asked for one.
+    /// Returns whether a rule has changed the amounts of its calls since the last request of the line.
     pub(super) fn has_dissolved(&self) -> bool {
         self.dissolves_until.is_some()
     }

@@ -23,7 +23,7 @@ pub(super) const LOOK_AGAIN: u64 = 1_000_000;
 const MAX_RUNS: usize = 64;
 pub(super) const MAX_CALLS: usize = 1024;
 
-/// The time in which tokens refill that a process may reserve, in microseconds.
+/// A process reserves at most the tokens that refill in this time, in microseconds.
 const RESERVED_AHEAD: u128 = 1_000_000;
 
 /// Calls with a longer wait share runs, which have the shortest of their waits. A call that such a run does not reserve
@@ -89,7 +89,8 @@ impl Line {
         }
         if let Some((arrival, outcomes)) = rejected {
             let at = self.moment_of(outcomes, now);
-            // Its run had a shorter wait than the call. If that was why it was rejected, the line asks again at once.
+            // The run had a shorter wait than this call. If the store rejected the call because of that, the line asks
+            // again at once.
             let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
             if self.queued.first() == Some(&arrival) && !was_cut_short {
                 let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
@@ -132,7 +133,7 @@ impl Line {
         if is_left { self.ask_for(Cancellation::default(), now) } else { None }
     }
 
-    /// Returns the time of the next request; `None` if nothing is to be asked.
+    /// Returns the time of the next request; `None` if the line needs none.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
         let has_spares = !self.spares.is_empty() || self.cancels_held_back(now);
         if self.dissolves(now) && !has_spares {
@@ -317,7 +318,7 @@ fn is_closed(outcome: &Outcome) -> bool {
     matches!(outcome.verdict, Verdict::Closed { .. })
 }
 
-/// Returns the most tokens that a process reserves in a bucket: what refills in a second.
+/// Returns the most tokens that a process reserves in a bucket: the refill of a second.
 fn most_reserved(bucket: &BucketCharge) -> u32 {
     let rate = bucket.charge().terms.rate();
     let tokens = RESERVED_AHEAD * u128::from(rate.drain) / u128::from(rate.token);

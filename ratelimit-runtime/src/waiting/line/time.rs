@@ -18,7 +18,7 @@ pub(super) struct ReplyTimes {
     pub(super) received: Now,
 }
 
-/// The times at which something is to be done.
+/// The times at which the driver of a line acts next.
 #[derive(Clone, Copy, Default)]
 pub(in crate::waiting) struct WakeTimes {
     pub(in crate::waiting) local: Option<u64>,

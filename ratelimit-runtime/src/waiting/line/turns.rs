@@ -11,7 +11,7 @@ use crate::reply::Source;
 /// The most calls that a line wakes to learn whether they are polled.
 const MAX_PINGED: usize = 1024;
 
-/// How long a line whose calls are about to leave asks for none of them.
+/// How long a line sends no request after a rule change, so that its calls leave first.
 const DISSOLVES: Duration = Duration::from_millis(5);
 
 impl Line {
@@ -262,7 +262,7 @@ impl Line {
         costs(one) == costs(other)
     }
 
-    /// Wakes the first queued calls: a call that is not polled then is not asked for.
+    /// Wakes the first queued calls. The next request leaves out a call that is not polled after that.
     pub(super) fn ping(&mut self, now: Now) {
         for arrival in self.queued.iter().take(MAX_PINGED) {
             let Some(waiter) = self.waiters.get_mut(arrival) else { continue };
@@ -271,7 +271,7 @@ impl Line {
         }
     }
 
-    /// Puts the calls to sleep that were woken and not polled.
+    /// Puts the calls to sleep that were woken and have not polled.
     pub(super) fn put_pinged_to_sleep(&mut self, now: Now) {
         let half = self.settings.validity / 2;
         let mut asleep = Vec::new();
