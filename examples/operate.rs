@@ -237,7 +237,7 @@ async fn find(limiter: &RateLimiter, name: &str) -> anyhow::Result<Limit> {
         }
     }
     match &found[..] {
-        [limit] => Ok(limit.clone()),
+        [limit] => Ok(*limit),
         [] => bail!("no process of the fleet has a limit `{name}`: see `list`"),
         several => {
             let periods: Vec<_> = several.iter().map(Limit::period).collect();

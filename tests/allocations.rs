@@ -136,7 +136,7 @@ fn a_check_on_redis_has_one_box() {
     // Nothing connects before the first poll.
     let limiter = RateLimiter::builder().redis("redis://127.0.0.1:1").build().expect("valid");
     let limit = Limit::token_bucket("boxes", 3, Duration::from_secs(3600));
-    let waiting = limit.clone().wait(Duration::from_secs(1));
+    let waiting = limit.wait(Duration::from_secs(1));
     let leased = Limit::token_bucket("boxes", 3_000, Duration::from_secs(3600)).lease(50);
     // The first check of a process starts its clock.
     drop(limiter.check(&limit, "key", 1));

@@ -124,7 +124,7 @@ impl Chaos {
     fn check(&mut self) -> (Check, u32, Duration) {
         let cost = 1 + self.random.below(3) as u32;
         let wait = self.random.millis(600);
-        (self.limiter.check(&self.limit.clone().wait(wait), "key", cost), cost, wait)
+        (self.limiter.check(&self.limit.wait(wait), "key", cost), cost, wait)
     }
 
     fn admit(

@@ -136,7 +136,7 @@ fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS / 4)
             .map(|task| {
-                let (limiter, limit) = (limiter.clone(), limit.clone());
+                let (limiter, limit) = (limiter.clone(), *limit);
                 tokio::spawn(async move {
                     let mut admitted = 0;
                     for call in 0..CALLS {
@@ -201,7 +201,7 @@ fn call(url: &str, limit: &Limit) -> [u32; 2] {
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
             .map(|_| {
-                let (limiter, limit) = (limiter.clone(), limit.clone());
+                let (limiter, limit) = (limiter.clone(), *limit);
                 tokio::spawn(async move {
                     let [mut admitted, mut leased] = [0, 0];
                     for _ in 0..CALLS {

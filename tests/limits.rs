@@ -30,8 +30,8 @@ fn the_error_of_an_invalid_value_says_what_is_valid() {
     assert!(new(1, Duration::from_micros(1)).is_ok());
 
     let bucket = Limit::token_bucket("limits", 1, YEAR);
-    assert_error(bucket.clone().try_burst(0), "at least 1");
-    assert_error(bucket.clone().try_burst(101), "lower `burst` or `period`");
+    assert_error(bucket.try_burst(0), "at least 1");
+    assert_error(bucket.try_burst(101), "lower `burst` or `period`");
     assert_eq!(bucket.try_burst(100).expect("100 years").capacity(), 100);
     assert_error(
         Limit::sliding("limits", 1, second).try_burst(2),
@@ -56,8 +56,8 @@ fn a_lease_is_at_most_what_the_limit_can_admit() {
     assert!(sliding(Duration::from_millis(100)).try_lease(100).is_ok());
     // 1.01 tokens refill in 600 ms.
     let bucket = Limit::token_bucket("limits", 101, minute).burst(10);
-    assert!(bucket.clone().try_lease(8).is_ok());
-    assert_error(bucket.clone().try_lease(9), "at most what can be admitted");
+    assert!(bucket.try_lease(8).is_ok());
+    assert_error(bucket.try_lease(9), "at most what can be admitted");
     assert_error(bucket.lease(8).try_burst(9), "at most what can be admitted");
     assert_error(Limit::leaky_bucket("limits", 100, minute).try_lease(1), "raise `burst`");
 }
@@ -71,8 +71,8 @@ fn an_automatic_lease_needs_one_percent_of_a_hundred() {
     let short = Limit::sliding("limits", 100, Duration::from_millis(99));
     assert_error(short.try_auto_lease(), "at least 100 ms");
     let bucket = Limit::leaky_bucket("limits", 1_000, minute);
-    assert_error(bucket.clone().try_auto_lease(), "raise `burst`");
-    assert_error(bucket.clone().burst(99).try_auto_lease(), "at least 100");
+    assert_error(bucket.try_auto_lease(), "raise `burst`");
+    assert_error(bucket.burst(99).try_auto_lease(), "at least 100");
     assert_error(bucket.burst(100).auto_lease().try_burst(99), "at least 100");
 }
 
@@ -115,7 +115,7 @@ fn a_limit_is_written_as_it_is_read() {
         Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
         Limit::leaky_bucket("leaky", 5, minute).on_error(OnError::Allow).wait(Duration::MAX),
     ];
-    let wait = limits[6].clone().wait(Duration::from_secs(36_525 * 86_400));
+    let wait = limits[6].wait(Duration::from_secs(36_525 * 86_400));
     let settings = Settings { limits };
     let json = serde_json::to_string(&settings).expect("JSON");
     let mut expected = settings.limits;

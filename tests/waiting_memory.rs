@@ -24,7 +24,7 @@ fn memory() -> Option<u64> {
 /// Lets the calls wait, and returns the memory of each.
 async fn measure(limiter: &RateLimiter) -> Option<u64> {
     let limit = Limit::sliding("waiting", 1, 10 * MINUTE);
-    let waiting = limit.clone().wait(20 * MINUTE);
+    let waiting = limit.wait(20 * MINUTE);
     // One after the other, so that no memory of these calls is free for those that wait.
     for key in 0..KEYS {
         limiter.check(&limit, key, 1).await.expect("a new key");

@@ -146,7 +146,7 @@ impl Bench {
         self.runtime.block_on(async {
             let tasks: Vec<_> = (0..IN_FLIGHT.min(calls))
                 .map(|task| {
-                    let (limiter, limit) = (self.limiter.clone(), limit.clone());
+                    let limiter = self.limiter.clone();
                     tokio::spawn(async move {
                         for _ in (task..calls).step_by(IN_FLIGHT as usize) {
                             let _ = limiter.check(&limit, "key", 1).await;

@@ -169,7 +169,7 @@ fn window() -> Block {
     let limiter = RateLimiter::builder().redis(url).build().expect("valid settings");
     let runtime = Runtime::new().expect("a runtime");
     let limit = Limit::sliding("bench", 1_000_000, Duration::from_secs(60));
-    let waiting = limit.clone().wait(Duration::from_millis(500));
+    let waiting = limit.wait(Duration::from_millis(500));
     let of = |limit: &Limit, key: &str| {
         let before = server.script_calls();
         let took = runtime.block_on(async {

@@ -179,7 +179,7 @@ fn limits(
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
         *limit = Limit::new("playground", algorithm, threshold, period)?;
         if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {
-            *limit = limit.clone().try_burst(burst)?;
+            *limit = limit.try_burst(burst)?;
         }
     }
     Ok(limits)

@@ -46,7 +46,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     pub(crate) fn new(traffic: Traffic, limit: &Limit) -> Self {
         let now = Instant::now();
-        Self { traffic, limit: limit.clone(), due: now, began: now, calls: 0 }
+        Self { traffic, limit: *limit, due: now, began: now, calls: 0 }
     }
 
     /// Completes when a call is due. A future that is dropped before changes nothing.

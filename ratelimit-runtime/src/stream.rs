@@ -39,7 +39,7 @@ pub trait RateLimitStreamExt: Stream + Sized {
     /// # }
     /// ```
     fn rate_limited(self, limit: &Limit, key: impl Key) -> RateLimited<Self> {
-        let mut limit = limit.clone();
+        let mut limit = *limit;
         if limit.max_wait().is_none() {
             limit = limit.wait(Duration::MAX);
         }

@@ -24,7 +24,7 @@ impl Player<'_> {
         (self.is_free[number], self.ruled[number]) = (false, Some(amounts));
         let amounts = self.setup.limit(self.name, amounts);
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
-            waiting.limits.push(amounts.clone());
+            waiting.limits.push(amounts);
         }
         let rule = Rule::new().threshold(amounts.threshold()).burst(amounts.capacity());
         let mut rules = RuleSet::new();

@@ -47,7 +47,7 @@ impl Player<'_> {
     /// Decides a call of both limits: both are charged, or none is.
     pub(crate) async fn together(&mut self, process: usize, cost: Cost, acquires: bool) {
         let main = self.limit(process);
-        let (cost, beside) = (cost.of(&main), self.beside.limit.clone());
+        let (cost, beside) = (cost.of(&main), self.beside.limit);
         let key = self.key.clone();
         let parts = [Part::new(&main, &key, cost), Part::new(&beside, &key, cost)];
         let result = if acquires {

@@ -225,7 +225,7 @@ impl<'a> Player<'a> {
 
     /// Returns a call that did not wait.
     pub(crate) fn at_once(&self, process: usize, cost: u32, limit: &Limit) -> Ended {
-        let (limits, decided, excepted) = (vec![limit.clone()], self.now(), Excepted::No);
+        let (limits, decided, excepted) = (vec![*limit], self.now(), Excepted::No);
         let is_free = self.is_free[self.process(process)];
         Ended { process, cost, limits, decided, starts: (decided, decided), excepted, is_free }
     }

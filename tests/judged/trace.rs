@@ -51,7 +51,7 @@ impl Setup {
 
     /// Returns a limit with the lease of the trace.
     pub(crate) fn leased(&self, limit: &Limit) -> Limit {
-        let limit = limit.clone();
+        let limit = *limit;
         match self.leasing {
             Leasing::None => limit,
             Leasing::UpTo(units) => limit.lease(units),

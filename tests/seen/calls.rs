@@ -27,7 +27,7 @@ pub(crate) async fn closed(test: &TestLimiter) {
     let limit = Limit::sliding("closed", 5, Duration::from_secs(3600));
     test.limiter.close(&limit, KEY, Duration::from_secs(7200)).await.expect("closed");
     assert!(test.limiter.check(&limit, KEY, 2).await.is_err());
-    assert!(test.limiter.check(&limit.clone().shadow(true), KEY, 2).await.is_ok());
+    assert!(test.limiter.check(&limit.shadow(true), KEY, 2).await.is_ok());
     let parts = [Part::new(&WIDE, &KEY, 1), Part::new(&limit, &KEY, 2)];
     assert!(test.limiter.check_all(&parts).await.is_err());
 }

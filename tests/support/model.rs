@@ -136,7 +136,7 @@ impl Model {
     /// The count of a key that was never used. `align` is the offset of aligned windows from UTC in minutes.
     #[must_use]
     pub fn new(limit: &Limit, align: Option<i64>) -> Self {
-        Self { limit: limit.clone(), align, state: State::unused(limit.algorithm()) }
+        Self { limit: *limit, align, state: State::unused(limit.algorithm()) }
     }
 
     /// Decides a call, and charges it if it is admitted.
@@ -159,7 +159,7 @@ impl Model {
     ///
     /// If the call is not admitted.
     pub fn charge(&mut self, limit: &Limit, clock: u64, cost: u32) {
-        self.limit = limit.clone();
+        self.limit = *limit;
         assert!(self.admits(clock, cost), "the call is not admitted");
         let now = self.now(clock);
         self.state = self.state_at(now);
@@ -174,7 +174,7 @@ impl Model {
 
     /// Decides a call without charging it.
     pub fn peek(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
-        self.limit = limit.clone();
+        self.limit = *limit;
         let allowed = self.admits(clock, cost);
         let remaining = last(limit.capacity().into(), |cost| self.admits(clock, cost as u32));
         let retry_after = if allowed { 0 } else { first(|wait| self.admits(clock + wait, cost)) };
@@ -202,7 +202,7 @@ impl Model {
         leased.state = self.with_kept(limit, now, kept);
         let decision = leased.check(limit, clock, cost);
         if decision.allowed && cost > 0 {
-            self.limit = limit.clone();
+            self.limit = *limit;
             self.state = leased.state;
             if let State::Bucket { lease, .. } = &mut self.state {
                 lease.until = lease.until.max(now + term);
@@ -217,7 +217,7 @@ impl Model {
         // A rejected call does not change the level: the wait follows from the level as it drains.
         let is_admitted_after = |wait| {
             let mut later = self.clone();
-            later.limit = limit.clone();
+            later.limit = *limit;
             later.state = later.with_kept(limit, later.now(clock + wait), kept);
             later.admits(clock + wait, cost)
         };
@@ -238,7 +238,7 @@ impl Model {
 
     /// Gives units back, the newest first. They need not belong to one charge.
     pub fn refund(&mut self, limit: &Limit, clock: u64, cost: u32) -> ExpectedDecision {
-        self.limit = limit.clone();
+        self.limit = *limit;
         if cost > 0 {
             self.state = self.state_at(self.now(clock));
             let period = limit.period().as_micros();
@@ -282,7 +282,7 @@ impl Model {
 
     /// Gives back units without computing the decision, which is slow for a long log.
     pub fn lower(&mut self, limit: &Limit, clock: u64, cost: u32, charged_at: u64) {
-        self.limit = limit.clone();
+        self.limit = *limit;
         if cost > 0 {
             let now = self.now(clock);
             let is_same_rate = match self.state {
@@ -455,7 +455,7 @@ impl Model {
     /// Returns the state with at least `kept` units in the bucket.
     fn with_kept(&self, limit: &Limit, now: u64, kept: u32) -> State {
         let mut model = self.clone();
-        model.limit = limit.clone();
+        model.limit = *limit;
         let mut state = model.state_at(now);
         if let State::Bucket { level, .. } = &mut state {
             *level = (*level).max(u128::from(kept) * limit.period().as_micros());

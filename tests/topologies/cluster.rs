@@ -26,7 +26,6 @@ async fn keys_spread_over_the_nodes_and_counts_are_exact() {
         }
         for key in 0..12 {
             for limiter in fleet.clone() {
-                let limit = limit.clone();
                 tasks.spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..20 {
@@ -94,7 +93,6 @@ async fn several_limits_are_charged_all_or_none() {
     let mut tasks = JoinSet::new();
     for _ in 0..40 {
         let limiter = limiter.clone();
-        let (first, second) = (first.clone(), second.clone());
         tasks.spawn(async move {
             let third = Limit::fixed("several.third", 6, HOUR);
             let parts = [
@@ -133,8 +131,8 @@ async fn charges_of_several_hash_slots_are_settled() {
         Limit::sliding("cluster.one", 100, HOUR),
         Limit::token_bucket("cluster.other", 100, 100 * HOUR),
     );
-    let waiting = |limit: &Limit| limit.clone().wait(HOUR);
-    for limits in [[one.clone(), other.clone()], [waiting(&one), waiting(&other)]] {
+    let waiting = |limit: &Limit| limit.wait(HOUR);
+    for limits in [[one, other], [waiting(&one), waiting(&other)]] {
         for key in 0..50 {
             let parts = [Part::new(&limits[0], &key, 40), Part::new(&limits[1], &"all", 2)];
             let permits = limiter.acquire_all(&parts).await.expect("admitted");
@@ -261,7 +259,7 @@ async fn a_call_rejected_by_its_line_charges_no_hash_slot() {
     limiter.check_all(&filled).await.expect("admitted");
 
     // Waits in line: 5 units are too many for the window, which is longer than the wait of a call behind it.
-    let minute = |limit: &Limit| limit.clone().wait(2 * HOUR);
+    let minute = |limit: &Limit| limit.wait(2 * HOUR);
     let (patient_first, patient_second) = (minute(&first), minute(&second));
     let ahead = [Part::new(&patient_first, &a, 5), Part::new(&patient_second, &b, 5)];
     let ahead = tokio::spawn(limiter.check_all(&ahead));
@@ -286,7 +284,7 @@ async fn the_segments_of_a_long_log_share_its_hash_slot() {
         let mut tasks = JoinSet::new();
         // With so few tasks, each call is one entry of the log.
         for task in 0..3 {
-            let (limiter, limit) = (limiter.clone(), limit.clone());
+            let limiter = limiter.clone();
             tasks.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..1_700 {
@@ -354,7 +352,6 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
         let mut tasks = JoinSet::new();
         for call in 0..8 {
             let limiter = limiter.clone();
-            let (first, second) = (first.clone(), second.clone());
             tasks.spawn(async move {
                 if call < 4 {
                     let parts = [Part::new(&first, &a, 10), Part::new(&second, &b, 1)];

@@ -53,7 +53,7 @@ async fn counts_are_exact_while_slots_move_under_load() {
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for task in 0..48 {
-        let (limiter, limit, stop) = (limiter.clone(), limit.clone(), Arc::clone(&stop));
+        let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
         tasks.spawn(async move {
             let mut admitted = 0_u32;
             for call in 0_u32.. {

@@ -39,7 +39,6 @@ async fn counts_are_exact_and_calls_succeed_during_resharding() {
     let mut tasks = JoinSet::new();
     for task in 0..8 {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
-        let (limit, bucket) = (limit.clone(), bucket.clone());
         tasks.spawn(async move {
             let mut admitted = 0_u32;
             while !stop.load(Ordering::Relaxed) {
@@ -88,7 +87,7 @@ async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
     let mut tasks = JoinSet::new();
     for call in 0..300 {
         let limiter = limiter.clone();
-        let limit = if call % 2 == 0 { here.clone() } else { there.clone() };
+        let limit = if call % 2 == 0 { here } else { there };
         tasks.spawn(async move { limiter.check(&limit, "key", 1).await });
     }
     let results = tasks.join_all().await;

@@ -158,7 +158,7 @@ fn responses_have_headers_of_the_application() {
             .header("not a name", "x")
             .header("x-value", "not\na value")
     };
-    let layer = RateLimitLayer::new().limit(once.clone(), |_| ()).rejection_body(body);
+    let layer = RateLimitLayer::new().limit(once, |_| ()).rejection_body(body);
     let server = serve(app().layer(layer.limiter(limiter.clone())), &limiter);
     assert_eq!(get(server.address, "/plain", &[]).status, 200);
     for (path, kind, language, text) in [

@@ -42,7 +42,7 @@ proptest! {
             let Ok(limit) = Limit::new(name.clone().leak(), algorithm, threshold, period) else {
                 continue;
             };
-            let with_burst = burst.and_then(|burst| limit.clone().try_burst(burst).ok());
+            let with_burst = burst.and_then(|burst| limit.try_burst(burst).ok());
             let limit = with_burst.unwrap_or(limit);
             let (capacity, units) = (limit.capacity(), limit.capacity().max(threshold));
             let [policy, state] = fields(limit, &RateLimiter::embedded());

@@ -166,7 +166,7 @@ async fn a_request_that_is_dropped_while_it_waits_takes_nothing() {
     for (limiter, clock) in limiters(&redis) {
         let (server, requests) = counting().await;
         let limit = Limit::leaky_bucket("dropped", 1, Duration::from_secs(1)).wait(MINUTE);
-        let layer = RateLimitLayer::outbound().limit(limit.clone(), |_| ());
+        let layer = RateLimitLayer::outbound().limit(limit, |_| ());
         let mut service = layer.limiter(limiter.clone()).layer(client());
         service.call(request(server, "/")).await.expect("a response");
         let mut waiting = Box::pin(service.call(request(server, "/")));

@@ -104,7 +104,7 @@ impl RejectionCache {
         if stamp.returns == self.returns.load(Ordering::SeqCst) && until > now {
             *cell = Some(CachedRejection {
                 key_id: charge.key_id,
-                terms: charge.terms.clone(),
+                terms: charge.terms,
                 outcome: *outcome,
                 received: now,
                 until,

@@ -39,7 +39,7 @@ impl Checker {
         }
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
         let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
-        let terms = limit.terms().clone();
+        let terms = *limit.terms();
         Check::boxed(async move {
             let reply = backend.execute(policy, request).await;
             let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
@@ -86,7 +86,7 @@ impl Checker {
         at: u64,
     ) -> Answer<Decision> {
         let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
-        let charge = self.backend.charge(limit.terms().clone(), key, cost);
+        let charge = self.backend.charge(*limit.terms(), key, cost);
         let (capacity, source) = (charge.terms.capacity(), self.backend.source());
         let charge = self.backend.address(policy, charge, key);
         let request = Request::give_back(Op::Return { at }, charge);

@@ -68,8 +68,7 @@ impl Check {
     /// Creates the check of a call that this process has rejected, and that nothing observes. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
-        let rejected_by =
-            (!limit.is_shadow()).then(|| (limit.terms().name().clone(), limit.quota()));
+        let rejected_by = (!limit.is_shadow()).then(|| (*limit.terms().name(), limit.quota()));
         Self::decided(DecidedCall {
             allowed: false,
             source: Source::Embedded,
@@ -237,9 +236,7 @@ impl DecidedCall {
         };
         match &self.rejected_by {
             None => Ok(decision),
-            Some((name, quota)) => {
-                Err(Rejection::Limited { name: name.clone(), quota: *quota, decision })
-            }
+            Some((name, quota)) => Err(Rejection::Limited { name: *name, quota: *quota, decision }),
         }
     }
 }

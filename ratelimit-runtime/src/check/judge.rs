@@ -27,7 +27,7 @@ pub(super) fn judge(
 /// Returns the result of one limit before a shadow admits the call.
 fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
     let decision = Decision::new(label.capacity, outcome, source);
-    let (name, quota) = (|| label.name.clone(), label.quota);
+    let (name, quota) = (|| label.name, label.quota);
     match outcome.verdict {
         Verdict::Admitted => Ok(decision),
         Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),

@@ -51,6 +51,6 @@ impl Checker {
 
     /// Returns the terms under which the store counts a call that no lease decides.
     pub(crate) fn counted(&self, limit: &Limit) -> Terms {
-        if self.is_leased(limit) { limit.counted_beside_leases() } else { limit.terms().clone() }
+        if self.is_leased(limit) { limit.counted_beside_leases() } else { *limit.terms() }
     }
 }

@@ -58,7 +58,7 @@ impl Checker {
             Err(refusal) => return refusal.into_call(options, parts.len()),
         };
         if let Some(reply) = self.cached_rejection(&call, options) {
-            let labels = call.counts.map(|count| count.label.clone());
+            let labels = call.counts.map(|count| count.label);
             let result = conclude(call.report, &labels, Ok(reply));
             let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
             return StartedCall::Decided(result.map(admitted));
@@ -118,7 +118,7 @@ impl Checker {
         if let Some(index) = counts.iter().position(is_too_large) {
             let CallCount { label, charge, .. } = &counts[index];
             let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
-            let (report, label) = (report.about(index), label.clone());
+            let (report, label) = (report.about(index), *label);
             return Err(Box::new(Refusal { report, label, rejection }));
         }
         Ok(CountedCall { report, policy, counts, count_of })
@@ -196,7 +196,7 @@ impl Checker {
     ) -> StartedCall {
         let lease_id = if options.settles { None } else { self.lease(&mut call, parts) };
         let CountedCall { report, policy, counts, count_of } = call;
-        let (limit, labels) = (parts[0].limit, counts.map(|count| count.label.clone()));
+        let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
         let address = |it: CallCount<'_, K>| self.backend.address(policy, it.charge, &it.key);
         let charges = counts.into_map(address);
         let settled = options.settles.then(|| SettledParts {

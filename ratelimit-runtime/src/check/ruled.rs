@@ -258,7 +258,7 @@ impl TrailingParts {
 impl OwnedPart {
     pub(super) fn of<K: Key + ?Sized>(part: &Part<'_, K>) -> Self {
         let Part { limit, key, cost, access } = *part;
-        Self { limit: limit.clone(), key: OwnedKey::of(&key), cost, access }
+        Self { limit: *limit, key: OwnedKey::of(&key), cost, access }
     }
 
     fn part(&self) -> Part<'_, OwnedKey> {

@@ -53,7 +53,7 @@ impl WaitingParts {
             }
             let rest = ruled.map(|ruled| {
                 let wait = ruled.limit.policy().wait().unwrap_or_default();
-                let limit = ruled.limit.clone().wait(wait.saturating_sub(waited));
+                let limit = ruled.limit.wait(wait.saturating_sub(waited));
                 Ruled { limit, ..ruled.clone() }
             });
             let RuledCall { decision, is_waiting, trailing } =

@@ -144,7 +144,7 @@ impl AmountsSite {
     ) -> (&'static Limit, Option<Limit>) {
         let limit = self.limit(template, given);
         for cell in array::from_fn::<_, KEPT, _>(|offset| &self.kept[(first + offset) % KEPT]) {
-            let kept = cell.get_or_init(|| KeptLimit { given, template, limit: limit.clone() });
+            let kept = cell.get_or_init(|| KeptLimit { given, template, limit });
             if kept.is_of(template, given) {
                 return (&kept.limit, None);
             }

@@ -63,7 +63,7 @@ impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
     fn acquire(&self, checker: &Checker, options: CallOptions) -> AcquiredCall<[Permit; 1]> {
         let terms = || match self.0.kept() {
             Some(limit) => KeptTerms::Static(limit.terms()),
-            None => KeptTerms::Owned(Arc::new(self.0.limit().terms().clone())),
+            None => KeptTerms::Owned(Arc::new(*self.0.limit().terms())),
         };
         checker.acquire(self.part(), options, terms).into_array()
     }

@@ -114,11 +114,11 @@ impl Site {
         let Self { place, is_computed, .. } = *self;
         let mut first = None;
         self.limit.get_or_init(|| {
-            let added = RegisteredLimit { limit: limit.clone(), place, is_computed };
+            let added = RegisteredLimit { limit: *limit, place, is_computed };
             let (index, known) = registry::add(added);
             first = known;
             let terms = limit.terms();
-            FirstLimit { index, name: terms.name().clone(), period: terms.period() }
+            FirstLimit { index, name: *terms.name(), period: terms.period() }
         });
         // Once the site is initialised, because a subscriber can call this function.
         let Some(first) = first.filter(|first| first.place != place) else { return };

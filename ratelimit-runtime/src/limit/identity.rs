@@ -3,7 +3,7 @@
 use super::{Algorithm, Name, Period, Scope};
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(super) name: Name,
     pub(super) algorithm: Algorithm,
@@ -44,7 +44,7 @@ impl Identity {
 
     /// Returns this identity with another period.
     pub(super) fn with_period(&self, period: Period) -> Self {
-        Self::new(self.name.clone(), self.algorithm, period, self.align, self.scope)
+        Self::new(self.name, self.algorithm, period, self.align, self.scope)
     }
 
     /// Returns a hash of the name, below 64.

@@ -3,7 +3,7 @@
 use super::{Limit, Name, Quota, Terms};
 
 /// The parts of a limit that decisions, rejections, logs and metrics contain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitLabel {
     pub(crate) name: Name,
     pub(crate) quota: Quota,
@@ -29,7 +29,7 @@ impl Limit {
     /// Returns the label of calls that are charged under `terms`, which can be the terms of a lease.
     pub(crate) fn label_for(&self, terms: &Terms) -> LimitLabel {
         LimitLabel {
-            name: self.terms.identity.name.clone(),
+            name: self.terms.identity.name,
             quota: self.quota(),
             capacity: terms.capacity(),
             shadow: self.policy.shadow,

@@ -141,7 +141,7 @@ impl Limit {
     /// Returns this limit with a lease, as far as it fits.
     pub(super) fn with_lease(self, lease: Lease) -> Self {
         let leased = match lease {
-            Lease::UpTo(units) => self.clone().try_lease(units.min(self.terms.lease_capacity())),
+            Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
             Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US => {
                 return Self { policy: Policy { lease, ..self.policy }, ..self };
@@ -179,8 +179,8 @@ impl Limit {
     /// leases, these are the terms of leases, because a window with a longer period is another count.
     pub(crate) fn counted_beside_leases(&self) -> Terms {
         match self.policy.lease {
-            Lease::None => self.terms.clone(),
-            Lease::Auto if self.terms.is_bucket() => self.terms.clone(),
+            Lease::None => self.terms,
+            Lease::Auto if self.terms.is_bucket() => self.terms,
             Lease::Auto | Lease::UpTo(_) => self.terms.leased(),
         }
     }

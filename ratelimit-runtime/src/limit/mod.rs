@@ -51,6 +51,8 @@ pub use self::text::ParseLimitError;
 /// Constructors are `const`, so a wrong value in a `const` is a compile error; at run time
 /// [`Limit::new`] returns the same message as an [`InvalidLimit`].
 ///
+/// A limit is [`Copy`]. A name that is known only at run time is kept by the process: see [`Name::kept`].
+///
 /// ```
 /// use std::time::Duration;
 /// use ratelimit_runtime::Limit;
@@ -64,7 +66,7 @@ pub use self::text::ParseLimitError;
 /// # use ratelimit_runtime::Limit;
 /// const NEVER: Limit = Limit::sliding("never", 0, Duration::from_secs(60));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     terms: Terms,
     policy: Policy,

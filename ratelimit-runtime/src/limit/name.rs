@@ -34,8 +34,8 @@ type NameTable = HashSet<&'static str>;
 /// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
 /// assert_eq!(LOGIN.name(), "login");
 /// ```
-// A name has no destructor, so that limits have none: `&LOGIN` then lives as long as the program.
-#[derive(Clone, PartialEq, Eq, Hash)]
+// `Copy`, so that limits are `Copy`, and `&LOGIN` lives as long as the program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name(&'static str);
 
 impl Name {

@@ -4,7 +4,7 @@ use super::{Algorithm, Align, Amounts, Identity, Name, Period, Rate, WindowScale
 
 /// Identity and amounts, without the policy. Calls with equal terms and one key can share a batch entry, a lease,
 /// a line and a cached rejection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     pub(super) identity: Identity,
     pub(super) amounts: Amounts,
@@ -89,12 +89,12 @@ impl Terms {
     pub(crate) fn with_rate(&self, rate: Rate) -> Self {
         let capacity = self.amounts.capacity.min(rate.most_tokens());
         let amounts = Amounts { capacity, rate, ..self.amounts };
-        Self { identity: self.identity.clone(), amounts }
+        Self { amounts, ..*self }
     }
 
     /// Returns these terms with the share of one of `instances` processes.
     pub(crate) fn share(&self, instances: u32) -> Self {
         let amounts = self.amounts.share(instances, self.identity.period);
-        Self { identity: self.identity.clone(), amounts }
+        Self { amounts, ..*self }
     }
 }

@@ -32,7 +32,7 @@ impl Limit {
         let capacity = self.algorithm().default_capacity(threshold);
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
         let limit = Self {
-            terms: Terms { identity: self.terms.identity.clone(), amounts },
+            terms: Terms { amounts, ..self.terms },
             policy: Policy { lease: Lease::None, has_burst: false, ..self.policy },
         };
         match burst {
@@ -44,10 +44,7 @@ impl Limit {
     /// Returns this limit with a threshold and the largest burst that fills within 100 years.
     pub(crate) fn with_largest_burst(&self, threshold: u32) -> Self {
         let amounts = Amounts::with_largest_burst(threshold, self.terms.identity.period);
-        Self {
-            terms: Terms { identity: self.terms.identity.clone(), amounts },
-            policy: self.policy,
-        }
+        Self { terms: Terms { amounts, ..self.terms }, ..*self }
     }
 
     /// Returns this limit as one whose amounts are computed for each call, with a lease as far as it fits.

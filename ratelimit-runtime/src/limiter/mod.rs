@@ -258,7 +258,7 @@ impl RateLimiter {
     /// As for [`check`](Self::check). For a limit with a [lease](Limit::lease), [`Rejection::Unavailable`] with
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire(&self, limit: &Limit, key: impl Key, cost: u32) -> Acquire {
-        let terms = || KeptTerms::Owned(Arc::new(limit.terms().clone()));
+        let terms = || KeptTerms::Owned(Arc::new(*limit.terms()));
         self.checker.acquire(Part::of(limit, &key, cost), CallOptions::ACQUIRE, terms)
     }
 

@@ -116,11 +116,11 @@ impl Rejection {
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
         let LimitLabel { capacity, varies, .. } = *label;
-        Self::CostExceedsCapacity { name: label.name.clone(), cost, capacity, varies }
+        Self::CostExceedsCapacity { name: label.name, cost, capacity, varies }
     }
 
     pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
-        Self::Unavailable { name: label.name.clone(), error }
+        Self::Unavailable { name: label.name, error }
     }
 
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the

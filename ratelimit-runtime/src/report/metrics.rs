@@ -229,7 +229,7 @@ impl LimitSeries {
             return Arc::clone(series);
         }
         let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
-        let series = all.entry(name.clone()).or_insert_with(|| Arc::new(Self::new(name)));
+        let series = all.entry(*name).or_insert_with(|| Arc::new(Self::new(name)));
         Arc::clone(series)
     }
 

@@ -56,7 +56,7 @@ impl RequestLog {
     /// Adds a limit that has not decided yet. Skips a shadow, because clients must not observe it.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() {
-            let name = limit.terms().name().clone();
+            let name = *limit.terms().name();
             self.add(LoggedLimit { name, quota: limit.quota(), decision: None });
         }
     }
@@ -74,7 +74,7 @@ impl RequestLog {
             return;
         }
         let decision = Some(LoggedDecision::new(decision));
-        self.add(LoggedLimit { name: name.clone(), quota, decision });
+        self.add(LoggedLimit { name: *name, quota, decision });
     }
 
     fn add(&mut self, limit: LoggedLimit) {

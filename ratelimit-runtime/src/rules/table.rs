@@ -72,7 +72,7 @@ impl Ruled {
     /// Returns a limit without rules.
     pub(crate) fn as_written(limit: &Limit) -> Self {
         Self {
-            limit: limit.clone(),
+            limit: *limit,
             access: Access::Limited,
             closed_until: None,
             has_threshold: false,
@@ -262,8 +262,8 @@ impl CountRules {
                 ruled
             };
             ruled.limit = if own.is_none() {
-                let (of, last) = self.last.get_or_init(|| (limit.clone(), derive()));
-                if of == limit { last.clone() } else { derive() }
+                let (of, last) = self.last.get_or_init(|| (*limit, derive()));
+                if of == limit { *last } else { derive() }
             } else {
                 derive()
             };

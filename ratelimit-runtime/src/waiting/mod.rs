@@ -325,7 +325,7 @@ impl Waiting {
         };
         let line = Mutex::new(Line::new(charges.clone(), settings));
         let (changed, driver, waking) = Default::default();
-        let name = charges.first().map_or(Name::new(""), |charge| charge.terms.name().clone());
+        let name = charges.first().map_or(Name::new(""), |charge| *charge.terms.name());
         Arc::new(SharedLine { line, name, policy, changed, driver, waking })
     }
 

@@ -160,7 +160,7 @@ impl<R, E> Clone for LimitSources<R, E> {
 impl<R, E> Clone for LimitSource<R, E> {
     fn clone(&self) -> Self {
         match self {
-            Self::Fixed(limit, key) => Self::Fixed(limit.clone(), Arc::clone(key)),
+            Self::Fixed(limit, key) => Self::Fixed(*limit, Arc::clone(key)),
             Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
         }
     }

@@ -17,7 +17,7 @@ pub struct RequestLimits {
 impl RequestLimits {
     /// Limits the request by `limit`: it takes `cost` units for `key`. The key can borrow from the request.
     pub fn add(&mut self, limit: &Limit, key: impl Key, cost: u32) {
-        self.charges.push((limit.clone(), OwnedKey::of(&key), cost));
+        self.charges.push((*limit, OwnedKey::of(&key), cost));
     }
 
     /// Returns the check of the request; `None` if it has no limits.

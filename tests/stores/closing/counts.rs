@@ -166,7 +166,7 @@ async fn leased_units_go_back_to_a_closed_bucket() {
     let limiter = || server.limiter_on(&clock);
     let [here, there] = [limiter(), limiter()];
     let plain = Limit::token_bucket("lease", 10_000, MINUTE).burst(10_000);
-    let leased = plain.clone().lease(500);
+    let leased = plain.lease(500);
     for _ in 0..600 {
         there.check(&leased, "key", 1).await.expect("admitted");
     }

@@ -20,7 +20,7 @@ async fn reservations_of_several_processes_wait_for_the_opening() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let processes = [server.limiter_on(&clock), server.limiter_on(&clock)];
     let limit = Limit::leaky_bucket("reserved", 10, SECOND);
-    let waiting = limit.clone().wait(MINUTE);
+    let waiting = limit.wait(MINUTE);
     processes[0].check(&limit, "key", 1).await.expect("a new key");
     let mut calls = Vec::new();
     for number in 0..6 {
@@ -67,7 +67,7 @@ async fn an_early_opening_admits_no_two_calls_at_a_moment() {
     let (server, clock) = (Server::start(), VirtualClock::new());
     let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
     let limit = Limit::leaky_bucket("reserved", 10, SECOND);
-    let waiting = limit.clone().wait(MINUTE);
+    let waiting = limit.wait(MINUTE);
     here.check(&limit, "key", 1).await.expect("a new key");
     let mut calls = Vec::new();
     for limiter in [&here, &there] {

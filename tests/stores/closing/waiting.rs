@@ -14,7 +14,7 @@ use crate::{on_both_stores, settle_lines};
 on_both_stores! {
     async fn waiting_calls_go_on_in_order_once_the_key_opens(test: TestLimiter) {
         for limit in limits() {
-            let waiting = limit.clone().wait(10 * MINUTE);
+            let waiting = limit.wait(10 * MINUTE);
             test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
             let (sender, mut admitted) = tokio::sync::mpsc::unbounded_channel();
             let mut calls = tokio::task::JoinSet::new();
@@ -30,7 +30,7 @@ on_both_stores! {
             settle_lines(&test.limiter).await;
             assert!(!takes_nothing.is_finished());
             // A call that cannot wait long enough is rejected at once.
-            let impatient = limit.clone().wait(MINUTE);
+            let impatient = limit.wait(MINUTE);
             let rejection = test.limiter.check(&impatient, "key", 1).await;
             assert!(closed(rejection) >= 2 * MINUTE, "{limit:?}");
             assert_eq!(closed(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
@@ -54,7 +54,7 @@ on_both_stores! {
 
     async fn an_open_lets_waiting_calls_go_on(test: TestLimiter) {
         for limit in limits() {
-            let waiting = limit.clone().wait(10 * MINUTE);
+            let waiting = limit.wait(10 * MINUTE);
             test.limiter.close(&limit, "key", 5 * MINUTE).await.expect("closed");
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
             settle_lines(&test.limiter).await;
@@ -69,7 +69,7 @@ on_both_stores! {
     async fn reserved_calls_start_after_the_opening(test: TestLimiter) {
         for burst in [1, 10] {
             let limit = Limit::token_bucket("reserved", 10, SECOND).burst(burst);
-            let waiting = limit.clone().wait(MINUTE);
+            let waiting = limit.wait(MINUTE);
             test.limiter.check(&limit, "key", burst).await.expect("a new key");
             let mut calls: Vec<_> = (0..5)
                 .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
@@ -100,7 +100,7 @@ on_both_stores! {
     async fn calls_that_wait_for_an_opening_are_admitted(test: TestLimiter) {
         for limit in support::limits::limits("count", 10, HOUR) {
             test.limiter.close(&limit, "key", 2 * MINUTE).await.expect("closed");
-            let waiting = limit.clone().wait(2 * MINUTE + SECOND);
+            let waiting = limit.wait(2 * MINUTE + SECOND);
             let calls: Vec<_> =
                 (0..10).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
             settle_lines(&test.limiter).await;
@@ -120,7 +120,7 @@ async fn a_line_does_not_ask_without_a_pause() {
     let limiter = || server.builder().build().expect("valid settings");
     let [here, there] = [limiter(), limiter()];
     let limit = Limit::leaky_bucket("pause", 1, MINUTE);
-    let waiting = limit.clone().wait(HOUR);
+    let waiting = limit.wait(HOUR);
     here.check(&limit, "key", 1).await.expect("a new key");
     let mut first = Box::pin(here.check(&waiting, "key", 1));
     assert!(first.as_mut().now_or_never().is_none());

@@ -31,7 +31,7 @@ on_both_stores! {
             assert_eq!((rejected.allowed, rejected.remaining), (false, 0), "{algorithm}");
             let exceeding = test.limiter.check(&small, "key", 6).await;
             assert!(matches!(exceeding, Err(Rejection::CostExceedsCapacity { varies: false, .. })));
-            let shadow = small.clone().shadow(true);
+            let shadow = small.shadow(true);
             assert!(!test.limiter.check(&shadow, "key", 1).await.expect("a shadow").allowed);
             assert!(test.allows(&large, 1).await, "{algorithm}");
             test.limiter.reset(&small, "key").await.expect("reset");
@@ -58,10 +58,10 @@ on_both_stores! {
         for algorithm in ALGORITHMS {
             let [small, large] = limits(algorithm, [10, 20]);
             assert!(test.allows(&small, 10).await);
-            let waiting = small.clone().wait(10 * MINUTE);
+            let waiting = small.wait(10 * MINUTE);
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 10));
             settle_lines(&test.limiter).await;
-            let other = tokio::spawn(test.limiter.check(&large.clone().wait(10 * MINUTE), "key", 1));
+            let other = tokio::spawn(test.limiter.check(&large.wait(10 * MINUTE), "key", 1));
             settle_lines(&test.limiter).await;
             // A bucket has reserved units for the first call, above the capacity of both.
             let is_bucket = is_bucket(algorithm);

@@ -74,7 +74,7 @@ enum Step {
 }
 
 /// A limit, and the offset of its aligned windows from UTC in minutes.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct AlignedLimit {
     limit: Limit,
     align: Option<i64>,
@@ -232,9 +232,9 @@ impl Parity {
 
     /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let AlignedLimit { mut limit, mut align } = trace.limits[0].clone();
+        let AlignedLimit { mut limit, mut align } = trace.limits[0];
         // The limit of the calls; rules can change its amounts to those of `limit`.
-        let mut called = limit.clone();
+        let mut called = limit;
         let (mut decisions, mut retry) = (0, None);
         for (index, step) in trace.steps.iter().enumerate() {
             let clock = self.clock.now().as_micros() as u64;
@@ -263,15 +263,15 @@ impl Parity {
                     decisions += 1;
                 }
                 Step::Change(index) => {
-                    AlignedLimit { limit, align } = trace.limits[index].clone();
-                    called = limit.clone();
+                    AlignedLimit { limit, align } = trace.limits[index];
+                    called = limit;
                     self.set_rules(&RuleSet::new());
                     retry = None;
                 }
                 Step::Rule { amounts, for_keys } => {
                     retry = None;
                     if trace.limits[amounts].align == align {
-                        limit = trace.limits[amounts].limit.clone();
+                        limit = trace.limits[amounts].limit;
                         self.set_rules(&self.rules(&limit, for_keys));
                     }
                 }

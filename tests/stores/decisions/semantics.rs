@@ -199,7 +199,7 @@ crate::on_both_stores! {
 
     async fn a_bucket_above_a_lowered_burst_accepts_refunds_and_no_returns(test: TestLimiter) {
         for limit in buckets() {
-            let (full, lowered) = (limit.clone().burst(10), limit.clone().burst(3));
+            let (full, lowered) = (limit.burst(10), limit.burst(3));
             let at = test.micros();
             assert!(test.allows(&full, 10).await);
             let before = test.peek(&lowered).await;
@@ -219,7 +219,7 @@ crate::on_both_stores! {
             let limit = limit.burst(10);
             let at = test.micros();
             assert!(test.allows(&limit, 10).await);
-            let waiting = limit.clone().wait(Duration::from_secs(60));
+            let waiting = limit.wait(Duration::from_secs(60));
             let waiting = tokio::spawn(test.limiter.check(&waiting, "key", 1));
             // The waiting call has reserved the next token, so another call has to wait for the one after it.
             let before = loop {
@@ -284,8 +284,8 @@ crate::on_both_stores! {
     async fn limits_with_different_aligns_count_separately(test: TestLimiter) {
         let daily = limit(Algorithm::Fixed, 10, DAY);
         let aligns = [
-            daily.clone(),
-            daily.clone().align(Align::UTC),
+            daily,
+            daily.align(Align::UTC),
             daily.align(Align::offset_minutes(480)),
         ];
         let mut admitted = [0; 3];

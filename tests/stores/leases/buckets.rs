@@ -135,7 +135,7 @@ async fn play(
     let limiter: &RateLimiter = &test.limiter;
     let mut ledger = Ledger { leased: Vec::new(), spent: Vec::new() };
     let mut model = Model::new(&limits[0], None);
-    let (mut limit, mut retry) = (limits[0].clone(), None);
+    let (mut limit, mut retry) = (limits[0], None);
     // With the places of their units in the ledger. The model knows no permits.
     let (mut permits, mut is_modelled): (Vec<(Permit, usize)>, _) = (Vec::new(), true);
     for (index, step) in steps.iter().enumerate() {
@@ -149,7 +149,7 @@ async fn play(
                 continue;
             }
             Step::Change(index) => {
-                limit = limits[index].clone();
+                limit = limits[index];
                 retry = None;
                 continue;
             }

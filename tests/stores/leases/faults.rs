@@ -163,7 +163,7 @@ async fn calls_with_a_distant_server_end_within_their_deadline() {
     let times = async |calls: usize, pause| {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..calls {
-            let (limiter, limit) = (limiter.clone(), limit.clone());
+            let limiter = limiter.clone();
             tasks.spawn(async move {
                 let start = std::time::Instant::now();
                 let result = limiter.check(&limit, "key", 1).await;

@@ -70,7 +70,7 @@ async fn several_limiters_admit_exactly_the_capacity() {
         let limiters: Vec<_> = (0..4).map(|_| server.limiter_on(&clock)).collect();
         let tasks: Vec<_> = (0..64)
             .map(|task| {
-                let (limiter, limit) = (limiters[task % 4].clone(), limit.clone());
+                let limiter = limiters[task % 4].clone();
                 tokio::spawn(async move { spend(&limiter, &limit, 50).await })
             })
             .collect();

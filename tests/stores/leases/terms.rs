@@ -83,8 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
 async fn play(limit: &Limit, steps: &[Step], implementation: Implementation) -> Vec<Spending> {
     let test = TestLimiter::embedded();
     let (stricter, term) = leased(limit);
-    let counted =
-        if implementation == Implementation::WithoutTerm { limit.clone() } else { stricter };
+    let counted = if implementation == Implementation::WithoutTerm { *limit } else { stricter };
     let mut holders: Vec<Vec<Lease>> = (0..HOLDERS).map(|_| Vec::new()).collect();
     let mut spent = Vec::new();
     for step in steps {

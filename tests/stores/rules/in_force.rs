@@ -110,7 +110,7 @@ on_both_stores! {
             assert!(!rejected.allowed);
             // A shadow of the code is enforced.
             test.set_rules(of_limit(Rule::new().shadow(false)));
-            let shadow = limit.clone().shadow(true);
+            let shadow = limit.shadow(true);
             assert!(matches!(check(&shadow, 1).await, Err(Rejection::Limited { .. })));
             // A closed shadow rejects nothing.
             test.set_rules(of_limit(Rule::new().shadow(true).closed(true)));
@@ -179,7 +179,7 @@ on_both_stores! {
 
         // A call that waits goes on when the rule ends.
         test.limiter.reset(&limit, "key").await.expect("reset");
-        let waiting = limit.clone().wait(MINUTE);
+        let waiting = limit.wait(MINUTE);
         let limiter = test.limiter.clone();
         let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await.is_ok() });
         settle_lines(&test.limiter).await;

@@ -10,7 +10,7 @@ use crate::{on_both_stores, settle_lines};
 on_both_stores! {
     async fn a_call_that_waits_obeys_a_new_rule(test: TestLimiter) {
         for limit in limits("ruled", 10, MINUTE) {
-            let waiting = limit.clone().wait(HOUR);
+            let waiting = limit.wait(HOUR);
             let start = || {
                 let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
                 tokio::spawn(async move { limiter.check(&waiting, "key", 10).await })
@@ -87,7 +87,7 @@ on_both_stores! {
         assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
         let mut calls = JoinSet::new();
         for index in 0..2 {
-            let (limiter, limit) = (test.limiter.clone(), limit.clone());
+            let (limiter, limit) = (test.limiter.clone(), *limit);
             calls.spawn(async move { (index, limiter.check(&limit, "key", 1).await.is_ok()) });
             settle_lines(&test.limiter).await;
         }
@@ -111,7 +111,7 @@ on_both_stores! {
         test.set_rules(RuleSet::new());
         assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
         test.advance(1);
-        let waiting = limit.clone().wait(70 * SECOND);
+        let waiting = limit.wait(70 * SECOND);
         let limiter = test.limiter.clone();
         let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await });
         settle_lines(&test.limiter).await;
@@ -125,7 +125,7 @@ on_both_stores! {
     /// The moments that were reserved for calls of a bucket are free again when a rule changes its amounts.
     async fn calls_that_wait_for_a_bucket_move_together(test: TestLimiter) {
         let limit = Limit::token_bucket("ruled", 10, SECOND).burst(10);
-        let waiting = limit.clone().wait(MINUTE);
+        let waiting = limit.wait(MINUTE);
         test.limiter.check(&limit, "key", 10).await.expect("admitted");
         let mut calls: Vec<_> = (0..8)
             .map(|_| {

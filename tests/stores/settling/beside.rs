@@ -41,7 +41,7 @@ async fn calls_that_wait_have_permits() {
     let (limiters, clock) = limiters(&server);
     for limiter in &limiters {
         for limit in limits("permits", 100, MINUTE) {
-            let waiting = limit.clone().wait(5 * MINUTE);
+            let waiting = limit.wait(5 * MINUTE);
             let first = acquire(limiter, &waiting, 100).await;
             let mut calls: JoinSet<_> =
                 (0..2).map(|_| limiter.acquire(&waiting, "key", 10)).collect();
@@ -125,7 +125,7 @@ async fn a_charge_is_settled_where_it_was_made() {
     .expect("Redis replies again");
     assert_eq!(remaining(&limiter, &limit).await, 100);
 
-    let process = limit.clone().scope(Scope::Process);
+    let process = limit.scope(Scope::Process);
     acquire(&limiter, &process, 40).await.settle(10);
     assert_eq!(decision(limiter.peek(&process, "key", 1).await).remaining, 90);
 }
@@ -150,7 +150,7 @@ async fn a_passed_grant_can_be_settled() {
     let server = Server::start();
     let ([_, limiter], clock) = limiters(&server);
     let limit = Limit::fixed("passed", 100, MINUTE);
-    let waiting = limit.clone().wait(10 * MINUTE);
+    let waiting = limit.wait(10 * MINUTE);
     for (used, left) in [(0, 100), (500, 0)] {
         acquire(&limiter, &limit, 100).await.keep();
         let mut first = Box::pin(limiter.check(&waiting, "key", 10));

@@ -135,7 +135,7 @@ async fn calls_that_are_not_charged_have_empty_permits() {
     let (limiters, _) = limiters(&server);
     for limiter in &limiters {
         let limit = Limit::fixed("shadow", 10, MINUTE);
-        let shadow = limit.clone().shadow(true);
+        let shadow = limit.shadow(true);
         acquire(limiter, &limit, 10).await.keep();
         let permit = acquire(limiter, &shadow, 5).await;
         assert!(!permit.decision().allowed);
@@ -152,7 +152,7 @@ async fn calls_that_are_not_charged_have_empty_permits() {
     let permit = acquire(&limiter, &limit, 5).await;
     assert_eq!(permit.decision().source, Source::Fallback);
     permit.settle(100);
-    let local = limit.clone().on_error(OnError::Local);
+    let local = limit.on_error(OnError::Local);
     assert_eq!(decision(limiter.peek(&local, "key", 1).await).remaining, 10);
     let denied = limit.on_error(OnError::Deny);
     let rejection = limiter.acquire(&denied, "key", 1).await.expect_err("no Redis");

@@ -136,7 +136,7 @@ impl Settling {
 
     /// Plays the trace, and returns the number of compared decisions.
     async fn run(mut self, trace: &Trace) -> Result<u64, TestCaseError> {
-        let (mut limit, mut retry, mut decisions) = (trace.limits[0].clone(), None, 0);
+        let (mut limit, mut retry, mut decisions) = (trace.limits[0], None, 0);
         for (index, step) in trace.steps.iter().enumerate() {
             match *step {
                 Step::Close(eighths, micros) => {
@@ -177,7 +177,7 @@ impl Settling {
                     // Another rate rounds the level of a bucket up.
                     self.has_one_rate &= !is_bucket(&limit);
                     self.is_exact &= self.has_one_rate;
-                    limit = trace.limits[index].clone();
+                    limit = trace.limits[index];
                     retry = None;
                 }
                 Step::Reset => {
@@ -256,7 +256,7 @@ impl Settling {
         let expected = self.compare(index, limit, cost, embedded.0, redis.0)?;
         if let (Some(embedded), Some(redis)) = (embedded.1, redis.1) {
             let receipt = self.model.charge(limit, now, cost);
-            self.open.push(OpenCharge { limit: limit.clone(), receipt, embedded, redis });
+            self.open.push(OpenCharge { limit: *limit, receipt, embedded, redis });
             return Ok(None);
         }
         Ok((!expected.allowed).then_some((cost, expected.retry_after)))

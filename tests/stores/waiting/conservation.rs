@@ -156,7 +156,7 @@ impl<'a> Fleet<'a> {
     async fn take(&mut self, step: &Step) {
         match step {
             Step::Wait { process, cost, wait } => {
-                let limit = self.limit.clone().wait(Duration::from_millis(*wait));
+                let limit = self.limit.wait(Duration::from_millis(*wait));
                 let check = self.processes[*process].check(&limit, &*self.key, *cost);
                 let (process, cost, check) = (*process, *cost, Box::pin(check));
                 self.waiting.push(WaitingCall { process, cost, check });

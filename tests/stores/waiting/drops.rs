@@ -18,7 +18,7 @@ fn limit(burst: u32) -> Limit {
 
 /// Starts a call that waits, and polls it once: it has reserved its moment then.
 async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u32) -> Pin<Box<Check>> {
-    let mut check = Box::pin(limiter.check(&limit.clone().wait(MINUTE), key, cost));
+    let mut check = Box::pin(limiter.check(&limit.wait(MINUTE), key, cost));
     assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     settle_lines(limiter).await;
     check

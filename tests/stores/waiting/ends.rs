@@ -41,7 +41,7 @@ impl Calls {
 
     /// Starts a call, and lets it reserve its moment.
     async fn start(&mut self, limit: &Limit, wait: Duration) {
-        let check = self.limiter.check(&limit.clone().wait(wait), "key", 1);
+        let check = self.limiter.check(&limit.wait(wait), "key", 1);
         let (clock, start, number) = (self.clock.clone(), self.clock.now(), self.started);
         self.started += 1;
         self.running.spawn(async move {

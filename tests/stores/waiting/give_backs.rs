@@ -25,7 +25,7 @@ async fn admitted_after(
     let capacity = limit.capacity();
     here.reset(limit, "key").await.expect("a reply");
     here.check(limit, "key", capacity).await.expect("a new key");
-    let waiting = limit.clone().wait(2 * MINUTE);
+    let waiting = limit.wait(2 * MINUTE);
     let mut call = Box::pin(here.check(&waiting, "key", capacity / 2));
     assert!(timeout(SECOND / 5, call.as_mut()).await.is_err(), "the call waits");
     if refunded == 0 {
@@ -88,11 +88,11 @@ async fn reservations_are_cancelled_after_the_burst_has_changed() {
         let limit = Limit::token_bucket("burst", 10, SECOND);
         for burst in [1, 5] {
             limiter.reset(&limit, "key").await.expect("a reply");
-            let waiting = limit.clone().burst(2).wait(MINUTE);
+            let waiting = limit.burst(2).wait(MINUTE);
             limiter.check(&waiting, "key", 2).await.expect("a new key");
             let calls: JoinSet<_> = (0..4).map(|_| limiter.check(&waiting, "key", 1)).collect();
             settle_lines(&limiter).await;
-            let other = limit.clone().burst(burst);
+            let other = limit.burst(burst);
             let before = decision(limiter.peek(&other, "key", burst).await).retry_after;
             assert_eq!(before, Duration::from_millis(600), "burst {burst}");
             drop(calls);

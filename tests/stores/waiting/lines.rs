@@ -65,7 +65,7 @@ async fn lines_of_different_keys_travel_together() {
     for key in 0..1_000 {
         limiter.check(&limit, key, 1).await.expect("a new key");
     }
-    let waiting = limit.clone().wait(2 * MINUTE);
+    let waiting = limit.wait(2 * MINUTE);
     let before = (server.script_calls(), reads(&server));
     let _calls: JoinSet<_> = (0..1_000).map(|key| limiter.check(&waiting, key, 1)).collect();
     while server.script_calls() < before.0 + 1_000 {

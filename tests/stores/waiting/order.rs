@@ -49,7 +49,7 @@ async fn waiters_are_admitted_in_the_order_of_arrival() {
             let mut tasks = JoinSet::new();
             for number in 0..40 {
                 let (limiter, admitted) = (test.limiter.clone(), Arc::clone(&admitted));
-                let (limit, clock) = (limit.clone(), test.clock.clone());
+                let clock = test.clock.clone();
                 tasks.spawn(async move {
                     limiter.check(&limit, "key", 1).await.expect("in time");
                     admitted.lock().expect("no panic").push((clock.now(), number));
@@ -122,7 +122,7 @@ async fn check_waits_of(algorithm: Algorithm) {
     for number in 0..100_u64 {
         let wait = Duration::from_millis(number * 7_919 % 30_000);
         let (limiter, ends, clock) = (test.limiter.clone(), Arc::clone(&ends), test.clock.clone());
-        let limit = limit.clone().wait(wait);
+        let limit = limit.wait(wait);
         tasks.spawn(async move {
             let admitted = limiter.check(&limit, "key", 1).await.is_ok();
             ends.lock().expect("no panic").push((number, admitted, clock.now() - start));

@@ -25,7 +25,7 @@ async fn a_rejection_says_when_a_call_can_be_admitted() {
             let mut calls = JoinSet::new();
             for number in 0..100_u64 {
                 let wait = Duration::from_millis(number * 37 % 1_000);
-                let check = limiter.check(&limit.clone().wait(wait), "key", 1);
+                let check = limiter.check(&limit.wait(wait), "key", 1);
                 calls.spawn(async move {
                     let start = Instant::now();
                     (wait, check.await, start.elapsed())
@@ -52,8 +52,8 @@ async fn a_call_that_is_rejected_does_not_hold_up_a_smaller_one() {
             [Limit::sliding("smaller", 5, MINUTE), Limit::token_bucket("smaller", 5, MINUTE)]
         {
             limiter.check(&limit, "key", 4).await.expect("a new key");
-            let large = limiter.check(&limit.clone().wait(SECOND), "key", 2);
-            let small = limiter.check(&limit.clone().wait(SECOND / 2), "key", 1);
+            let large = limiter.check(&limit.wait(SECOND), "key", 2);
+            let small = limiter.check(&limit.wait(SECOND / 2), "key", 1);
             let start = Instant::now();
             let (large, small) = (tokio::spawn(large), tokio::spawn(small));
             small.await.expect("no panic").expect("a unit is free");
@@ -78,7 +78,7 @@ async fn on_error_decides_calls_that_wait_for_a_dead_server() {
             for (on_error, admitted) in
                 [(OnError::Deny, 0), (OnError::Allow, 20), (OnError::Local, 6)]
             {
-                let limit = limit.clone().on_error(on_error);
+                let limit = limit.on_error(on_error);
                 let key = format!("{on_error:?}");
                 let start = Instant::now();
                 let calls: JoinSet<_> = (0..20).map(|_| limiter.check(&limit, &*key, 1)).collect();

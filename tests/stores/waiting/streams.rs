@@ -114,7 +114,7 @@ async fn a_stream_uses_the_limiter_of_its_scope() {
     let mut items = stream::iter(0..2).rate_limited(&limit, "key");
     let results = limiter.scope(async { (items.next().await, items.next().await) }).await;
     assert!(matches!(results, (Some(Ok(0)), Some(Err(_)))), "{results:?}");
-    assert!(limiter.check(&limit.clone(), "key", 1).await.is_err());
+    assert!(limiter.check(&limit, "key", 1).await.is_err());
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ mod tests {
         let limit = Limit::sliding("a_name_of_usual_length", 5, Duration::from_secs(60));
         for count in [0, 1, 300, 5_000] {
             let place = "a/path/of/usual/length/in/a/crate.rs:100:1";
-            let limit = RegisteredLimit { limit: limit.clone(), place, is_computed: false };
+            let limit = RegisteredLimit { limit, place, is_computed: false };
             let text = announcement("program-1-x", "1-x", vec![limit; count]);
             assert!(text.len() <= MAX_ANNOUNCEMENT, "{}", text.len());
             let read: AnnouncedProcess = serde_json::from_str(&text).expect("readable");

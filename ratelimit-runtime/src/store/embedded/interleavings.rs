@@ -31,7 +31,7 @@ fn store() -> Arc<Embedded> {
 
 fn apply(store: &Embedded, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
-        let (terms, count_name) = (ONCE.terms().clone(), Vec::new());
+        let (terms, count_name) = (*ONCE.terms(), Vec::new());
         std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1 })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();

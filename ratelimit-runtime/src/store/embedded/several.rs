@@ -159,7 +159,7 @@ mod tests {
                 parts.dedup_by_key(|(limit, key, _)| (*limit, *key));
                 let charges = |store: &Embedded| -> Vec<Arc<Charge>> {
                     let charge = |(limit, key, cost): &(usize, u8, u32)| {
-                        let terms = limits[*limit].terms().clone();
+                        let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
                         let cost = (*cost).min(terms.capacity());
                         Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost })
