@@ -247,7 +247,7 @@ pub mod __private;
 
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::check::{Acquire, AcquireAll, Check, Part, Permit, TryCheck};
+pub use crate::check::{Acquire, AcquireAll, Admit, Check, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{InvalidKey, Key, KeyWriter, OwnedKey};
 pub use crate::limit::{

@@ -142,7 +142,7 @@ fn leases(url: &str) {
         let admitted = async {
             let mut admitted = 0;
             for _ in 0..count {
-                admitted += usize::from(limiter.try_check(&LEASED, (), 1).await);
+                admitted += usize::from(limiter.admit(&LEASED, (), 1).await);
             }
             admitted
         };

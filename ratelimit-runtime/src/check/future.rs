@@ -24,9 +24,9 @@ pub struct Check {
 }
 
 /// Like [`Check`], but resolves to whether the call is admitted: see
-/// [`RateLimiter::try_check`](crate::RateLimiter::try_check).
+/// [`RateLimiter::admit`](crate::RateLimiter::admit).
 #[must_use = "futures do nothing unless polled"]
-pub struct TryCheck(Check);
+pub struct Admit(Check);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckStage {
@@ -175,13 +175,13 @@ impl Future for Check {
     }
 }
 
-impl From<Check> for TryCheck {
+impl From<Check> for Admit {
     fn from(check: Check) -> Self {
         Self(check)
     }
 }
 
-impl Future for TryCheck {
+impl Future for Admit {
     type Output = bool;
 
     #[inline]
@@ -241,9 +241,9 @@ impl DecidedCall {
     }
 }
 
-impl fmt::Debug for TryCheck {
+impl fmt::Debug for Admit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TryCheck").finish_non_exhaustive()
+        f.debug_struct("Admit").finish_non_exhaustive()
     }
 }
 

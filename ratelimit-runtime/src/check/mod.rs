@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) use self::acquire::AcquiredCall;
 pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::call::CallOptions;
-pub use self::future::{Check, TryCheck};
+pub use self::future::{Admit, Check};
 pub use self::part::Part;
 pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;

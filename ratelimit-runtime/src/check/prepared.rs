@@ -106,7 +106,7 @@ impl Checker {
                 match self.merge(several) {
                     Ok((counts, count_of)) => (counts.into(), count_of),
                     Err(shared) => {
-                        let name = shared.name.clone();
+                        let name = shared.name;
                         return mistake(report, *shared, StoreError::SharedCount { name });
                     }
                 }

@@ -190,8 +190,8 @@ impl Builder {
     /// let limiter = RateLimiter::builder()
     ///     .on_rejected(|call: &RejectedCall<'_>| println!("{} of {}", call.limit(), call.key()))
     ///     .build()?;
-    /// limiter.try_check(&LOGIN, "alice", 1).await;
-    /// limiter.try_check(&LOGIN, "alice", 1).await; // prints `login of alice`
+    /// limiter.admit(&LOGIN, "alice", 1).await;
+    /// limiter.admit(&LOGIN, "alice", 1).await; // prints `login of alice`
     /// # Ok(())
     /// # }
     /// ```

@@ -24,7 +24,7 @@ pub use self::rules::{
     SharedRules,
 };
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, CallOptions, Check, Checker, KeptTerms, Part, TryCheck};
+use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, KeptTerms, Part};
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -126,7 +126,7 @@ impl RateLimiter {
         self.checker.check(Part::of(limit, &key, cost), CallOptions::CHECK)
     }
 
-    /// Returns whether the call is admitted. An admitted call is charged.
+    /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
     ///
     /// Use it instead of [`check`](Self::check) if the reason of a rejection does not matter: `false` also means that
     /// the cost exceeds the capacity, or that Redis could not decide and [`OnError`] is `Deny`.
@@ -140,14 +140,14 @@ impl RateLimiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let limiter = RateLimiter::embedded();
-    /// if limiter.try_check(&MAIL, "alice", 1).await {
+    /// if limiter.admit(&MAIL, "alice", 1).await {
     ///     println!("sent");
     /// }
-    /// assert!(!limiter.try_check(&MAIL, "alice", 1).await);
+    /// assert!(!limiter.admit(&MAIL, "alice", 1).await);
     /// # }
     /// ```
     #[inline]
-    pub fn try_check(&self, limit: &Limit, key: impl Key, cost: u32) -> TryCheck {
+    pub fn admit(&self, limit: &Limit, key: impl Key, cost: u32) -> Admit {
         self.check(limit, key, cost).into()
     }
 
