@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use ratelimit_runtime::{
-    AnnouncedLimit, Decision, Limit, OwnedKey, RateLimiter, Rule, RuleSet, Rules, ShareRulesError,
+    AnnouncedLimit, Decision, Limit, OwnedKey, RateLimiter, Rule, RuleSet, Rules, StoreError,
 };
 
 const USAGE: &str = "\
@@ -169,7 +169,7 @@ async fn top(limiter: &RateLimiter, limit: &Limit) -> anyhow::Result<()> {
             let Decision { limit: capacity, remaining, .. } = limiter.peek(limit, &key, 1).await?;
             let used = capacity.saturating_sub(remaining);
             let permille = u64::from(used) * 1_000 / u64::from(capacity.max(1));
-            fullest.push((permille, used, capacity, key.text()));
+            fullest.push((permille, used, capacity, key.to_string()));
         }
         // A key can be on two pages.
         fullest.sort_unstable_by(|one, other| other.cmp(one));
@@ -204,7 +204,7 @@ async fn change(
         }
         match limiter.share_rules(shared, &by).await {
             Ok(()) => break,
-            Err(ShareRulesError::Changed) => {}
+            Err(StoreError::RulesChanged) => {}
             Err(error) => return Err(error.into()),
         }
     }

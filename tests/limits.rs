@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Align, InvalidLimit, Limit, OnError, Scope};
+use ratelimit_runtime::{Algorithm, Align, Lease, Limit, LimitError, OnError, Scope};
 
 const YEAR: Duration = Duration::from_secs(86_400 * 36_525 / 100);
 
-fn new(threshold: u32, period: Duration) -> Result<Limit, InvalidLimit> {
+fn new(threshold: u32, period: Duration) -> Result<Limit, LimitError> {
     Limit::new("limits", Algorithm::Fixed, threshold, period)
 }
 
 #[track_caller]
-fn assert_error(limit: Result<Limit, InvalidLimit>, words: &str) {
+fn assert_error(limit: Result<Limit, LimitError>, words: &str) {
     let message = limit.expect_err("not a limit").to_string();
     assert!(message.contains(words), "{message}");
 }
@@ -161,4 +161,25 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         let settings: Settings = toml::from_str(&text).expect(&text);
         assert_eq!(settings.limits, [Limit::sliding("api", 5, Duration::from_secs(30))]);
     }
+}
+
+#[test]
+fn a_limit_is_read_as_it_was_set() {
+    let second = Duration::from_secs(1);
+    let plain = Limit::fixed("limits", 100, second);
+    assert_eq!((plain.get_burst(), plain.get_align(), plain.get_wait()), (None, None, None));
+    assert_eq!((plain.get_scope(), plain.get_on_error()), (Scope::Global, None));
+    assert_eq!((plain.get_shadow(), plain.get_lease()), (false, Lease::None));
+
+    let align = Align::offset_minutes(-210);
+    assert_eq!(align.get_offset_minutes(), -210);
+    assert_eq!(plain.align(align).get_align(), Some(align));
+    // A burst that is set is told apart from the same capacity without one.
+    let bucket = Limit::token_bucket("limits", 100, second);
+    assert_eq!((bucket.get_burst(), bucket.burst(100).get_burst()), (None, Some(100)));
+    let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(second);
+    assert_eq!((set.get_scope(), set.get_on_error()), (Scope::Process, Some(OnError::Deny)));
+    assert_eq!((set.get_shadow(), set.get_wait()), (true, Some(second)));
+    assert_eq!(plain.lease(7).get_lease(), Lease::UpTo(7));
+    assert_eq!(plain.auto_lease().get_lease(), Lease::Auto);
 }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, ShareRulesError, SharedRules};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, StoreError, SharedRules};
 use support::server::Server;
 
 const PROCESSES: usize = 4;
@@ -129,18 +129,14 @@ async fn operate(url: &str, name: &str) {
     for change in 1..=CHANGES {
         loop {
             let mut shared = limiter.shared_rules().await.expect("read");
-            let written = shared.rules.iter().filter_map(|(_, key, rule)| {
-                let text = key.is_none().then(|| rule.to_string())?;
-                let threshold = text.strip_prefix("threshold = ")?.split(',').next()?;
-                threshold.parse::<u32>().ok()
-            });
-            let next = written.max().unwrap_or(1) + 1;
+            let written = shared.rules.rule("api").and_then(|rule| rule.get_threshold());
+            let next = written.unwrap_or(1) + 1;
             let rule = Rule::new().threshold(next).burst(2 * next);
             shared.rules.set("api", rule).expect("valid");
             shared.rules.set_key("api", name, Rule::new().threshold(change)).expect("valid");
             match limiter.share_rules(shared, name).await {
                 Ok(()) => break,
-                Err(ShareRulesError::Changed) => {}
+                Err(StoreError::RulesChanged) => {}
                 Err(error) => panic!("{error}"),
             }
         }

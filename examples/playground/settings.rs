@@ -3,7 +3,7 @@
 use std::array;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, InvalidLimit, Limit};
+use ratelimit_runtime::{Algorithm, LimitError, Limit};
 use serde::{Deserialize, Serialize};
 
 use crate::operator::Choice;
@@ -155,9 +155,9 @@ impl Default for Settings {
     }
 }
 
-impl From<InvalidLimit> for Complaint {
+impl From<LimitError> for Complaint {
     /// Finds the field: the message of a limit first names the value to change.
-    fn from(invalid: InvalidLimit) -> Self {
+    fn from(invalid: LimitError) -> Self {
         let message = invalid.to_string();
         let named = message.split('`').nth(1);
         let field = ["threshold", "burst"].into_iter().find(|field| named == Some(field));
@@ -173,7 +173,7 @@ fn limits(
     threshold: u32,
     period: Duration,
     burst: Option<u32>,
-) -> Result<[Limit; 5], InvalidLimit> {
+) -> Result<[Limit; 5], LimitError> {
     let first = Limit::new("playground", ALGORITHMS[0], threshold, period)?;
     let mut limits = array::from_fn(|_| first.clone());
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {

@@ -249,21 +249,20 @@ pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Acquire, AcquireAll, Admit, Check, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
-pub use crate::key::{InvalidKey, Key, KeyWriter, OwnedKey};
+pub use crate::key::{Key, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
-    Algorithm, Align, InvalidLimit, Limit, Name, OnError, ParseLimitError, Quota, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Quota, Scope,
 };
 pub use crate::limiter::{
     AnnotatedLimit, Builder, RateLimiter, SetGlobalError, current, in_scope, limits, set_global,
 };
 #[cfg(feature = "rules")]
 pub use crate::limiter::{
-    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, ShareRulesError,
-    SharedRules,
+    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
 pub use crate::registry::CallCounts;
 pub use crate::reply::{
     Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
 };
 pub use crate::report::RejectedCall;
-pub use crate::rules::{InvalidRules, Rule, RuleSet};
+pub use crate::rules::{Rule, RuleSet, RuleSetError};

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OwnedKey, Part, Rejection, Rule, Rules};
+use ratelimit_runtime::{Limit, Part, Rejection, Rule, Rules};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
@@ -219,7 +219,7 @@ async fn rules_are_shared_in_a_cluster() {
     let (mut found, mut next) = (Vec::new(), None);
     loop {
         let page = limiter.keys(&limit, next).await.expect("read");
-        found.extend(page.keys.iter().map(OwnedKey::text));
+        found.extend(page.keys.iter().map(ToString::to_string));
         let Some(cursor) = page.next else { break };
         next = Some(cursor);
     }

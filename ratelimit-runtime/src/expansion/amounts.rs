@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::sync::OnceCell;
 
 use super::{Site, SiteLimit};
-use crate::limit::{Access, InvalidLimit, Lease, Limit};
+use crate::limit::{Access, Lease, Limit, LimitError};
 
 /// The amounts of an annotated function that it keeps, with their limits: the rate of a bucket takes longer to derive
 /// than a decision. Other amounts are derived for each call. There are few plans: while half of the cells are free, the
@@ -156,7 +156,7 @@ impl AmountsSite {
         let GivenAmounts { threshold, burst, lease } = given;
         let limit = match template.try_amounts(threshold, burst) {
             Ok(limit) => limit,
-            Err(InvalidLimit(message)) => {
+            Err(LimitError(message)) => {
                 if !self.has_clamped.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         limit = template.name(),

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     fn text(pieces: impl Piece) -> String {
-        crate::key::OwnedKey::of(&Format(pieces)).text()
+        crate::key::OwnedKey::of(&Format(pieces)).to_string()
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) use self::fingerprint::Secret;
 pub use self::format::{AnyHole, Colon, Format, Hole, Piece, Plain, PlainValue, Shown, Text};
 pub(crate) use self::id::KeyId;
-pub use self::owned::{InvalidKey, OwnedKey};
+pub use self::owned::{OwnedKey, ParseKeyError};
 pub(crate) use self::shown::shown;
 pub use self::writer::KeyWriter;
 #[cfg(any(feature = "redis", test))]

@@ -1,6 +1,7 @@
 //! Keys that borrow nothing: the text of a key, as [`KeyWriter`] writes it.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::shown::shown_byte;
 use super::text::{self, KeyText};
@@ -13,7 +14,7 @@ pub struct OwnedKey(Box<[u8]>);
 
 /// The error of [`OwnedKey::parse`]. Its text says what is wrong, and what to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidKey(&'static str);
+pub struct ParseKeyError(&'static str);
 
 impl OwnedKey {
     /// Returns a copy of `key`.
@@ -52,7 +53,7 @@ impl OwnedKey {
     /// # Errors
     ///
     /// On parentheses that do not match.
-    pub fn parse(text: &str) -> Result<Self, InvalidKey> {
+    pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
         if text.as_bytes() == [NO_KEY] {
             return Ok(Self([NO_KEY].into()));
         }
@@ -70,7 +71,7 @@ impl OwnedKey {
             match byte {
                 b'(' => depth += 1,
                 b')' => {
-                    depth = depth.checked_sub(1).ok_or(InvalidKey::PARENTHESES)?;
+                    depth = depth.checked_sub(1).ok_or(ParseKeyError::PARENTHESES)?;
                 }
                 _ => {}
             }
@@ -95,18 +96,10 @@ impl OwnedKey {
             at += 1;
         }
         if depth > 0 && hash.is_empty() {
-            return Err(InvalidKey::PARENTHESES);
+            return Err(ParseKeyError::PARENTHESES);
         }
         written.extend_from_slice(hash.as_bytes());
         Ok(Self(KeyText::from_bytes(&written).as_bytes().into()))
-    }
-
-    /// Returns the text of the key, which [`parse`](Self::parse) reads. It has visible characters only: bytes that are
-    /// not UTF-8, controls, and characters that are invisible or change the direction of text are `%` and two
-    /// hexadecimal digits for each byte, so a terminal can print it.
-    #[must_use]
-    pub fn text(&self) -> String {
-        shown(&self.0)
     }
 
     #[cfg(test)]
@@ -115,7 +108,7 @@ impl OwnedKey {
     }
 }
 
-impl InvalidKey {
+impl ParseKeyError {
     const PARENTHESES: Self = Self(
         "the parentheses of the key do not match: in a part of a key, write `%28` for `(` and `%29` for `)`",
     );
@@ -125,13 +118,31 @@ impl InvalidKey {
     }
 }
 
-impl fmt::Display for InvalidKey {
+impl fmt::Display for ParseKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for InvalidKey {}
+impl std::error::Error for ParseKeyError {}
+
+/// Reads a key as [`OwnedKey::parse`] does.
+impl FromStr for OwnedKey {
+    type Err = ParseKeyError;
+
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        Self::parse(text)
+    }
+}
+
+/// Writes the text of the key, which [`OwnedKey::parse`] reads. It has visible characters only: bytes that are not
+/// UTF-8, controls, and characters that are invisible or change the direction of text are `%` and two hexadecimal
+/// digits for each byte, so a terminal can print it. A key can be personal: `Debug` does not write it.
+impl fmt::Display for OwnedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&shown(&self.0))
+    }
+}
 
 /// Does not show the key.
 impl fmt::Debug for OwnedKey {
@@ -196,7 +207,7 @@ mod tests {
         ];
         for key in keys {
             let key = OwnedKey::of(key);
-            assert_eq!(OwnedKey::parse(&key.text()).as_ref(), Ok(&key), "{}", key.text());
+            assert_eq!(key.to_string().parse().as_ref(), Ok(&key), "{key}");
         }
     }
 
@@ -207,7 +218,7 @@ mod tests {
         }
         assert_eq!(OwnedKey::parse("(50%:{x})"), Ok(OwnedKey::of(&("50%", "{x}"))));
         for wrong in ["(a", "a)", ")(", "((a)"] {
-            assert_eq!(OwnedKey::parse(wrong), Err(InvalidKey::PARENTHESES), "{wrong}");
+            assert_eq!(OwnedKey::parse(wrong), Err(ParseKeyError::PARENTHESES), "{wrong}");
         }
     }
 }

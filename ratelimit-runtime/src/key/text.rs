@@ -176,7 +176,7 @@ mod tests {
             let short = text(key);
             let read = OwnedKey::parse(&short).expect("a key");
             assert_eq!((text(&read), OwnedKey::of(key)), (short, read.clone()));
-            assert_eq!(OwnedKey::parse(&read.text()).as_ref(), Ok(&read));
+            assert_eq!(OwnedKey::parse(&read.to_string()).as_ref(), Ok(&read));
             assert_eq!(fingerprint(&read), fingerprint(key));
         }
         // The whole text is the same key as well.

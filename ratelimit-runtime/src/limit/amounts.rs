@@ -1,6 +1,6 @@
 //! The amounts of a limit: what may differ from call to call on one count.
 
-use super::{InvalidLimit, Period, Rate, WindowScale};
+use super::{LimitError, Period, Rate, WindowScale};
 
 /// Threshold and burst, and the values that a decision derives from them and the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,19 +21,19 @@ impl Amounts {
         threshold: u32,
         capacity: u32,
         period: Period,
-    ) -> Result<Self, InvalidLimit> {
+    ) -> Result<Self, LimitError> {
         match Rate::new(threshold, period.micros(), capacity) {
             Some(rate) => {
                 let scale = WindowScale::new(threshold, period.micros());
                 Ok(Self { threshold, capacity, lease_reserve: 0, rate, scale })
             }
-            None => Err(InvalidLimit::SLOW_FILL),
+            None => Err(LimitError::SLOW_FILL),
         }
     }
 
     /// Derives the amounts with the largest burst that fills within 100 years.
     pub(super) fn with_largest_burst(threshold: u32, period: Period) -> Self {
-        let most = u128::from(InvalidLimit::MAX_US) * u128::from(threshold);
+        let most = u128::from(LimitError::MAX_US) * u128::from(threshold);
         let burst = most / u128::from(period.micros());
         let burst = u32::try_from(burst).unwrap_or(u32::MAX).max(1);
         // The threshold itself always fills within a period.

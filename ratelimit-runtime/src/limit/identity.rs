@@ -85,6 +85,12 @@ impl Align {
         );
         Self { offset_minutes: minutes }
     }
+
+    /// Returns how many minutes local time is ahead of UTC.
+    #[must_use]
+    pub const fn get_offset_minutes(self) -> i32 {
+        self.offset_minutes
+    }
 }
 
 /// Hashes a name to a number below 64, by 64-bit FNV-1a.

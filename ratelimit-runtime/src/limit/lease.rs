@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Amounts, InvalidLimit, Limit, Policy, Terms, WindowScale};
+use super::{Algorithm, Amounts, Limit, LimitError, Policy, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -15,8 +15,9 @@ const MAX_LEASE_US: u64 = 1_000_000;
 /// A process leases automatically up to the threshold divided by this number, so at most one percent.
 const AUTO_SHARE: u32 = 100;
 
-/// How many units of a count a process may lease.
+/// How many units of a count a process may lease: [`Limit::get_lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Lease {
     /// None.
     None,
@@ -52,15 +53,15 @@ impl Limit {
     ///
     /// On 0 units; on more units than the limit admits at once (for a bucket: the burst minus the tokens that refill in
     /// one term); on a period below 100 milliseconds.
-    pub const fn try_lease(mut self, units: u32) -> Result<Self, InvalidLimit> {
+    pub const fn try_lease(mut self, units: u32) -> Result<Self, LimitError> {
         if units == 0 {
-            return Err(InvalidLimit("`lease` must be at least 1: 0 would lease nothing"));
+            return Err(LimitError("`lease` must be at least 1: 0 would lease nothing"));
         }
         if let Err(invalid) = self.terms.check_can_lease() {
             return Err(invalid);
         }
         if units > self.terms.lease_capacity() {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "`lease` must be at most what can be admitted at once: the threshold, or the burst of \
                  a bucket minus the tokens that refill in a hundredth of the period (at most a second)",
             ));
@@ -81,12 +82,12 @@ impl Limit {
     ///
     /// On a threshold or a burst below 100, because one percent of it is less than a unit; on a burst that is not
     /// larger than the tokens that refill in one term; on a period below 100 milliseconds.
-    pub const fn try_auto_lease(mut self) -> Result<Self, InvalidLimit> {
+    pub const fn try_auto_lease(mut self) -> Result<Self, LimitError> {
         if let Err(invalid) = self.terms.check_can_lease() {
             return Err(invalid);
         }
         if self.terms.auto_lease_units() == 0 {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "an automatic lease is at most one percent of the threshold, and of the burst of a bucket: \
                  raise them to at least 100, or write the number of units to lease",
             ));
@@ -211,15 +212,15 @@ impl Terms {
         Self { identity: self.identity.with_period(period), amounts }
     }
 
-    const fn check_can_lease(&self) -> Result<(), InvalidLimit> {
+    const fn check_can_lease(&self) -> Result<(), LimitError> {
         if self.period_us() < MIN_PERIOD_US {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
                  least 100 ms",
             ));
         }
         if self.capacity() as u64 <= self.lease_refill() {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "with `lease`, `burst` must be larger than the number of tokens that refill in a \
                  hundredth of the period (at most a second), rounded up: raise `burst`",
             ));

@@ -10,8 +10,8 @@
 mod access;
 mod algorithm;
 mod amounts;
+mod error;
 mod identity;
-mod invalid;
 mod label;
 mod lease;
 mod name;
@@ -31,9 +31,9 @@ use std::time::Duration;
 pub(crate) use self::access::Access;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
+pub use self::error::LimitError;
 pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
-pub use self::invalid::InvalidLimit;
 pub(crate) use self::label::LimitLabel;
 pub use self::lease::Lease;
 pub use self::name::Name;
@@ -49,9 +49,18 @@ pub use self::text::ParseLimitError;
 /// A limit: how much is admitted per period, by which algorithm, and under which name it is counted.
 ///
 /// Constructors are `const`, so a wrong value in a `const` is a compile error; at run time
-/// [`Limit::new`] returns the same message as an [`InvalidLimit`].
+/// [`Limit::new`] returns the same message as a [`LimitError`].
 ///
 /// A limit is [`Copy`]. A name that is known only at run time is kept by the process: see [`Name::kept`].
+///
+/// A method with the name of a setting sets it, and one that begins with `get_` returns it:
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ratelimit_runtime::Limit;
+/// let limit = Limit::token_bucket("upload", 100, Duration::from_secs(1)).burst(500);
+/// assert_eq!((limit.threshold(), limit.get_burst()), (100, Some(500)));
+/// ```
 ///
 /// ```
 /// use std::time::Duration;
@@ -153,12 +162,12 @@ impl Limit {
         algorithm: Algorithm,
         threshold: u32,
         period: Duration,
-    ) -> Result<Self, InvalidLimit> {
+    ) -> Result<Self, LimitError> {
         if name.is_empty() {
-            return Err(InvalidLimit::NO_NAME);
+            return Err(LimitError::NO_NAME);
         }
         if threshold == 0 {
-            return Err(InvalidLimit::NO_THRESHOLD);
+            return Err(LimitError::NO_THRESHOLD);
         }
         let period = match Period::new(period) {
             Ok(period) => period,
@@ -181,14 +190,14 @@ impl Limit {
     ///
     /// On a limit that is not a bucket; on a burst of 0; on a bucket that takes more than 100 years to fill, or
     /// that is too small for its [`lease`](Self::lease).
-    pub const fn try_burst(mut self, burst: u32) -> Result<Self, InvalidLimit> {
+    pub const fn try_burst(mut self, burst: u32) -> Result<Self, LimitError> {
         if !self.terms.is_bucket() {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "`burst` is the capacity of a bucket: use it with token_bucket or leaky_bucket",
             ));
         }
         if burst == 0 {
-            return Err(InvalidLimit("`burst` must be at least 1: 0 would reject every call"));
+            return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
         match Amounts::new(self.threshold(), burst, self.terms.identity.period) {
             Ok(amounts) => {
@@ -210,12 +219,12 @@ impl Limit {
     /// # Errors
     ///
     /// On a limit that is not fixed; on a period that neither divides a day nor is a whole number of days.
-    pub const fn try_align(mut self, align: Align) -> Result<Self, InvalidLimit> {
+    pub const fn try_align(mut self, align: Align) -> Result<Self, LimitError> {
         if !matches!(self.algorithm(), Algorithm::Fixed) {
-            return Err(InvalidLimit("`align` sets where fixed windows start: use it with fixed"));
+            return Err(LimitError("`align` sets where fixed windows start: use it with fixed"));
         }
         if !self.terms.identity.period.fits_calendar() {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "with `align`, `period` must divide a day (1h, 15m) or be whole days (1d, 7d)",
             ));
         }
@@ -326,6 +335,48 @@ impl Limit {
     #[inline]
     pub const fn capacity(&self) -> u32 {
         self.terms.amounts.capacity
+    }
+
+    /// Returns the [burst](Self::burst), if one is set.
+    #[must_use]
+    pub const fn get_burst(&self) -> Option<u32> {
+        if self.policy.has_burst { Some(self.capacity()) } else { None }
+    }
+
+    /// Returns where windows start, if an [align](Self::align) is set.
+    #[must_use]
+    pub const fn get_align(&self) -> Option<Align> {
+        self.terms.identity.align
+    }
+
+    /// Returns which processes share the count.
+    #[must_use]
+    pub const fn get_scope(&self) -> Scope {
+        self.policy.scope
+    }
+
+    /// Returns what happens to a call when Redis cannot decide; `None` for the default of the limiter.
+    #[must_use]
+    pub const fn get_on_error(&self) -> Option<OnError> {
+        self.policy.on_error
+    }
+
+    /// Returns whether the limit is a [shadow](Self::shadow), which admits every call.
+    #[must_use]
+    pub const fn get_shadow(&self) -> bool {
+        self.policy.shadow
+    }
+
+    /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
+    #[must_use]
+    pub const fn get_wait(&self) -> Option<Duration> {
+        self.policy.wait
+    }
+
+    /// Returns how many units of a count a process may [lease](Self::lease).
+    #[must_use]
+    pub const fn get_lease(&self) -> Lease {
+        self.policy.lease
     }
 
     /// Returns the identity and the amounts.

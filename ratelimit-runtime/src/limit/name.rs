@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use once_cell::sync::Lazy;
 
-use super::InvalidLimit;
+use super::LimitError;
 
 /// The most names that a process makes at run time.
 const MOST_NAMES: usize = 10_000;
@@ -53,35 +53,35 @@ impl Name {
     /// let service = String::from("billing");
     /// let name = Name::kept(&format!("{service}.export"))?;
     /// let limit = Limit::new(name.as_str(), Algorithm::Fixed, 5, Duration::from_secs(60))?;
-    /// # Ok::<(), ratelimit_runtime::InvalidLimit>(())
+    /// # Ok::<(), ratelimit_runtime::LimitError>(())
     /// ```
     ///
     /// # Errors
     ///
     /// On an empty name; on the 10,001st different name.
-    pub fn kept(name: &str) -> Result<Self, InvalidLimit> {
+    pub fn kept(name: &str) -> Result<Self, LimitError> {
         if name.is_empty() {
-            return Err(InvalidLimit::NO_NAME);
+            return Err(LimitError::NO_NAME);
         }
         Self::keep(name, &NAMES)
     }
 
     /// Makes a name that another process has announced.
     #[cfg(feature = "rules")]
-    pub(crate) fn announced(name: &str) -> Result<Self, InvalidLimit> {
+    pub(crate) fn announced(name: &str) -> Result<Self, LimitError> {
         if name.is_empty() || name.len() > MAX_ANNOUNCED {
-            return Err(InvalidLimit::NO_NAME);
+            return Err(LimitError::NO_NAME);
         }
         Self::keep(name, &ANNOUNCED)
     }
 
-    fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, InvalidLimit> {
+    fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, LimitError> {
         let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = names.get(name) {
             return Ok(Self(kept));
         }
         if names.len() >= MOST_NAMES {
-            return Err(InvalidLimit(
+            return Err(LimitError(
                 "a process makes 10,000 names of limits at most: what is counted separately, such as a \
                  user, is the key of a limit and not its name",
             ));

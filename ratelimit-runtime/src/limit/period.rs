@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::InvalidLimit;
+use super::LimitError;
 use crate::text::duration::parse_text;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -17,16 +17,16 @@ pub(crate) struct Period {
 impl Period {
     pub(super) const ZERO: Self = Self { micros: 0 };
 
-    pub(crate) const fn new(period: Duration) -> Result<Self, InvalidLimit> {
+    pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
         if !period.subsec_nanos().is_multiple_of(1000) {
-            return Err(InvalidLimit("`period` must be a whole number of microseconds"));
+            return Err(LimitError("`period` must be a whole number of microseconds"));
         }
         let micros = period.as_micros();
         if micros == 0 {
-            return Err(InvalidLimit("`period` must be at least one microsecond"));
+            return Err(LimitError("`period` must be at least one microsecond"));
         }
-        if micros > InvalidLimit::MAX_US as u128 {
-            return Err(InvalidLimit("`period` must be at most 100 years (36,525 days)"));
+        if micros > LimitError::MAX_US as u128 {
+            return Err(LimitError("`period` must be at most 100 years (36,525 days)"));
         }
         Ok(Self { micros: micros as u64 })
     }

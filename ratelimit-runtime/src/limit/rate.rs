@@ -1,6 +1,6 @@
 //! The refill rate of a bucket, in integers.
 
-use super::InvalidLimit;
+use super::LimitError;
 
 /// The largest capacity of a bucket in units. The sum of two such numbers is exact in an `f64`.
 const MAX_LEVEL: u64 = 1 << 52;
@@ -24,7 +24,7 @@ impl Rate {
     /// [`Limit::token_bucket`]: super::Limit::token_bucket
     pub(super) const fn new(threshold: u32, period_us: u64, burst: u32) -> Option<Self> {
         let (threshold, burst) = (threshold as u64, burst as u64);
-        if burst as u128 * period_us as u128 > InvalidLimit::MAX_US as u128 * threshold as u128 {
+        if burst as u128 * period_us as u128 > LimitError::MAX_US as u128 * threshold as u128 {
             return None;
         }
         let divisor = gcd(period_us, threshold);

@@ -7,7 +7,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
-use super::{Align, InvalidLimit, Lease, Limit, Name, OnError, ParseLimitError, Scope};
+use super::{Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Scope};
 use crate::text::duration::parse_seconds;
 use crate::text::offset::offset_minutes;
 
@@ -113,7 +113,7 @@ impl Limit {
 impl LimitFields {
     fn limit(
         self,
-        make_name: fn(&str) -> Result<Name, InvalidLimit>,
+        make_name: fn(&str) -> Result<Name, LimitError>,
     ) -> Result<Limit, ParseLimitError> {
         let Self { name, limit, threshold, period, burst, algo, .. } = self;
         let in_limit = |error: &dyn fmt::Display| {
@@ -254,7 +254,7 @@ impl Serialize for Limit {
             }),
             wait: policy.wait.filter(|wait| !wait.is_zero()).map(|wait| {
                 // The longest that can be read.
-                let micros = wait.as_micros().min(u128::from(InvalidLimit::MAX_US));
+                let micros = wait.as_micros().min(u128::from(LimitError::MAX_US));
                 format!("{}us", micros.max(1))
             }),
             lease: match policy.lease {

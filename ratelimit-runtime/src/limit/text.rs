@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, InvalidLimit, Limit, Name};
+use super::{Algorithm, Limit, LimitError, Name};
 use crate::text::closest::closest;
 use crate::text::duration::parse_text;
 
@@ -122,7 +122,7 @@ impl LimitText {
 
 /// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, and any other a sliding window.
 pub(super) fn limit_of(
-    name: Result<Name, InvalidLimit>,
+    name: Result<Name, LimitError>,
     algorithm: Option<Algorithm>,
     threshold: u32,
     period: Duration,

@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Amounts, InvalidLimit, Lease, Limit, Policy, Terms};
+use super::{Amounts, Lease, Limit, LimitError, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -25,9 +25,9 @@ impl Limit {
     /// # Errors
     ///
     /// On amounts of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to fill.
-    pub fn try_amounts(&self, threshold: u32, burst: Option<u32>) -> Result<Self, InvalidLimit> {
+    pub fn try_amounts(&self, threshold: u32, burst: Option<u32>) -> Result<Self, LimitError> {
         if threshold == 0 {
-            return Err(InvalidLimit::NO_THRESHOLD);
+            return Err(LimitError::NO_THRESHOLD);
         }
         let capacity = self.algorithm().default_capacity(threshold);
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;

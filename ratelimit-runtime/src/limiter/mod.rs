@@ -20,8 +20,7 @@ pub use self::global::{SetGlobalError, current, in_scope, set_global};
 use self::rules::RuleFeed;
 #[cfg(feature = "rules")]
 pub use self::rules::{
-    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, ShareRulesError,
-    SharedRules,
+    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Admit, CallOptions, Check, Checker, KeptTerms, Part};

@@ -57,6 +57,10 @@ pub enum StoreError {
     NotLocal,
     /// This limiter counts in this process, and shares nothing with others.
     NotShared,
+    /// The rules in Redis have changed since they were read, so
+    /// [`share_rules`](crate::RateLimiter::share_rules) wrote nothing. Read them again, and repeat the change.
+    #[cfg(feature = "rules")]
+    RulesChanged,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
     /// Charges were not corrected, or keys not closed, in Redis: see [`RateLimiter::flush`](crate::RateLimiter::flush).
@@ -122,6 +126,10 @@ impl fmt::Display for StoreError {
             Self::NotShared => f.write_str(
                 "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
                  rules of this process with `set_rules`",
+            ),
+            #[cfg(feature = "rules")]
+            Self::RulesChanged => f.write_str(
+                "the rules have changed since they were read: read them again, and repeat the change",
             ),
             Self::ShuttingDown => {
                 f.write_str("the rate limiter was shut down while the call waited")

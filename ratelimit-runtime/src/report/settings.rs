@@ -59,7 +59,7 @@ impl<'a> RejectedCall<'a> {
     }
 
     /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. A terminal
-    /// can print it: see [`OwnedKey::text`](crate::OwnedKey::text). Clients can choose keys: escape the text for other
+    /// can print it: see [`OwnedKey`](crate::OwnedKey). Clients can choose keys: escape the text for other
     /// destinations, such as HTML.
     #[must_use]
     pub fn key(&self) -> &'a str {

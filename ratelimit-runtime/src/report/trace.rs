@@ -101,7 +101,7 @@ fn hash_in_process(terms: &Terms, key_id: KeyId) -> u64 {
 }
 
 fn text_of<K: Key + ?Sized>(key: &K) -> Arc<str> {
-    OwnedKey::of(&key).text().into()
+    OwnedKey::of(&key).to_string().into()
 }
 
 impl fmt::Display for LoggedKey {

@@ -3,14 +3,14 @@
 //! [`RulesInForce`] is the table of the rules in force of a limiter. It is pure: the limiter reads the rules and
 //! replaces the table, and a check asks it once for each limit.
 
-mod invalid;
+mod error;
 mod rule;
 mod set;
 mod table;
 #[cfg(feature = "rules")]
 mod text;
 
-pub use self::invalid::InvalidRules;
+pub use self::error::RuleSetError;
 pub use self::rule::Rule;
 pub use self::set::RuleSet;
 pub(crate) use self::table::{RuleTable, Ruled, RulesInForce};

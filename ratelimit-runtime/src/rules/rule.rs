@@ -14,7 +14,10 @@ use crate::limit::Access;
 /// rules.set("api", Rule::new().threshold(300))?;
 /// rules.set_key("api", "acme", Rule::new().threshold(5_000).burst(200))?;
 /// rules.set_key("api", "mallory", Rule::new().closed(true))?;
-/// # Ok::<(), ratelimit_runtime::InvalidRules>(())
+///
+/// let of_acme = rules.key_rule("api", "acme").expect("set above");
+/// assert_eq!((of_acme.get_threshold(), of_acme.get_closed()), (Some(5_000), None));
+/// # Ok::<(), ratelimit_runtime::RuleSetError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -76,6 +79,42 @@ impl Rule {
         self
     }
 
+    /// Returns the units that are admitted per period; `None` if the rule does not set them.
+    #[must_use]
+    pub fn get_threshold(&self) -> Option<u32> {
+        self.threshold
+    }
+
+    /// Returns the capacity of a bucket; `None` if the rule does not set it.
+    #[must_use]
+    pub fn get_burst(&self) -> Option<u32> {
+        self.burst
+    }
+
+    /// Returns whether the rule rejects all calls; `None` if it leaves open whether calls are limited.
+    #[must_use]
+    pub fn get_closed(&self) -> Option<bool> {
+        self.access.map(|access| access == Access::Closed)
+    }
+
+    /// Returns whether the rule admits all calls; `None` if it leaves open whether calls are limited.
+    #[must_use]
+    pub fn get_exempt(&self) -> Option<bool> {
+        self.access.map(|access| access == Access::Unlimited)
+    }
+
+    /// Returns whether the limit is a shadow; `None` if the rule does not set it.
+    #[must_use]
+    pub fn get_shadow(&self) -> Option<bool> {
+        self.shadow
+    }
+
+    /// Returns the end of the rule; `None` without an end, also if the system has no time that is so late.
+    #[must_use]
+    pub fn get_until(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(self.until?))
+    }
+
     pub(super) fn is_in_force(&self, now: u64) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -83,5 +122,29 @@ impl Rule {
     /// Returns whether an amount is 0.
     pub(super) fn lacks_amount(&self) -> bool {
         self.threshold == Some(0) || self.burst == Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_read_as_it_was_set() {
+        let read = |rule: Rule| {
+            let access = (rule.get_closed(), rule.get_exempt());
+            (rule.get_threshold(), rule.get_burst(), access, rule.get_shadow(), rule.get_until())
+        };
+        assert_eq!(read(Rule::new()), (None, None, (None, None), None, None));
+        let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+        let rule = Rule::new().threshold(3).burst(5).closed(true).shadow(false).until(until);
+        let access = (Some(true), Some(false));
+        assert_eq!(read(rule), (Some(3), Some(5), access, Some(false), Some(until)));
+        for (rule, access) in [
+            (Rule::new().exempt(true), (Some(false), Some(true))),
+            (Rule::new().exempt(true).closed(false), (Some(false), Some(false))),
+        ] {
+            assert_eq!((rule.get_closed(), rule.get_exempt()), access);
+        }
     }
 }

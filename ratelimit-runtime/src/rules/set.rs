@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::rule::NO_AMOUNT;
-use super::{InvalidRules, Rule};
+use super::{Rule, RuleSetError};
 use crate::key::OwnedKey;
 use crate::limit::Period;
 
@@ -64,9 +64,9 @@ impl LimitName {
     }
 
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
-    pub(super) fn read(written: &str) -> Result<Self, InvalidRules> {
+    pub(super) fn read(written: &str) -> Result<Self, RuleSetError> {
         if written.is_empty() {
-            return Err(InvalidRules::new("a rule has an empty name: write the name of a limit"));
+            return Err(RuleSetError::new("a rule has an empty name: write the name of a limit"));
         }
         let with_period = written.rsplit_once('/').and_then(|(name, period)| {
             Some((name, Period::parse(period).filter(|_| !name.is_empty())?))
@@ -94,7 +94,7 @@ impl RuleSet {
     /// # Errors
     ///
     /// On an empty name; on a threshold or a burst of 0; on a limit that the set names both with a period and without.
-    pub fn set(&mut self, limit: &str, rule: Rule) -> Result<(), InvalidRules> {
+    pub fn set(&mut self, limit: &str, rule: Rule) -> Result<(), RuleSetError> {
         self.edit(limit, None, &rule)?.rule = rule;
         Ok(())
     }
@@ -104,11 +104,11 @@ impl RuleSet {
     /// # Errors
     ///
     /// As for [`set`](Self::set), and on a key that is not written as the attribute writes it.
-    pub fn set_key(&mut self, limit: &str, key: &str, rule: Rule) -> Result<(), InvalidRules> {
+    pub fn set_key(&mut self, limit: &str, key: &str, rule: Rule) -> Result<(), RuleSetError> {
         let place = |message: &str| {
-            InvalidRules::new(format_args!("the rule of the key `{key}` of `{limit}`: {message}"))
+            RuleSetError::new(format_args!("the rule of the key `{key}` of `{limit}`: {message}"))
         };
-        let key = OwnedKey::parse(key).map_err(|error| place(error.message()))?.text();
+        let key = OwnedKey::parse(key).map_err(|error| place(error.message()))?.to_string();
         self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
         Ok(())
     }
@@ -131,7 +131,7 @@ impl RuleSet {
             return false;
         };
         let Some(rules) = self.limits.get_mut(&name) else { return false };
-        let was_there = rules.keys.remove(&key.text()).is_some();
+        let was_there = rules.keys.remove(&key.to_string()).is_some();
         if rules.keys.is_empty() && rules.rule == Rule::default() {
             self.limits.remove(&name);
         }
@@ -148,7 +148,7 @@ impl RuleSet {
     #[must_use]
     pub fn key_rule(&self, limit: &str, key: &str) -> Option<Rule> {
         let rules = self.limits.get(&LimitName::read(limit).ok()?)?;
-        rules.keys.get(&OwnedKey::parse(key).ok()?.text()).copied()
+        rules.keys.get(&OwnedKey::parse(key).ok()?.to_string()).copied()
     }
 
     /// Returns whether the set has no rules.
@@ -177,11 +177,11 @@ impl RuleSet {
         limit: &str,
         key: Option<&str>,
         rule: &Rule,
-    ) -> Result<&mut LimitRules, InvalidRules> {
+    ) -> Result<&mut LimitRules, RuleSetError> {
         let name = LimitName::read(limit)?;
         if rule.lacks_amount() {
             let of_key = key.map(|key| format!(" of the key `{key}`")).unwrap_or_default();
-            return Err(InvalidRules::new(format_args!(
+            return Err(RuleSetError::new(format_args!(
                 "the rule{of_key} of `{limit}`: {NO_AMOUNT}"
             )));
         }
@@ -190,7 +190,7 @@ impl RuleSet {
     }
 
     /// Fails if the set names a limit both with a period and without.
-    fn check_names(&self, name: &LimitName) -> Result<(), InvalidRules> {
+    fn check_names(&self, name: &LimitName) -> Result<(), RuleSetError> {
         let alone = LimitName { written: name.name.clone(), name: name.name.clone(), period: None };
         let other = if name.period.is_some() {
             self.limits.get_key_value(&alone).map(|(other, _)| other)
@@ -203,7 +203,7 @@ impl RuleSet {
         };
         if let Some(other) = other {
             let with_period = if name.period.is_some() { name } else { other };
-            return Err(InvalidRules::new(format_args!(
+            return Err(RuleSetError::new(format_args!(
                 "`{}` and `{}` name the same limit: write both with their period",
                 name.name, with_period.written
             )));
@@ -213,10 +213,10 @@ impl RuleSet {
 
     /// Fails if a rule with this name cannot be added.
     #[cfg(feature = "rules")]
-    pub(super) fn check_name(&self, limit: &str) -> Result<(), InvalidRules> {
+    pub(super) fn check_name(&self, limit: &str) -> Result<(), RuleSetError> {
         let name = LimitName::read(limit)?;
         if self.limits.contains_key(&name) {
-            return Err(InvalidRules::new(format_args!("`{limit}` has two rules: write one")));
+            return Err(RuleSetError::new(format_args!("`{limit}` has two rules: write one")));
         }
         self.check_names(&name)
     }

@@ -11,7 +11,7 @@ use tokio::sync::futures::Notified;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
-use super::{InvalidRules, Rule, RuleSet};
+use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period, bit_of_name};
 
@@ -106,7 +106,7 @@ impl RulesInForce {
         &self,
         set: RuleSet,
         fingerprint: impl Fn(&OwnedKey) -> u128,
-    ) -> Result<(), InvalidRules> {
+    ) -> Result<(), RuleSetError> {
         let mut table = RuleTable { set, by_name: HashMap::new() };
         let mut bits = 0;
         for (name, rules) in &table.set.limits {
@@ -221,10 +221,10 @@ impl CountRules {
     fn new(
         rules: &LimitRules,
         fingerprint: &impl Fn(&OwnedKey) -> u128,
-    ) -> Result<Self, InvalidRules> {
+    ) -> Result<Self, RuleSetError> {
         let mut by_key = HashMap::new();
         for (key, rule) in &rules.keys {
-            let key = OwnedKey::parse(key).map_err(|error| InvalidRules::new(error.message()))?;
+            let key = OwnedKey::parse(key).map_err(|error| RuleSetError::new(error.message()))?;
             by_key.insert(fingerprint(&key), *rule);
         }
         let mut all = rules.keys.values().chain([&rules.rule]);

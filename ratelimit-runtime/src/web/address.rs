@@ -82,13 +82,13 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// [`InvalidNetwork`] if a text is neither an address nor a network.
+    /// [`ParseNetworkError`] if a text is neither an address nor a network.
     pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
-    ) -> Result<Self, InvalidNetwork> {
+    ) -> Result<Self, ParseNetworkError> {
         let network = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => text.parse().map(canonical).map_err(|_| InvalidNetwork::of_proxies(text)),
+            Err(_) => text.parse().map(canonical).map_err(|_| ParseNetworkError::of_proxies(text)),
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -146,9 +146,10 @@ impl Clients {
     ///
     /// # Errors
     ///
-    /// [`InvalidNetwork`] if the text is not an IPv6 network of 32, 40, 48, 56, 64 or 96 bits (RFC 6052).
-    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, InvalidNetwork> {
-        let prefix = Nat64Prefix::parse(prefix).ok_or_else(|| InvalidNetwork::of_nat64(prefix))?;
+    /// [`ParseNetworkError`] if the text is not an IPv6 network of 32, 40, 48, 56, 64 or 96 bits (RFC 6052).
+    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, ParseNetworkError> {
+        let prefix =
+            Nat64Prefix::parse(prefix).ok_or_else(|| ParseNetworkError::of_nat64(prefix))?;
         self.nat64_prefixes = self.nat64_prefixes.iter().copied().chain([prefix]).collect();
         Ok(self)
     }
@@ -281,12 +282,12 @@ impl Key for Client {
 
 /// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidNetwork {
+pub struct ParseNetworkError {
     text: String,
     problem: &'static str,
 }
 
-impl InvalidNetwork {
+impl ParseNetworkError {
     fn of_proxies(text: &str) -> Self {
         let problem = "is neither an address nor a network: write `192.0.2.1`, `10.0.0.0/8` or `2001:db8::/32`";
         Self { text: text.to_owned(), problem }
@@ -299,13 +300,13 @@ impl InvalidNetwork {
     }
 }
 
-impl fmt::Display for InvalidNetwork {
+impl fmt::Display for ParseNetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` {}", self.text, self.problem)
     }
 }
 
-impl std::error::Error for InvalidNetwork {}
+impl std::error::Error for ParseNetworkError {}
 
 /// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.

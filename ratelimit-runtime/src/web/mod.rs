@@ -56,7 +56,7 @@ pub mod axum;
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
 
-pub use self::address::{Client, Clients, IncomingRequest, InvalidNetwork};
+pub use self::address::{Client, Clients, IncomingRequest, ParseNetworkError};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::host::host_key;

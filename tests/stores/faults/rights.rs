@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Clock, Limit, Part, RateLimiter, Rejection, Rule, Rules, ShareRulesError, StoreError,
-    rate_limit,
+    Clock, Limit, Part, RateLimiter, Rejection, Rule, Rules, StoreError, rate_limit,
 };
 use redis::{Commands, Connection, RedisResult};
 use support::ALGORITHMS;
@@ -132,7 +131,7 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
 
     let tool = build(&operator);
     let share = async |limiter: &RateLimiter, key: &str| {
-        let mut shared = limiter.shared_rules().await.map_err(ShareRulesError::Store)?;
+        let mut shared = limiter.shared_rules().await?;
         shared.rules.set_key("api", key, Rule::new().closed(true)).expect("a rule");
         limiter.share_rules(shared, "alice").await
     };

@@ -46,7 +46,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
     limiter.check(&LIMIT, long('a'), 1).await.expect("admitted");
     let page = operator.keys(&LIMIT, None).await.expect("read");
     let [key] = &page.keys[..] else { panic!("{} keys", page.keys.len()) };
-    let short = key.text();
+    let short = key.to_string();
     assert!(short.len() < 256, "{short}");
     assert_eq!(*key, OwnedKey::parse(&short).expect("a key"));
     assert_eq!(*key, OwnedKey::parse(&long('a')).expect("a key"));
@@ -67,7 +67,7 @@ async fn operators_find_a_long_key_and_use_its_short_text() {
 async fn a_rule_of_a_long_key_names_its_whole_text_or_its_short_text() {
     let server = Server::start();
     let limiter = limiter(&server);
-    for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").text()] {
+    for key in [long('a'), OwnedKey::parse(&long('a')).expect("a key").to_string()] {
         let mut rules = RuleSet::default();
         rules.set_key("names", &key, Rule::new().threshold(9)).expect("valid");
         assert_eq!(rules.key_rule("names", &long('a')), rules.key_rule("names", &key));

@@ -54,7 +54,7 @@ on_both_stores! {
             ("\u{fffd}".as_bytes(), "\u{fffd}"),
         ];
         for (key, text) in keys {
-            assert_eq!(OwnedKey::parse(text).expect("a key").text(), text);
+            assert_eq!(OwnedKey::parse(text).expect("a key").to_string(), text);
             test.set_rules(of_key(text, Rule::new().threshold(3)));
             for (other, _) in keys {
                 let capacity = test.limiter.peek(&limit, other, 1).await.expect("a decision").limit;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{
-    BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, ShareRulesError,
-    SharedRules, StoreError, rate_limit,
+    BuildError, Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, Rules, SharedRules,
+    StoreError, rate_limit,
 };
 use redis::Commands;
 use support::limits::MINUTE;
@@ -144,7 +144,7 @@ async fn shared_rules_are_in_force_everywhere_soon() {
 
     // The value was read before the change, so writing it again would undo the change.
     let again = operator.share_rules(shared, "bob").await;
-    assert!(matches!(again, Err(ShareRulesError::Changed)));
+    assert!(matches!(again, Err(StoreError::RulesChanged)));
     let mut shared = operator.shared_rules().await.expect("read");
     assert!(shared.version().starts_with("1-"));
     shared.rules.set("api", Rule::new().closed(true)).expect("valid");
@@ -260,7 +260,7 @@ async fn the_embedded_store_shares_no_rules() {
     assert!(matches!(error, StoreError::NotShared));
     assert!(error.to_string().contains("`set_rules`"));
     let shared = limiter.share_rules(SharedRules::default(), "alice").await;
-    assert!(matches!(shared, Err(ShareRulesError::Store(StoreError::NotShared))));
+    assert!(matches!(shared, Err(StoreError::NotShared)));
 }
 
 /// Each process announces its annotated limits, so that tools know them.
@@ -326,7 +326,7 @@ async fn the_keys_of_a_limit_are_read_page_by_page() {
         pages += 1;
         for key in page.keys {
             assert_eq!(limiter.peek(&API, &key, 1).await.expect("a decision").remaining, 9);
-            found.push(key.text());
+            found.push(key.to_string());
         }
         let Some(cursor) = page.next else { break };
         next = Some(cursor);

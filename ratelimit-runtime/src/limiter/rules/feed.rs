@@ -17,7 +17,7 @@ use super::unseen::{self, UnseenReport};
 use crate::backend::Backend;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
-use crate::rules::{InvalidRules, RuleSet, RulesInForce};
+use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
 
 /// How often the background thread looks for new rules.
@@ -151,8 +151,8 @@ impl RuleFeed {
     }
 
     /// Returns the error of `set_rules` on a limiter with a feed.
-    pub(super) fn owns_rules(&self) -> InvalidRules {
-        InvalidRules::new(match &self.source {
+    pub(super) fn owns_rules(&self) -> RuleSetError {
+        RuleSetError::new(match &self.source {
             FeedSource::File(path, _) => {
                 format!("this limiter reads its rules from `{}`: change them there", path.display())
             }
@@ -248,7 +248,7 @@ impl RuleFeed {
         Ok(())
     }
 
-    fn replace(&self, set: RuleSet) -> Result<(), InvalidRules> {
+    fn replace(&self, set: RuleSet) -> Result<(), RuleSetError> {
         if let (Some(rules), Some(backend)) = (self.rules.upgrade(), self.backend.upgrade()) {
             replace_rules(&rules, &backend, set)?;
             *lock(&self.unseen) = UnseenReport::new();
@@ -277,5 +277,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn invalid(error: impl fmt::Display) -> BuildError {
-    BuildError::InvalidRules { message: error.to_string().into() }
+    BuildError::RuleSetError { message: error.to_string().into() }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::rules::{InvalidRules, RuleSet};
+use crate::rules::{RuleSet, RuleSetError};
 
 /// The largest file.
 const MAX_BYTES: u64 = 16 << 20;
@@ -35,7 +35,7 @@ pub(super) struct RulesFile {
 
 impl RulesFile {
     /// Reads a file for the first time.
-    pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), InvalidRules> {
+    pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), RuleSetError> {
         let mut file = Self { path, applied: None, seen: None, mistake: None };
         let text = file.in_file_if_wrong(read(&file.path))?;
         let set = file.parse(&text)?;
@@ -51,7 +51,7 @@ impl RulesFile {
     pub(super) fn changed(
         &mut self,
         text: io::Result<String>,
-    ) -> Result<Option<RuleSet>, InvalidRules> {
+    ) -> Result<Option<RuleSet>, RuleSetError> {
         let text = self.in_file_if_wrong(text)?;
         if self.applied.as_ref() == Some(&text) {
             // The file has its earlier text again.
@@ -68,7 +68,7 @@ impl RulesFile {
     }
 
     /// Reports new rules, and each mistake once.
-    pub(super) fn report(&mut self, result: Result<(), InvalidRules>) {
+    pub(super) fn report(&mut self, result: Result<(), RuleSetError>) {
         let file = self.path().to_string();
         let Err(error) = result else {
             self.mistake = None;
@@ -82,17 +82,17 @@ impl RulesFile {
     }
 
     /// Names the file in an error.
-    pub(super) fn in_file(&self, error: &dyn fmt::Display) -> InvalidRules {
-        InvalidRules::new(format_args!("the rules in `{}`: {error}", self.path()))
+    pub(super) fn in_file(&self, error: &dyn fmt::Display) -> RuleSetError {
+        RuleSetError::new(format_args!("the rules in `{}`: {error}", self.path()))
     }
 
-    fn parse(&self, text: &str) -> Result<RuleSet, InvalidRules> {
+    fn parse(&self, text: &str) -> Result<RuleSet, RuleSetError> {
         let is_json = self.path.extension().is_some_and(|extension| extension == "json");
         let set = if is_json { RuleSet::from_json(text) } else { RuleSet::from_toml(text) };
         set.map_err(|error| self.in_file(&error))
     }
 
-    fn in_file_if_wrong(&self, text: io::Result<String>) -> Result<String, InvalidRules> {
+    fn in_file_if_wrong(&self, text: io::Result<String>) -> Result<String, RuleSetError> {
         text.map_err(|error| self.in_file(&error))
     }
 }

@@ -41,7 +41,7 @@ impl RateLimiter {
     /// loop {
     ///     let page = limiter.keys(&API, next).await?;
     ///     for key in page.keys {
-    ///         println!("{}: {}", key.text(), limiter.peek(&API, &key, 1).await?.remaining);
+    ///         println!("{key}: {}", limiter.peek(&API, &key, 1).await?.remaining);
     ///     }
     ///     let Some(cursor) = page.next else { break };
     ///     next = Some(cursor);

@@ -22,14 +22,14 @@ pub use self::fleet::{AnnouncedLimit, AnnouncedProcess};
 #[cfg(feature = "rules")]
 pub use self::keys::{KeysCursor, KeysPage};
 #[cfg(feature = "rules")]
-pub use self::shared::{RuleChange, ShareRulesError, SharedRules};
+pub use self::shared::{RuleChange, SharedRules};
 use super::RateLimiter;
 use crate::backend::Backend;
 #[cfg(feature = "rules")]
 use crate::check::Checker;
 #[cfg(feature = "rules")]
 use crate::reply::BuildError;
-use crate::rules::{InvalidRules, RuleSet, RulesInForce};
+use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 
 impl RateLimiter {
     /// Replaces the rules of this limiter and its clones. Calls that begin after it obey the new rules; calls that
@@ -42,7 +42,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// If the limiter reads its rules from a file or from Redis. The rules in force then stay.
-    pub fn set_rules(&self, rules: RuleSet) -> Result<(), InvalidRules> {
+    pub fn set_rules(&self, rules: RuleSet) -> Result<(), RuleSetError> {
         #[cfg(feature = "rules")]
         if let Some(feed) = &self.feed {
             return Err(feed.owns_rules());
@@ -72,6 +72,6 @@ fn replace_rules(
     rules: &RulesInForce,
     backend: &Backend,
     set: RuleSet,
-) -> Result<(), InvalidRules> {
+) -> Result<(), RuleSetError> {
     rules.replace(set, |key| backend.local().fingerprint(key))
 }

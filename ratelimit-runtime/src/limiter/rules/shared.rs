@@ -1,7 +1,6 @@
 //! The rules in Redis, which all processes share: reading them, replacing them, and the list of their changes.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,7 +9,7 @@ use tokio::time::sleep;
 use crate::backend::Backend;
 use crate::limiter::RateLimiter;
 use crate::reply::{Answer, StoreError};
-use crate::rules::{InvalidRules, Rule, RuleSet};
+use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::store::{NewRules, RuleStore, StoredRules};
 
 /// The most lines that describe a change.
@@ -42,17 +41,6 @@ pub struct RuleChange {
     pub what: Vec<String>,
     /// The version of the rules since then.
     pub version: String,
-}
-
-/// The error of [`RateLimiter::share_rules`].
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-#[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-pub enum ShareRulesError {
-    /// The rules have changed since they were read, so nothing was written. Read them again, and repeat the change.
-    Changed,
-    /// Redis did not reply, or with an error. The rules may have been replaced.
-    Store(StoreError),
 }
 
 /// A change as it is stored.
@@ -97,7 +85,7 @@ impl RateLimiter {
     /// changes.
     ///
     /// ```no_run
-    /// use ratelimit_runtime::{RateLimiter, Rule, ShareRulesError};
+    /// use ratelimit_runtime::{RateLimiter, Rule, StoreError};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -106,7 +94,7 @@ impl RateLimiter {
     ///     let mut shared = limiter.shared_rules().await?;
     ///     shared.rules.set_key("api", "acme", Rule::new().threshold(5_000))?;
     ///     match limiter.share_rules(shared, "alice").await {
-    ///         Err(ShareRulesError::Changed) => continue,
+    ///         Err(StoreError::RulesChanged) => continue,
     ///         result => break result?,
     ///     }
     /// }
@@ -116,17 +104,14 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ShareRulesError`].
+    /// [`StoreError::RulesChanged`] when the rules have changed since they were read: nothing was written.
+    /// [`StoreError::NotShared`] without Redis. Another [`StoreError`] when Redis does not reply: the rules may have
+    /// been replaced.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-    pub fn share_rules(
-        &self,
-        shared: SharedRules,
-        by: &str,
-    ) -> impl Future<Output = Result<(), ShareRulesError>> + Send + use<> {
+    pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let (backend, by) = (Arc::clone(&self.checker.backend), by.to_owned());
-        async move {
-            let store =
-                backend.rule_store().ok_or(ShareRulesError::Store(StoreError::NotShared))?;
+        Answer::pending(async move {
+            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
             let change =
@@ -140,14 +125,14 @@ impl RateLimiter {
             };
             match store.write_rules(new).await {
                 Ok(present) if present == replaces => Ok(()),
-                Ok(_) => Err(ShareRulesError::Changed),
+                Ok(_) => Err(StoreError::RulesChanged),
                 Err(error) if was_executed(&backend, store, &version).await => {
                     tracing::debug!(%error, "the rules were replaced, and the reply was lost");
                     Ok(())
                 }
-                Err(error) => Err(ShareRulesError::Store(error)),
+                Err(error) => Err(error),
             }
-        }
+        })
     }
 
     /// Returns the last changes of the rules that all processes share, the newest first. Redis keeps 1,000. Changes
@@ -226,29 +211,9 @@ fn differences(before: &RuleSet, after: &RuleSet) -> Vec<String> {
     lines
 }
 
-fn malformed(error: &InvalidRules) -> StoreError {
+fn malformed(error: &RuleSetError) -> StoreError {
     StoreError::Server {
         code: "RULES".into(),
         message: format!("the rules in Redis have a mistake: {error}").into(),
-    }
-}
-
-impl fmt::Display for ShareRulesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Changed => f.write_str(
-                "the rules have changed since they were read: read them again, and repeat the change",
-            ),
-            Self::Store(error) => write!(f, "the rules may not have been replaced: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ShareRulesError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Changed => None,
-            Self::Store(error) => Some(error),
-        }
     }
 }

@@ -8,7 +8,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use super::values::{AmountSeed, FlagSeed, MomentSeed, RulePlace};
 use crate::key::OwnedKey;
 use crate::limit::Access;
-use crate::rules::{InvalidRules, Rule, RuleSet};
+use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::text::closest::closest;
 
 /// The words that stand for a rule, and what they mean.
@@ -44,15 +44,15 @@ impl RuleSet {
     /// let mut expected = RuleSet::new();
     /// expected.set_key("api", "mallory", Rule::new().closed(true))?;
     /// assert_eq!(rules.key_rule("api", "mallory"), expected.key_rule("api", "mallory"));
-    /// # Ok::<(), ratelimit_runtime::InvalidRules>(())
+    /// # Ok::<(), ratelimit_runtime::RuleSetError>(())
     /// ```
     ///
     /// # Errors
     ///
     /// On wrong TOML, and on a wrong rule. The error names its line.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-    pub fn from_toml(text: &str) -> Result<Self, InvalidRules> {
-        toml::from_str(text).map_err(|error| InvalidRules::new(error.to_string().trim_end()))
+    pub fn from_toml(text: &str) -> Result<Self, RuleSetError> {
+        toml::from_str(text).map_err(|error| RuleSetError::new(error.to_string().trim_end()))
     }
 
     /// Reads rules from JSON: the same as in [TOML](Self::from_toml), with `until` as a string.
@@ -61,8 +61,8 @@ impl RuleSet {
     ///
     /// On wrong JSON, and on a wrong rule. The error names its line.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-    pub fn from_json(text: &str) -> Result<Self, InvalidRules> {
-        serde_json::from_str(text).map_err(InvalidRules::new)
+    pub fn from_json(text: &str) -> Result<Self, RuleSetError> {
+        serde_json::from_str(text).map_err(RuleSetError::new)
     }
 }
 
@@ -156,13 +156,13 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
         let mut seen: Vec<String> = Vec::new();
         let check_field = |field: &str, seen: &[String]| {
             if seen.iter().any(|other| other == field) {
-                return Err(InvalidRules::new(format_args!("{place}: `{field}` is written twice")));
+                return Err(RuleSetError::new(format_args!("{place}: `{field}` is written twice")));
             }
             if fields.contains(&field) {
                 return Ok(());
             }
             let hint = hint(field, &fields);
-            Err(InvalidRules::new(format_args!("{place}: unknown field `{field}`: {hint}")))
+            Err(RuleSetError::new(format_args!("{place}: unknown field `{field}`: {hint}")))
         };
         while let Some(field) =
             map.next_key_seed(WordSeed(|field: &str| check_field(field, &seen)))?
@@ -202,7 +202,7 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
 /// Reads a word of the file that has to pass a check.
 struct WordSeed<F>(F);
 
-impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for WordSeed<F> {
+impl<'de, F: FnOnce(&str) -> Result<(), RuleSetError>> DeserializeSeed<'de> for WordSeed<F> {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
@@ -210,7 +210,7 @@ impl<'de, F: FnOnce(&str) -> Result<(), InvalidRules>> DeserializeSeed<'de> for 
     }
 }
 
-impl<F: FnOnce(&str) -> Result<(), InvalidRules>> Visitor<'_> for WordSeed<F> {
+impl<F: FnOnce(&str) -> Result<(), RuleSetError>> Visitor<'_> for WordSeed<F> {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -259,7 +259,7 @@ impl<'de> Visitor<'de> for KeysSeed<'_> {
                 Ok(false) => "this key has two rules: write one".to_owned(),
                 Err(error) => error.to_string(),
             };
-            Err(InvalidRules::new(format_args!("{place}: {error}")))
+            Err(RuleSetError::new(format_args!("{place}: {error}")))
         };
         while let Some(key) = map.next_key_seed(WordSeed(&mut check_key))? {
             let place = RulePlace { limit: self.limit, key: Some(&key) };

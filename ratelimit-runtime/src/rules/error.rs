@@ -5,20 +5,20 @@ use std::fmt;
 /// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and
 /// says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidRules {
+pub struct RuleSetError {
     message: String,
 }
 
-impl InvalidRules {
+impl RuleSetError {
     pub(crate) fn new(message: impl fmt::Display) -> Self {
         Self { message: message.to_string() }
     }
 }
 
-impl fmt::Display for InvalidRules {
+impl fmt::Display for RuleSetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for InvalidRules {}
+impl std::error::Error for RuleSetError {}

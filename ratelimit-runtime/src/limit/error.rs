@@ -4,9 +4,9 @@ use std::fmt;
 
 /// The error of a [`Limit`](crate::Limit) with a wrong value. Its text says what is wrong, and what to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidLimit(pub(crate) &'static str);
+pub struct LimitError(pub(crate) &'static str);
 
-impl InvalidLimit {
+impl LimitError {
     pub(super) const SLOW_FILL: Self = Self(
         "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
     );
@@ -24,10 +24,10 @@ impl InvalidLimit {
     pub(crate) const MAX_US: u64 = 36_525 * 86_400_000_000;
 }
 
-impl fmt::Display for InvalidLimit {
+impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl std::error::Error for InvalidLimit {}
+impl std::error::Error for LimitError {}
