@@ -188,7 +188,7 @@ impl Chaos {
     async fn give(&mut self) {
         self.record.lock().expect("no panic").has_gifts = true;
         if self.random.below(2) == 0 {
-            let _ = self.limiter.refund(&self.limit, "key", 5).await;
+            let _ = self.limiter.credit(&self.limit, "key", 5).await;
         } else {
             let _ = self.limiter.reset(&self.limit, "key").await;
         }

@@ -57,7 +57,7 @@ async fn the_gauge_follows_the_keys_of_all_embedded_stores() {
         limiter.close(&LIMIT, key, HOUR).await.expect("closed");
     }
     assert_eq!(gauge(&metrics), Some(102.0));
-    limiter.refund(&LIMIT, 1, 1).await.expect("refunded");
+    limiter.credit(&LIMIT, 1, 1).await.expect("refunded");
     for key in [1, 2_000] {
         limiter.open(&LIMIT, key).await.expect("opened");
     }

@@ -54,7 +54,7 @@
 //! # Events and metrics
 //!
 //! Each checked call is reported once, when it receives its decision. The limiter does not report the requests that a
-//! call sends while it waits, calls whose future is dropped, `peek`, `refund` and `reset`. Neither events nor metrics
+//! call sends while it waits, calls whose future is dropped, `peek`, `credit` and `reset`. Neither events nor metrics
 //! contain keys, because a key can be personal data, and the number of different keys has no bound. The field `key` of
 //! an event is a hash under a secret of the process: within one process, events of one key have the same hash.
 //!

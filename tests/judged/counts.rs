@@ -10,7 +10,7 @@ use crate::player::{A_SECOND, Player};
 impl Player<'_> {
     pub(crate) async fn refund(&mut self, process: usize, units: u32) {
         let limit = self.limit(process);
-        self.limiter(process).refund(&limit, &self.key, units).await.expect("refunded");
+        self.limiter(process).credit(&limit, &self.key, units).await.expect("refunded");
         self.tell(format_args!("p{process} refunds {units}"));
         self.in_force(self.now(), &limit);
         self.judge.excepted(self.now(), Exception::Refund { units: units.into() });

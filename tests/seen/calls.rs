@@ -74,7 +74,7 @@ pub(crate) async fn other_operations(test: &TestLimiter) {
     assert!(test.limiter.peek(&OTHER, KEY, 1).await.is_ok());
     assert!(test.limiter.peek(&OTHER, KEY, 3).await.is_err());
     assert!(test.limiter.peek(&OTHER.shadow(true), KEY, 3).await.is_ok());
-    test.limiter.refund(&OTHER, KEY, 1).await.expect("a decision");
+    test.limiter.credit(&OTHER, KEY, 1).await.expect("a decision");
     test.limiter.reset(&OTHER, KEY).await.expect("a decision");
 }
 

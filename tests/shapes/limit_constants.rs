@@ -29,7 +29,7 @@ async fn reaches_the_counts_of_a_function() {
     assert_eq!(left().await, 1);
     assert!(log_in(1, user()).await.is_ok());
     assert!(log_in(1, user()).await.is_err());
-    limiter.refund(&LOGIN, &key, 1).await.expect("embedded");
+    limiter.credit(&LOGIN, &key, 1).await.expect("embedded");
     assert_eq!(left().await, 1);
     assert!(limiter.reset(&LOGIN, &key).await.expect("embedded"));
     assert_eq!(left().await, 2);

@@ -123,6 +123,6 @@ fn futures_are_send_and_borrow_nothing() {
     const LIMIT: Limit = Limit::fixed("owned", 1, Duration::from_secs(1));
     let (limiter, key) = (RateLimiter::embedded(), String::from("key"));
     owned::<Check>(limiter.check(&LIMIT, &key, 1));
-    owned::<Answer<Decision>>(limiter.refund(&LIMIT, &*key, 1));
+    owned::<Answer<Decision>>(limiter.credit(&LIMIT, &*key, 1));
     owned::<Answer<bool>>(limiter.reset(&LIMIT, key));
 }

@@ -115,7 +115,7 @@ async fn a_correction_leaves_a_key_closed() {
             limiter.flush().await.expect("settled");
             assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
         }
-        limiter.refund(&limit, "key", 1).await.expect("refunded");
+        limiter.credit(&limit, "key", 1).await.expect("refunded");
         assert_closed(&limiter.check(&limit, "key", 1).await, &limit);
         // The closing is over: the first call begins a new count.
         clock.advance(30 * SECOND);
@@ -286,8 +286,8 @@ async fn a_segment_on_the_other_node_counts_as_a_whole() {
         let [redis, embedded] = logs.left().await;
         assert!(redis <= embedded, "{redis} {embedded}");
         strict += u32::from(redis < embedded);
-        logs.redis.refund(&logs.limit, "key", 1).await.expect("refunded");
-        logs.embedded.refund(&logs.limit, "key", 1).await.expect("refunded");
+        logs.redis.credit(&logs.limit, "key", 1).await.expect("refunded");
+        logs.embedded.credit(&logs.limit, "key", 1).await.expect("refunded");
         logs.acquire(1).await;
         logs.clock.advance(SECOND * 5);
     }

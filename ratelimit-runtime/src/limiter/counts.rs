@@ -1,4 +1,4 @@
-//! Changes counts by hand: gives units back, resets counts, closes and opens keys.
+//! Changes counts by hand: credits units, resets counts, closes and opens keys.
 
 use std::time::Duration;
 
@@ -9,19 +9,43 @@ use crate::limit::Limit;
 use crate::reply::{Answer, Decision};
 
 impl RateLimiter {
-    /// Gives back `cost` charged units, the newest first, and never more than are charged. Use it for a call that
-    /// should not count after all. The decision reports the remaining units after the refund.
+    /// Credits `units` to a key, as a gift of an operator: so many of its charged units no longer count, the newest
+    /// first, and never more than are charged. The decision reports the remaining units after the credit.
     ///
-    /// Give units back soon. The store does not know which call was charged for which unit: a unit that is given
-    /// back after its own charge has left the window reduces the charge of another call, so the window can
-    /// admit one unit more. To give back the units of one call, [`acquire`](Self::acquire) it: its permit finds its own
-    /// charge.
+    /// | to | use |
+    /// | --- | --- |
+    /// | give back what a call has not used | [`acquire`](Self::acquire), and [`Permit::settle`] or [`Permit::refund`] |
+    /// | let a key make more calls | `credit` |
+    /// | let a key start anew | [`reset`](Self::reset) |
+    ///
+    /// A permit gives back the units of its own call, exactly. A credit can cancel the units of another call, because
+    /// the store does not know for which call a unit was charged: if the charge of a call has left the window, a credit
+    /// for that call reduces the charge of a later one, and the window admits more than its limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter};
+    ///
+    /// const EXPORTS: Limit = Limit::fixed("exports", 3, Duration::from_secs(86_400));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// limiter.check(&EXPORTS, "acme", 3).await?;
+    /// // Two more exports today, after a failure of ours.
+    /// assert_eq!(limiter.credit(&EXPORTS, "acme", 2).await?.remaining, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Permit::settle`]: crate::Permit::settle
+    /// [`Permit::refund`]: crate::Permit::refund
     ///
     /// # Errors
     ///
-    /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been given back.
-    pub fn refund(&self, limit: &Limit, key: impl Key, cost: u32) -> Answer<Decision> {
-        self.checker.give_back(Op::Refund, limit, &key, cost)
+    /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been credited.
+    pub fn credit(&self, limit: &Limit, key: impl Key, units: u32) -> Answer<Decision> {
+        self.checker.give_back(Op::Refund, limit, &key, units)
     }
 
     /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the

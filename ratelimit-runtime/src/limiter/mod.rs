@@ -60,6 +60,16 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 /// assert!(limiter.check(&LOGIN, "bob", 1).await.is_ok());
 /// # }
 /// ```
+///
+/// # Futures and errors
+///
+/// Each future borrows nothing, is `Send`, and is ready at once on the embedded store.
+///
+/// | methods | future | error |
+/// | --- | --- | --- |
+/// | that decide a call, or return the decision about one: `check`, `check_all`, `acquire`, `acquire_all`, `peek` | [`Check`], [`Acquire`] or [`AcquireAll`] | [`Rejection`] |
+/// | `admit` | [`Admit`] | none: a rejection is `false` |
+/// | all others, which read or change counts, rules and the limiter: `credit`, `reset`, `close`, `share_rules`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
 #[derive(Clone)]
 pub struct RateLimiter {
     checker: Checker,

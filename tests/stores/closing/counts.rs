@@ -119,7 +119,7 @@ async fn corrections_do_not_lengthen_the_life_of_a_closed_key() {
                 permit.settle(1);
                 limiter.flush().await.expect("settled");
             }
-            limiter.refund(&limit, "key", 1).await.expect("refunded");
+            limiter.credit(&limit, "key", 1).await.expect("refunded");
             // The closing, two periods, the slack of the TTL, and a minute if the clock is not the server's.
             let ttl = Duration::from_millis(server.ttls()[0].1.unsigned_abs());
             assert!(ttl <= 2 * MINUTE + 40 * SECOND, "{limit:?}: {ttl:?}");
@@ -149,7 +149,7 @@ async fn a_failed_correction_leaves_a_key_closed() {
     // First the server has no memory. Then all of a segment counts that cannot be read.
     for (memory, cost) in [("1", 100), ("0", 9_000)] {
         redis::cmd("CONFIG").arg(&["SET", "maxmemory", memory]).exec(&mut connection).expect("set");
-        let refunded = limiter.refund(&limit, "key", cost).await;
+        let refunded = limiter.credit(&limit, "key", cost).await;
         assert_eq!(refunded.is_ok(), memory == "0", "{refunded:?}");
         server.assert_all_keys_expire();
         let rejection = limiter.check(&limit, "key", 1).await.expect_err("still closed");

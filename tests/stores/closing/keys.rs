@@ -113,7 +113,7 @@ on_both_stores! {
             permit.refund();
         }
         test.limiter.flush().await.expect("settled");
-        test.limiter.refund(&limit, "key", 10).await.expect("refunded");
+        test.limiter.credit(&limit, "key", 10).await.expect("refunded");
         assert_eq!(closed(test.limiter.check(&limit, "key", 1).await), SECOND);
         assert!(test.limiter.open(&limit, "key").await.expect("opened"));
         let remaining = test.limiter.peek(&limit, "key", 1).await.expect("open").remaining;

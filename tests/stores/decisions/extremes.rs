@@ -104,7 +104,7 @@ crate::on_both_stores! {
             let rejected = test.decide(&limit, 2_000_000_000).await;
             assert_eq!((rejected.allowed, rejected.remaining), (false, 1_000_000_000));
             assert_eq!(rejected.retry_after, Duration::from_micros(60));
-            let refund = test.limiter.refund(&limit, "key", 500_000_000).await.expect("a reply");
+            let refund = test.limiter.credit(&limit, "key", 500_000_000).await.expect("a reply");
             assert_eq!(refund.remaining, 1_500_000_000);
             test.advance(60);
             assert_eq!(test.decide(&limit, 0).await.remaining, 3_000_000_000);
@@ -125,7 +125,7 @@ crate::on_both_stores! {
         assert_eq!((rejected.allowed, rejected.remaining), (false, 10_000));
         // It fits when the first 10,000 entries, which are a microsecond apart, have left the window.
         assert_eq!(rejected.retry_after, Duration::from_micros(HOUR - 1));
-        let after = test.limiter.refund(&limit, "key", 3_999_985_000).await.expect("a reply");
+        let after = test.limiter.credit(&limit, "key", 3_999_985_000).await.expect("a reply");
         assert_eq!(after.remaining, 3_999_995_000);
         test.advance(HOUR);
         assert_eq!(test.decide(&limit, 10_000).await.remaining, 3_999_990_000);

@@ -311,8 +311,8 @@ impl Parity {
                 Step::Refund { key, cost } => {
                     let name = &self.names[key].clone();
                     let model = self.model(key, align).refund(&limit, clock, cost);
-                    let store = self.embedded[key].refund(&called, name, cost).await;
-                    let redis = self.redis.refund(&called, name, cost).await;
+                    let store = self.embedded[key].credit(&called, name, cost).await;
+                    let redis = self.redis.credit(&called, name, cost).await;
                     compare(index, step, model, store.expect("embedded"), redis.expect("Redis"))?;
                     retry = None;
                     decisions += 1;

@@ -49,7 +49,7 @@ async fn local_falls_back_to_a_count_in_the_process() {
         panic!("the local count is exceeded")
     };
     assert_eq!(decision.source, Source::Fallback);
-    assert_eq!(limiter.refund(&limit, "key", 1).await.expect("local").remaining, 1);
+    assert_eq!(limiter.credit(&limit, "key", 1).await.expect("local").remaining, 1);
     assert!(limiter.check(&limit, "another", 3).await.is_ok());
     assert!(limiter.peek(&limit, "another", 0).await.is_ok_and(|peek| peek.remaining == 0));
 }
@@ -103,7 +103,7 @@ async fn allow_admits_and_reports_the_fallback_as_the_source() {
         let decision = limiter.check(&limit, "key", 1).await.expect("admitted");
         assert_eq!((decision.allowed, decision.source), (true, Source::Fallback));
     }
-    assert!(limiter.refund(&limit, "key", 1).await.is_err(), "nothing was given back");
+    assert!(limiter.credit(&limit, "key", 1).await.is_err(), "nothing was given back");
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn process_scope_counts_in_the_process_with_any_store() {
             assert_eq!((decision.remaining, decision.source), (remaining, Source::Embedded));
         }
         assert!(limiter.check(&PER_PROCESS, "key", 1).await.is_err());
-        limiter.refund(&PER_PROCESS, "key", 1).await.expect("local");
+        limiter.credit(&PER_PROCESS, "key", 1).await.expect("local");
         assert!(limiter.check(&PER_PROCESS, "key", 1).await.is_ok());
         limiter.reset(&PER_PROCESS, "key").await.expect("local");
         assert_eq!(limiter.peek(&PER_PROCESS, "key", 1).await.expect("local").remaining, 3);

@@ -58,7 +58,7 @@ async fn a_refund_or_a_reset_ends_a_cached_rejection() {
 
     fill("refund").await;
     assert_eq!(source(&here.limiter, &LIMIT, "refund").await, (false, Source::Cache));
-    here.limiter.refund(&LIMIT, "refund", 1).await.expect("Redis");
+    here.limiter.credit(&LIMIT, "refund", 1).await.expect("Redis");
     assert_eq!(source(&here.limiter, &LIMIT, "refund").await, (true, Source::Redis));
 
     fill("reset").await;
@@ -67,7 +67,7 @@ async fn a_refund_or_a_reset_ends_a_cached_rejection() {
 
     // A refund of another process: within a second.
     fill("elsewhere").await;
-    there.limiter.refund(&LIMIT, "elsewhere", 1).await.expect("Redis");
+    there.limiter.credit(&LIMIT, "elsewhere", 1).await.expect("Redis");
     assert_eq!(source(&here.limiter, &LIMIT, "elsewhere").await, (false, Source::Cache));
     here.clock.advance(Duration::from_secs(1));
     assert_eq!(source(&here.limiter, &LIMIT, "elsewhere").await, (true, Source::Redis));

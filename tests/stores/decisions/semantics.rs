@@ -190,7 +190,7 @@ crate::on_both_stores! {
             let before = decision(test.limiter.peek(&limit, "key", 1).await);
             for _ in 0..1_000 {
                 assert!(test.allows(&limit, 1).await, "{algorithm}");
-                test.limiter.refund(&limit, "key", 1).await.expect("a reply");
+                test.limiter.credit(&limit, "key", 1).await.expect("a reply");
             }
             let after = decision(test.limiter.peek(&limit, "key", 1).await);
             assert_eq!(before, after, "{algorithm}");
@@ -204,12 +204,12 @@ crate::on_both_stores! {
             assert!(test.allows(&full, 10).await);
             let before = test.peek(&lowered).await;
             assert_eq!((before.allowed, before.retry_after), (false, Duration::from_millis(800)));
-            test.limiter.refund(&lowered, "key", 3).await.expect("a reply");
+            test.limiter.credit(&lowered, "key", 3).await.expect("a reply");
             let after = test.peek(&lowered).await;
             assert_eq!((after.remaining, after.retry_after), (0, Duration::from_millis(500)));
             test.return_units(&lowered, 5, at).await;
             assert_eq!(test.peek(&lowered).await, after, "{limit:?}");
-            let after = test.limiter.refund(&lowered, "key", 6).await.expect("a reply");
+            let after = test.limiter.credit(&lowered, "key", 6).await.expect("a reply");
             assert_eq!(after.remaining, 2, "{limit:?}");
         }
     }
@@ -258,10 +258,10 @@ crate::on_both_stores! {
     async fn a_refund_never_exceeds_the_capacity(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 3, HOUR);
-            let fresh = test.limiter.refund(&limit, "key", 5).await.expect("a reply");
+            let fresh = test.limiter.credit(&limit, "key", 5).await.expect("a reply");
             assert_eq!(fresh.remaining, limit.capacity(), "{algorithm}");
             assert!(test.allows(&limit, 1).await);
-            let whole = test.limiter.refund(&limit, "key", u32::MAX).await.expect("a reply");
+            let whole = test.limiter.credit(&limit, "key", u32::MAX).await.expect("a reply");
             assert_eq!((whole.remaining, whole.reset_after), (limit.capacity(), Duration::ZERO));
             let capacity = limit.capacity();
             assert!(test.allows(&limit, capacity).await);

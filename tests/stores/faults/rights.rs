@@ -165,7 +165,7 @@ async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), Stor
         for cost in [1, 1, limit.capacity()] {
             limiter.check(&limit, key, cost).await.map(drop).or_else(undecided)?;
         }
-        limiter.refund(&limit, key, 100).await?;
+        limiter.credit(&limit, key, 100).await?;
         let parts = [Part::new(&limit, &key, 1)];
         limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
         limiter.reset(&limit, key).await?;

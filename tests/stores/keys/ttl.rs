@@ -106,10 +106,10 @@ async fn a_key_whose_units_are_all_refunded_is_deleted() {
         let key = &redis_key(algorithm);
         let limit = limit(algorithm, 5, Duration::from_secs(3600));
         assert!(limiter.check(&limit, "key", 1).await.is_ok());
-        limiter.refund(&limit, "key", 1).await.expect("a reply");
+        limiter.credit(&limit, "key", 1).await.expect("a reply");
         assert_eq!(server.ttls(), [], "{key}: all units were refunded");
         let _ = limiter.peek(&limit, "key", 1).await;
-        limiter.refund(&limit, "key", 1).await.expect("a reply");
+        limiter.credit(&limit, "key", 1).await.expect("a reply");
         assert_eq!(server.ttls(), [], "{key}: a peek writes nothing");
     }
 }

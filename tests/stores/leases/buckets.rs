@@ -215,7 +215,7 @@ async fn play(
             }
             Step::Refund { cost } => {
                 retry = None;
-                let redis = limiter.refund(&limit, name, cost).await.expect("a reply");
+                let redis = limiter.credit(&limit, name, cost).await.expect("a reply");
                 (model.refund(&limit, now, cost), redis)
             }
         };

@@ -154,7 +154,7 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     let both = [Part::new(&LEASED, &"key", 1)];
     let together = limiter.check_all(&both).await.expect("admitted");
     assert_eq!((together.remaining, together.source), (1_000 - 113 - 1, Source::Redis));
-    let refund = limiter.refund(&LEASED, "key", 1).await.expect("the leases are returned");
+    let refund = limiter.credit(&LEASED, "key", 1).await.expect("the leases are returned");
     assert_eq!(refund.remaining, 1_000 - 113);
     limiter.reset(&LEASED, "key").await.expect("a reset");
     let first = limiter.check(&LEASED, "key", 1).await.expect("admitted");

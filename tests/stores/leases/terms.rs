@@ -124,7 +124,7 @@ async fn play(limit: &Limit, steps: &[Step], implementation: Implementation) -> 
                 let Lease { at, units, .. } = holders[holder].remove(0);
                 let limiter = &test.limiter;
                 let result = match implementation {
-                    Implementation::Refunds => limiter.refund(&counted, "key", units).await,
+                    Implementation::Refunds => limiter.credit(&counted, "key", units).await,
                     _ => return_units(limiter, &counted, "key", units, at).await,
                 };
                 result.expect("embedded");

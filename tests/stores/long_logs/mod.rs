@@ -52,7 +52,7 @@ impl StorePair {
             results.push(match request {
                 Request::Check(cost) => decision(limiter.check(limit, "key", cost).await),
                 Request::Peek(cost) => decision(limiter.peek(limit, "key", cost).await),
-                Request::Refund(cost) => limiter.refund(limit, "key", cost).await.expect("a reply"),
+                Request::Refund(cost) => limiter.credit(limit, "key", cost).await.expect("a reply"),
                 Request::Return(cost, at) => {
                     return_units(limiter, limit, "key", cost, at).await.expect("a reply")
                 }

@@ -165,7 +165,7 @@ async fn a_passed_grant_can_be_settled() {
         second.await.expect("admitted").settle(used);
         assert_eq!(remaining(&limiter, &limit).await, 0);
         // A debt of 490 units is left over.
-        limiter.refund(&limit, "key", 100).await.expect("refunded");
+        limiter.credit(&limit, "key", 100).await.expect("refunded");
         assert_eq!(remaining(&limiter, &limit).await, left);
         clock.advance(10 * MINUTE);
     }

@@ -153,7 +153,7 @@ impl Settling {
                 Step::Refund(cost) => {
                     (retry, self.was_refunded, self.is_exact) = (None, true, false);
                     for limiter in [&self.embedded, &self.redis] {
-                        limiter.refund(&limit, &self.key, cost).await.expect("refunded");
+                        limiter.credit(&limit, &self.key, cost).await.expect("refunded");
                     }
                     self.peek(index, &limit, 1).await?;
                     decisions += 1;

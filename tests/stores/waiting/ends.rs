@@ -122,7 +122,7 @@ async fn calls_end_in_time_after_another_process_refunds_units() {
         for _ in 0..8 {
             calls.start(&limit(SECOND), 2 * SECOND).await;
         }
-        there.refund(&limit(SECOND), "key", refunded).await.expect("a reply");
+        there.credit(&limit(SECOND), "key", refunded).await.expect("a reply");
         for wait in [50, 150, 250, 450, 500, 750, 2_000] {
             calls.start(&limit(SECOND), Duration::from_millis(wait)).await;
         }

@@ -31,7 +31,7 @@ async fn admitted_after(
     if refunded == 0 {
         there.reset(limit, "key").await.expect("a reply");
     } else {
-        there.refund(limit, "key", refunded).await.expect("a reply");
+        there.credit(limit, "key", refunded).await.expect("a reply");
     }
     let start = Instant::now();
     timeout(3 * SECOND, call).await.expect("soon").expect("admitted");

@@ -30,7 +30,7 @@ async fn check_peek_refund_and_reset_of_a_waiting_limit_share_a_count() {
                 assert_eq!((peek.allowed, peek.remaining), (false, 0), "{algorithm}");
                 test.limiter.reset(&limit, key).await.expect("a reply");
                 test.limiter.check(&limit, key, capacity).await.expect("a key that was reset");
-                test.limiter.refund(&limit, key, capacity).await.expect("a reply");
+                test.limiter.credit(&limit, key, capacity).await.expect("a reply");
                 test.limiter.check(&limit, key, capacity).await.expect("all units were refunded");
             }
         }

@@ -254,7 +254,7 @@ async fn moments_of_other_processes_are_not_reserved_again() {
         fleet.start_call(process, number, &limit, "key", 1).await;
     }
     // All moments of this process are reserved again, one unit earlier.
-    fleet.processes[0].refund(&self::limit(1), "key", 1).await.expect("a decision");
+    fleet.processes[0].credit(&self::limit(1), "key", 1).await.expect("a decision");
     fleet.settle().await;
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
     fleet.advance(40).await;
@@ -301,7 +301,7 @@ async fn run(mut fleet: Fleet, burst: u32, steps: &[Step], key: &str) -> (Vec<De
             Step::Drop(_) => {}
             Step::Advance(ticks) => fleet.advance(*ticks).await,
             Step::Refund(cost) => {
-                let refund = fleet.processes[0].refund(&limit(burst), key, *cost).await;
+                let refund = fleet.processes[0].credit(&limit(burst), key, *cost).await;
                 refund.expect("a decision");
                 fleet.refunded += cost;
                 fleet.settle().await;
