@@ -3,18 +3,19 @@
 use std::net::SocketAddr;
 
 use actix_web::body::{BoxBody, EitherBody};
-use actix_web::dev::{Service, ServiceResponse};
+use actix_web::dev::{Service, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, SET_COOKIE};
 use actix_web::middleware::{ErrorHandlerResponse, ErrorHandlers};
 use actix_web::test::TestRequest;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use ratelimit_runtime::web::actix::{RateLimits, route};
-use ratelimit_runtime::web::{Client, Clients};
-use ratelimit_runtime::{Limit, OnError, RateLimiter, Rejection, rate_limit};
+use ratelimit_runtime::web::{Client, Clients, Route};
+use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
+use support::server::Server;
 
-use crate::{MINUTE, reported, timed};
+use crate::{MINUTE, limiters, reported, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
 
@@ -47,6 +48,10 @@ async fn paged() -> Result<&'static str, Rejection> {
     Ok("")
 }
 
+async fn left(decision: Option<web::ReqData<Decision>>) -> String {
+    decision.map_or("none".to_owned(), |decision| decision.remaining.to_string())
+}
+
 /// A page of the application, with two cookies.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of an error handler")]
 fn page<B>(response: ServiceResponse<B>) -> actix_web::Result<ErrorHandlerResponse<B>> {
@@ -74,6 +79,7 @@ fn serve(limits: RateLimits, limiter: &RateLimiter) -> SocketAddr {
                         .route(web::get().to(paged)),
                 )
                 .route("/plain", web::get().to(async || "plain"))
+                .route("/left", web::get().to(left))
         });
         let server = server.workers(1).disable_signals().bind("127.0.0.1:0").expect("a free port");
         tell.send(server.addrs()[0]).expect("the test waits for it");
@@ -218,4 +224,43 @@ fn takes_routes_and_clients_as_keys() {
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
     assert_eq!((other.status, reported(&other).1), (429, r#""once";r=0;t=3600"#));
+}
+
+#[test]
+fn a_request_takes_the_units_of_its_cost() {
+    let (limiter, _) = timed();
+    let cost = |request: &ServiceRequest| request.query_string().len() as u32;
+    let limits = RateLimits::new().limit_with_cost(ALL, |_| (), cost).limiter(limiter.clone());
+    let address = serve(limits, &limiter);
+    assert_eq!(reported(&get(address, "/plain?abc", &[])).1, r#""all";r=1;t=60"#);
+    let ask = |path| get(address, path, &[]).status;
+    assert_eq!((ask("/plain?abcde"), ask("/plain?ab"), ask("/plain")), (413, 429, 200));
+}
+
+/// On the embedded store the decision is there at once, with Redis later.
+#[test]
+fn the_handler_finds_the_decision_in_the_extensions() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let limits = RateLimits::new().limit(ALL, |_| ()).limiter(limiter.clone());
+        let exposing = serve(limits.clone().expose_decision(), &limiter);
+        assert_eq!(get(exposing, "/left", &[]).body, "3");
+        assert_eq!(get(serve(limits, &limiter), "/left", &[]).body, "none");
+    }
+}
+
+/// The route has one type in all frameworks.
+#[test]
+fn a_route_is_a_key_and_a_text() {
+    let (limiter, _) = timed();
+    let limits = RateLimits::new().limit(ALL, |request| {
+        let route: Route = route(request);
+        assert_eq!(route.as_str(), "/hi/{id}");
+        route
+    });
+    let address = serve(limits.limiter(limiter.clone()), &limiter);
+    assert_eq!(get(address, "/hi/1", &[]).status, 200);
+    let peeked = limiter.peek(&ALL, "/hi/{id}", 1);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    assert_eq!(runtime.block_on(peeked).expect("embedded").remaining, 3);
 }

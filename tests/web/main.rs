@@ -10,6 +10,7 @@ mod hyper;
 mod outbound;
 mod rejections;
 mod ruled;
+mod settings;
 mod tonic;
 
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use support::clocks::embedded_on;
 use support::http::Response;
 use support::limits::MINUTE;
+use support::server::Server;
 use tokio::runtime::Runtime;
 
 /// A server that runs until it is dropped.
@@ -50,6 +52,13 @@ fn serve(router: Router, limiter: &RateLimiter) -> Running {
 fn timed() -> (RateLimiter, VirtualClock) {
     let clock = VirtualClock::new();
     (embedded_on(&clock), clock)
+}
+
+/// A limiter on the embedded store, and one on Redis, both on virtual time.
+fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
+    let clock = VirtualClock::new();
+    let builder = server.builder().clock(ratelimit_runtime::Clock::Virtual(clock.clone()));
+    [timed(), (builder.build().expect("valid settings"), clock)]
 }
 
 /// A cost that is not a constant.

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::http::{Request, Response};
 use axum::routing::get as route_get;
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -19,7 +19,7 @@ use ratelimit_runtime::__private::lines_are_settled;
 use ratelimit_runtime::web::{
     OutboundLayer, OutboundService, RateLimitLayer, RequestLimits, host_key,
 };
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Decision, Limit, RateLimiter, Rejection};
 use support::http::get;
 use support::server::Server;
 use tokio::sync::Semaphore;
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tower::{Service, ServiceExt, service_fn};
 use tower_layer::Layer;
 
-use crate::{MINUTE, reported, serve, timed};
+use crate::{MINUTE, limiters, reported, serve, timed};
 
 type HyperClient = Client<HttpConnector, Empty<Bytes>>;
 
@@ -61,13 +61,6 @@ async fn settle(limiter: &RateLimiter) {
 
 fn rejection(error: Box<dyn Error + Send + Sync>) -> Rejection {
     *error.downcast().expect("a rejection")
-}
-
-/// A limiter on the embedded store, and one on Redis, both on virtual time.
-fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
-    let clock = VirtualClock::new();
-    let builder = server.builder().clock(ratelimit_runtime::Clock::Virtual(clock.clone()));
-    [timed(), (builder.build().expect("valid settings"), clock)]
 }
 
 #[tokio::test]
@@ -149,6 +142,10 @@ async fn limits_are_chosen_for_each_request() {
         if request.uri().path() == "/search" {
             limits.add(&SEARCHES, (), 1);
         }
+        if request.uri().path() == "/refused" {
+            return Err("not there".into());
+        }
+        Ok(())
     };
     let layer = RateLimitLayer::outbound().limits(choose).limiter(RateLimiter::embedded());
     let mut service = layer.layer(client());
@@ -157,6 +154,57 @@ async fn limits_are_chosen_for_each_request() {
     {
         let result = service.call(request(server, path)).await;
         assert_eq!(result.is_ok(), is_sent, "{path}");
+    }
+    let refused = service.call(request(server, "/refused")).await.expect_err("not sent");
+    assert_eq!(refused.to_string(), "not there");
+}
+
+#[tokio::test]
+async fn a_request_takes_the_units_of_its_cost() {
+    let (limiter, _) = timed();
+    let (server, requests) = counting().await;
+    let by_path = |request: &Request<_>| request.uri().path().len() as u32;
+    let layer = RateLimitLayer::outbound()
+        .limit_with_cost(Limit::fixed("lengths", 6, MINUTE), |_| (), by_path)
+        .exempt(|request| request.uri().path() == "/exempt");
+    let mut service = layer.limiter(limiter).layer(client());
+    for (path, is_sent) in
+        [("/abc", true), ("/ab", false), ("/a", true), ("/", false), ("/exempt", true)]
+    {
+        let result = service.call(request(server, path)).await;
+        assert_eq!(result.is_ok(), is_sent, "{path}");
+    }
+    let error = service.call(request(server, "/longer")).await.expect_err("above the capacity");
+    assert!(matches!(rejection(error), Rejection::CostExceedsCapacity { cost: 7, .. }));
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+}
+
+/// A layer inside of it tells the server what is left.
+#[tokio::test]
+async fn the_client_finds_the_decision_in_the_extensions() {
+    async fn echo(headers: axum::http::HeaderMap) -> String {
+        headers.get("x-left").map_or("none", |left| left.to_str().expect("ASCII")).to_owned()
+    }
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let server = listener.local_addr().expect("bound");
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(echo)).await });
+        let telling = client().map_request(|mut request: Request<Empty<Bytes>>| {
+            if let Some(decision) = request.extensions().get::<Decision>().copied() {
+                request.headers_mut().insert("x-left", decision.remaining.into());
+            }
+            request
+        });
+        let limit = Limit::fixed("exposed", 9, MINUTE);
+        let layer = RateLimitLayer::outbound().limit(limit, |_| ()).limiter(limiter);
+        let body = async |layer: OutboundLayer<_>| {
+            let response = layer.layer(telling.clone()).oneshot(request(server, "/")).await;
+            let body = response.expect("a response").into_body().collect().await;
+            String::from_utf8(body.expect("a body").to_bytes().to_vec()).expect("UTF-8")
+        };
+        assert_eq!(body(layer.clone().expose_decision()).await, "8");
+        assert_eq!(body(layer).await, "none");
     }
 }
 

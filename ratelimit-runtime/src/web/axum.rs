@@ -46,13 +46,13 @@ use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::connect_info::MockConnectInfo;
-use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
+use axum::extract::{ConnectInfo, FromRequestParts};
 use axum_core::response::{IntoResponse, Response};
 use http::Extensions;
 use http::request::Parts;
 
 use super::address::Client;
-use crate::key::{Key, KeyWriter};
+use super::route::{Route, Template};
 use crate::reply::Rejection;
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
@@ -76,21 +76,10 @@ impl<S: Sync> FromRequestParts<S> for Client {
     }
 }
 
-/// The route of a request as a key: the template that matches the path, such as `/users/{id}`. All requests
-/// without a route share one key.
-#[derive(Clone, Debug)]
-pub struct Route(Option<MatchedPath>);
-
-/// Returns the route of `request` as a key. The parameters in the path are not part of it.
+/// Returns the route of `request` as a key: the template that matches the path, such as `/users/{id}`.
 #[must_use]
 pub fn route(request: &Parts) -> Route {
-    Route(request.extensions.get().cloned())
-}
-
-impl Key for Route {
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.0.as_ref().map_or("", MatchedPath::as_str).as_bytes());
-    }
+    Route::new(request.extensions.get().cloned().map(Template::Axum))
 }
 
 /// Returns the address of the peer of the connection.

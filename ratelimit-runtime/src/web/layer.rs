@@ -8,18 +8,15 @@ use std::sync::Arc;
 use http::request::Parts;
 use tower_layer::Layer;
 
-#[cfg(doc)]
-use super::address::Client;
-use super::address::Clients;
 use super::middleware::MiddlewareConfig;
 use super::outbound::OutboundLayer;
-use super::rejected::RejectedRequest;
-use super::request_limits::RequestLimits;
 use super::response::Http;
 use super::service::RateLimitService;
+use super::settings::{body_setting, limit_settings, server_settings};
 use super::text_response::TextResponse;
-use crate::key::Key;
+#[cfg(doc)]
 use crate::limit::Limit;
+#[cfg(doc)]
 use crate::limiter::RateLimiter;
 #[cfg(doc)]
 use crate::reply::Rejection;
@@ -79,6 +76,56 @@ use crate::reply::Rejection;
 /// [`Rejection`] that a handler returns becomes the same response. The application can change that response: the layer
 /// only adds headers to the responses of handlers.
 ///
+/// With [`rejection_body`](Self::rejection_body), the application sets the body:
+///
+/// ```
+/// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
+///
+/// let layer = RateLimitLayer::new().rejection_body(|request: &RejectedRequest<'_>| {
+///     let title = match request.header("accept-language") {
+///         Some(language) if language.starts_with("de") => "Zu viele Anfragen",
+///         _ => "Too many requests",
+///     };
+///     ("text/html", format!("<h1>{title}</h1>"))
+/// });
+/// ```
+///
+/// # Limits for each request
+///
+/// With [`limits`](Self::limits), a function chooses the limits of each request. An error is the response; to limit
+/// guesses of API keys, limit clients in an outer layer.
+///
+/// A value that the client chooses is no key, and chooses no plan: with a new value for each request, no request is
+/// rejected. Let an outer layer verify it, and put the customer into the extensions of the request.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::request::Parts;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits, TextResponse};
+///
+/// const FREE: Limit = Limit::sliding("free", 100, Duration::from_secs(3600));
+/// const PAID: Limit = Limit::sliding("paid", 10_000, Duration::from_secs(3600));
+///
+/// /// The customer of a request, from an outer layer that has verified the API key.
+/// #[derive(Clone)]
+/// struct Customer {
+///     id: u64,
+///     has_paid: bool,
+/// }
+///
+/// fn by_plan(request: &Parts, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+///     if request.uri.path() == "/health" {
+///         return Ok(());
+///     }
+///     let customer = request.extensions.get::<Customer>().ok_or((401, "send a known API key"))?;
+///     limits.add(if customer.has_paid { &PAID } else { &FREE }, customer.id, 1);
+///     Ok(())
+/// }
+///
+/// let layer: RateLimitLayer = RateLimitLayer::new().limits(by_plan);
+/// ```
+///
 /// # Several layers
 ///
 /// Each layer adds its items before those of the layers inside it. If an inner layer rejects a request, the
@@ -101,28 +148,7 @@ impl RateLimitLayer {
         OutboundLayer::default()
     }
 
-    /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
-    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier
-    /// or a language.
-    ///
-    /// ```
-    /// use ratelimit_runtime::web::{RateLimitLayer, RejectedRequest};
-    ///
-    /// let layer = RateLimitLayer::new().rejection_body(|request: &RejectedRequest<'_>| {
-    ///     let title = match request.header("accept-language") {
-    ///         Some(language) if language.starts_with("de") => "Zu viele Anfragen",
-    ///         _ => "Too many requests",
-    ///     };
-    ///     ("text/html", format!("<h1>{title}</h1>"))
-    /// });
-    /// ```
-    #[must_use]
-    pub fn rejection_body<T: Into<TextResponse>>(
-        self,
-        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.set_body(body))
-    }
+    body_setting!();
 }
 
 #[cfg(feature = "tonic")]
@@ -136,95 +162,8 @@ impl RateLimitLayer<super::Grpc> {
 }
 
 impl<F> RateLimitLayer<F> {
-    /// Limits requests by `limit`. `key` returns the key of a request, from its method, URI, headers and extensions.
-    /// Several limits are decided together: see [`RateLimiter::check_all`].
-    ///
-    /// # Panics
-    ///
-    /// If the limits of the layer differ in scope, `on_error`, shadow or wait. Add such limits to separate
-    /// layers.
-    #[must_use]
-    pub fn limit<K: Key>(
-        self,
-        limit: Limit,
-        key: impl Fn(&Parts) -> K + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.add_limit(limit, key))
-    }
-
-    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
-    /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
-    /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
-    ///
-    /// A value that the client chooses is no key, and chooses no plan: with a new value for each request, no request is
-    /// rejected. Let an outer layer verify it, and put the customer into the extensions of the request.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use http::request::Parts;
-    /// use ratelimit_runtime::Limit;
-    /// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits, TextResponse};
-    ///
-    /// const FREE: Limit = Limit::sliding("free", 100, Duration::from_secs(3600));
-    /// const PAID: Limit = Limit::sliding("paid", 10_000, Duration::from_secs(3600));
-    ///
-    /// /// The customer of a request, from an outer layer that has verified the API key.
-    /// #[derive(Clone)]
-    /// struct Customer {
-    ///     id: u64,
-    ///     has_paid: bool,
-    /// }
-    ///
-    /// fn by_plan(request: &Parts, limits: &mut RequestLimits) -> Result<(), TextResponse> {
-    ///     if request.uri.path() == "/health" {
-    ///         return Ok(());
-    ///     }
-    ///     let customer = request.extensions.get::<Customer>().ok_or((401, "send a known API key"))?;
-    ///     limits.add(if customer.has_paid { &PAID } else { &FREE }, customer.id, 1);
-    ///     Ok(())
-    /// }
-    ///
-    /// let layer: RateLimitLayer = RateLimitLayer::new().limits(by_plan);
-    /// ```
-    ///
-    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different limits
-    /// that share a count: such a request gets a 503.
-    #[must_use]
-    pub fn limits(
-        self,
-        choose: impl Fn(&Parts, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.add_limits(choose))
-    }
-
-    /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
-    /// Their responses do not report the limits of this layer.
-    #[must_use]
-    pub fn exempt(self, is_exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.configure(|config| config.set_exempt(is_exempt))
-    }
-
-    /// Sets how clients are identified: by [`Client::of`] in the key functions of this layer, and by `Client` in the
-    /// handlers behind it. It is put into the extensions of each request.
-    #[must_use]
-    pub fn clients(self, clients: Clients) -> Self {
-        self.configure(|config| config.set_clients(clients))
-    }
-
-    /// Uses `limiter` for the limits of this layer, instead of the current one. Annotated functions are not
-    /// affected.
-    #[must_use]
-    pub fn limiter(self, limiter: RateLimiter) -> Self {
-        self.configure(|config| config.set_limiter(limiter))
-    }
-
-    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
-    /// clients that do not know `RateLimit`. They report the limit that rejected the request or, if none did,
-    /// the limit with the fewest remaining units.
-    #[must_use]
-    pub fn legacy_headers(self) -> Self {
-        self.configure(MiddlewareConfig::set_legacy_headers)
-    }
+    limit_settings!(Parts, TextResponse);
+    server_settings!();
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         change(Arc::make_mut(&mut self.config));

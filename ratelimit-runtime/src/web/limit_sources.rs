@@ -14,6 +14,7 @@ use crate::reply::{Decision, Rejection, Source, StoreError};
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
     sources: Vec<LimitSource<R, E>>,
+    is_exempt: Option<ExemptFn<R>>,
     /// `None` for the current limiter.
     limiter: Option<RateLimiter>,
 }
@@ -21,7 +22,7 @@ pub(super) struct LimitSources<R, E> {
 /// Where a limit of a request comes from.
 enum LimitSource<R, E> {
     /// One limit for each request.
-    Fixed(Limit, KeyFn<R>),
+    Fixed(Limit, ChargeFn<R>),
     /// Limits that the application chooses for each request.
     Chosen(ChooseFn<R, E>),
 }
@@ -29,8 +30,11 @@ enum LimitSource<R, E> {
 /// Adds the limits of a request, or returns why it ends.
 type ChooseFn<R, E> = Arc<dyn Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync>;
 
-/// Calls back with the key of a request. The key may borrow from the request, so it is not returned.
-type KeyFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key)) + Send + Sync>;
+/// Calls back with the key and the cost of a request. The key may borrow from the request, so it is not returned.
+type ChargeFn<R> = Arc<dyn Fn(&R, &mut dyn FnMut(&dyn Key, u32)) + Send + Sync>;
+
+/// Returns whether a request passes without a check.
+type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
 /// The state of the check of a request that has arrived.
 pub(crate) enum Admission {
@@ -51,6 +55,7 @@ impl<R, E> LimitSources<R, E> {
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
     ) {
         let first = self.sources.iter().find_map(|source| match source {
             LimitSource::Fixed(first, _) => Some(first),
@@ -63,8 +68,8 @@ impl<R, E> LimitSources<R, E> {
              `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
             limit.name()
         );
-        let key: KeyFn<R> = Arc::new(move |request, call| call(&key(request)));
-        self.sources.push(LimitSource::Fixed(limit, key));
+        let charge: ChargeFn<R> = Arc::new(move |request, call| call(&key(request), cost(request)));
+        self.sources.push(LimitSource::Fixed(limit, charge));
     }
 
     /// Adds limits that are chosen for each request.
@@ -73,6 +78,14 @@ impl<R, E> LimitSources<R, E> {
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
     ) {
         self.sources.push(LimitSource::Chosen(Arc::new(choose)));
+    }
+
+    pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
+        self.is_exempt = Some(Arc::new(is_exempt));
+    }
+
+    pub(super) fn is_exempt(&self, request: &R) -> bool {
+        self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request))
     }
 
     pub(super) fn set_limiter(&mut self, limiter: RateLimiter) {
@@ -111,10 +124,10 @@ impl<R, E> LimitSources<R, E> {
 
     fn start_with(&self, limiter: &RateLimiter, request: &R) -> Result<Admission, E> {
         let is_local = limiter.source() == Source::Embedded;
-        if let [LimitSource::Fixed(limit, key)] = &*self.sources {
+        if let [LimitSource::Fixed(limit, charge)] = &*self.sources {
             let mut admission = Admission::Admitted(None);
-            key(request, &mut |key| {
-                admission = Admission::of(Some(limiter.check(limit, key, 1)), is_local);
+            charge(request, &mut |key, cost| {
+                admission = Admission::of(Some(limiter.check(limit, key, cost)), is_local);
             });
             return Ok(admission);
         }
@@ -125,8 +138,8 @@ impl<R, E> LimitSources<R, E> {
         let mut limits = RequestLimits::default();
         for source in &self.sources {
             match source {
-                LimitSource::Fixed(limit, key) => {
-                    key(request, &mut |key| limits.add(limit, key, 1));
+                LimitSource::Fixed(limit, charge) => {
+                    charge(request, &mut |key, cost| limits.add(limit, key, cost));
                 }
                 LimitSource::Chosen(choose) => choose(request, &mut limits)?,
             }
@@ -153,14 +166,18 @@ impl Admission {
 // Not derived: a request type need not implement `Clone` or `Default`.
 impl<R, E> Clone for LimitSources<R, E> {
     fn clone(&self) -> Self {
-        Self { sources: self.sources.clone(), limiter: self.limiter.clone() }
+        Self {
+            sources: self.sources.clone(),
+            is_exempt: self.is_exempt.clone(),
+            limiter: self.limiter.clone(),
+        }
     }
 }
 
 impl<R, E> Clone for LimitSource<R, E> {
     fn clone(&self) -> Self {
         match self {
-            Self::Fixed(limit, key) => Self::Fixed(*limit, Arc::clone(key)),
+            Self::Fixed(limit, charge) => Self::Fixed(*limit, Arc::clone(charge)),
             Self::Chosen(choose) => Self::Chosen(Arc::clone(choose)),
         }
     }
@@ -168,6 +185,6 @@ impl<R, E> Clone for LimitSource<R, E> {
 
 impl<R, E> Default for LimitSources<R, E> {
     fn default() -> Self {
-        Self { sources: Vec::new(), limiter: None }
+        Self { sources: Vec::new(), is_exempt: None, limiter: None }
     }
 }

@@ -16,7 +16,7 @@ use crate::check::Check;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
-use crate::reply::Rejection;
+use crate::reply::{Decision, Rejection};
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
 tokio::task_local! {
@@ -44,18 +44,15 @@ pub(crate) trait MiddlewareRequest {
 /// The settings of a middleware.
 pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     limits: LimitSources<R, TextResponse>,
-    is_exempt: Option<ExemptFn<R>>,
     clients: Option<Clients>,
     body: Option<BodyFn>,
+    exposes_decision: bool,
     has_legacy_headers: bool,
     /// A log with `limits`: the start of each request that is not exempt.
     log: RequestLog,
     /// The texts of the limits in `log`.
     texts: LimitTexts<<R::Headers as ResponseHeaders>::Value>,
 }
-
-/// Returns whether a request passes without a check.
-type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
 /// A request between its arrival and its response.
 #[derive(Default)]
@@ -69,10 +66,11 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         &mut self,
         limit: Limit,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
     ) {
         self.log.expect(&limit);
         self.texts = LimitTexts::of::<R::Headers>(&self.log);
-        self.limits.add(limit, key);
+        self.limits.add(limit, key, cost);
     }
 
     pub(crate) fn add_limits(
@@ -83,7 +81,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
-        self.is_exempt = Some(Arc::new(is_exempt));
+        self.limits.set_exempt(is_exempt);
     }
 
     pub(crate) fn set_limiter(&mut self, limiter: RateLimiter) {
@@ -104,6 +102,15 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
     ) {
         self.body = Some(Arc::new(move |request| body(request).into()));
+    }
+
+    pub(crate) fn set_exposed(&mut self) {
+        self.exposes_decision = true;
+    }
+
+    /// Returns what a middleware puts into the extensions of an admitted request.
+    pub(crate) fn exposed(&self, decision: Option<Decision>) -> Option<Decision> {
+        decision.filter(|_| self.exposes_decision)
     }
 
     pub(crate) fn set_legacy_headers(&mut self) {
@@ -136,7 +143,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         scope: &mut RequestScope,
     ) -> Result<Admission, TextResponse> {
         let log = &mut scope.log;
-        if self.is_exempt.as_ref().is_some_and(|is_exempt| is_exempt(request)) {
+        if self.limits.is_exempt(request) {
             *log = RequestLog::default();
             return Ok(Admission::Admitted(None));
         }
@@ -177,9 +184,9 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
-            is_exempt: self.is_exempt.clone(),
             clients: self.clients.clone(),
             body: self.body.clone(),
+            exposes_decision: self.exposes_decision,
             has_legacy_headers: self.has_legacy_headers,
             log: self.log.clone(),
             texts: self.texts.clone(),
@@ -191,9 +198,9 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
     fn default() -> Self {
         Self {
             limits: LimitSources::default(),
-            is_exempt: None,
             clients: None,
             body: None,
+            exposes_decision: false,
             has_legacy_headers: false,
             log: RequestLog::default(),
             texts: LimitTexts::default(),
@@ -207,8 +214,8 @@ impl RequestScope {
         &mut self,
         check: &mut Check,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), Rejection>> {
-        self.log.sync_scope(|| Pin::new(check).poll(context)).map_ok(drop)
+    ) -> Poll<Result<Decision, Rejection>> {
+        self.log.sync_scope(|| Pin::new(check).poll(context))
     }
 
     /// Polls the handler of the request.

@@ -41,8 +41,11 @@ mod rejected;
 mod request_limits;
 #[cfg(feature = "tower")]
 mod response;
+#[cfg(any(feature = "axum", feature = "actix"))]
+mod route;
 #[cfg(feature = "tower")]
 mod service;
+mod settings;
 mod setup;
 mod text_response;
 
@@ -70,6 +73,8 @@ pub use self::request_limits::RequestLimits;
 pub use self::response::Grpc;
 #[cfg(feature = "tower")]
 pub use self::response::{Http, ResponseFormat};
+#[cfg(any(feature = "axum", feature = "actix"))]
+pub use self::route::Route;
 #[cfg(feature = "tower")]
 pub use self::service::{RateLimitService, ResponseFuture};
 pub use self::text_response::TextResponse;

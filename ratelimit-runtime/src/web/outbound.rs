@@ -1,6 +1,5 @@
 //! [`OutboundLayer`]: limits in front of a client. Twin of `layer` and `service`, which limit a server.
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -15,9 +14,12 @@ use tower_service::Service;
 use super::limit_sources::{Admission, LimitSources};
 use super::pending::{COMPLETED, PendingRequest};
 use super::request_limits::RequestLimits;
+use super::settings::limit_settings;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
+use crate::reply::Decision;
+#[cfg(doc)]
 use crate::reply::Rejection;
 use crate::report::request_log;
 
@@ -40,7 +42,28 @@ use crate::report::request_log;
 /// # let _ = layer;
 /// ```
 ///
-/// With another limit for each host, [`limits`](Self::limits) adds the one of `request.uri().host()`.
+/// With [`limits`](Self::limits), a function chooses the limits of each request, such as another one for each host:
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Request;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
+///
+/// const SEARCHES: Limit =
+///     Limit::sliding("searches", 30, Duration::from_secs(60)).wait(Duration::from_secs(60));
+///
+/// let layer = RateLimitLayer::outbound().limits(
+///     |request: &Request<String>, limits: &mut RequestLimits| {
+///         if request.uri().path().starts_with("/search") {
+///             limits.add(&SEARCHES, (), 1);
+///         }
+///         Ok(())
+///     },
+/// );
+/// # let _ = layer;
+/// ```
+///
 /// [`host_key`](super::host_key) returns the same key for all spellings of a host.
 ///
 /// The example `outbound_layer` in the repository puts the layer in front of reqwest and of hyper-util.
@@ -77,79 +100,103 @@ use crate::report::request_log;
 ///
 /// If a handler of a server sends a request, the response of the server does not report the limits of this layer.
 pub struct OutboundLayer<R> {
-    limits: Arc<LimitSources<R, Infallible>>,
+    config: Arc<OutboundConfig<R>>,
 }
 
-impl<R> OutboundLayer<R> {
-    /// Limits requests by `limit`. `key` returns the key of a request; with `|_| ()`, all requests share one count.
-    /// Several limits are decided together: see [`RateLimiter::check_all`].
-    ///
-    /// # Panics
-    ///
-    /// If the limits of the layer differ in scope, `on_error`, shadow or wait. Add such limits to separate
-    /// layers.
-    #[must_use]
-    pub fn limit<K: Key>(
-        self,
-        limit: Limit,
-        key: impl Fn(&R) -> K + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|limits| limits.add(limit, key))
-    }
+/// The settings of an [`OutboundLayer`].
+struct OutboundConfig<R> {
+    limits: LimitSources<R, BoxError>,
+    /// Puts the decision about a request into it.
+    expose: Option<fn(&mut R, Decision)>,
+}
 
-    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. The
-    /// limits of a request are decided together. If they differ in scope, `on_error`, shadow or wait, the request is
-    /// rejected with [`Rejection::Unavailable`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use http::Request;
-    /// use ratelimit_runtime::Limit;
-    /// use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
-    ///
-    /// const SEARCHES: Limit =
-    ///     Limit::sliding("searches", 30, Duration::from_secs(60)).wait(Duration::from_secs(60));
-    ///
-    /// let layer = RateLimitLayer::outbound().limits(
-    ///     |request: &Request<String>, limits: &mut RequestLimits| {
-    ///         if request.uri().path().starts_with("/search") {
-    ///             limits.add(&SEARCHES, (), 1);
-    ///         }
-    ///     },
-    /// );
-    /// # let _ = layer;
-    /// ```
+type BoxError = Box<dyn Error + Send + Sync>;
+
+impl<R> OutboundLayer<R> {
+    limit_settings!(R, BoxError);
+
+    fn configure(mut self, change: impl FnOnce(&mut OutboundConfig<R>)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+impl<B> OutboundLayer<http::Request<B>> {
+    /// Puts the [`Decision`] about each admitted request into its extensions, for the client and the layers inside of
+    /// this one. A request that is exempt, or that has no limits here, gets none.
     #[must_use]
-    pub fn limits(self, choose: impl Fn(&R, &mut RequestLimits) + Send + Sync + 'static) -> Self {
-        self.configure(|limits| {
-            limits.add_chosen(move |request, added| {
-                choose(request, added);
-                Ok(())
+    pub fn expose_decision(self) -> Self {
+        self.configure(|config| {
+            config.expose = Some(|request, decision| {
+                request.extensions_mut().insert(decision);
             });
         })
     }
+}
 
-    /// Uses `limiter`, instead of the [current](crate::current) one.
-    #[must_use]
-    pub fn limiter(self, limiter: RateLimiter) -> Self {
-        self.configure(|limits| limits.set_limiter(limiter))
+impl<R> OutboundConfig<R> {
+    fn add_limit<K: Key>(
+        &mut self,
+        limit: Limit,
+        key: impl Fn(&R) -> K + Send + Sync + 'static,
+        cost: impl Fn(&R) -> u32 + Send + Sync + 'static,
+    ) {
+        self.limits.add(limit, key, cost);
     }
 
-    fn configure(mut self, change: impl FnOnce(&mut LimitSources<R, Infallible>)) -> Self {
-        change(Arc::make_mut(&mut self.limits));
-        self
+    fn add_limits(
+        &mut self,
+        choose: impl Fn(&R, &mut RequestLimits) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) {
+        self.limits.add_chosen(choose);
+    }
+
+    fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
+        self.limits.set_exempt(is_exempt);
+    }
+
+    fn set_limiter(&mut self, limiter: RateLimiter) {
+        self.limits.set_limiter(limiter);
+    }
+
+    /// Starts the check of a request.
+    fn start(&self, request: &R) -> Result<Admission, BoxError> {
+        if self.limits.is_exempt(request) {
+            return Ok(Admission::Admitted(None));
+        }
+        request_log::without(|| self.limits.start(request))
+    }
+
+    /// Puts the decision about a request into it, if that is set.
+    fn expose(&self, request: &mut R, decision: Decision) {
+        if let Some(expose) = self.expose {
+            expose(request, decision);
+        }
+    }
+}
+
+// Not derived: a request type need not implement `Clone` or `Default`.
+impl<R> Clone for OutboundConfig<R> {
+    fn clone(&self) -> Self {
+        Self { limits: self.limits.clone(), expose: self.expose }
+    }
+}
+
+impl<R> Default for OutboundConfig<R> {
+    fn default() -> Self {
+        Self { limits: LimitSources::default(), expose: None }
     }
 }
 
 impl<R> Clone for OutboundLayer<R> {
     fn clone(&self) -> Self {
-        Self { limits: Arc::clone(&self.limits) }
+        Self { config: Arc::clone(&self.config) }
     }
 }
 
 impl<R> Default for OutboundLayer<R> {
     fn default() -> Self {
-        Self { limits: Arc::default() }
+        Self { config: Arc::default() }
     }
 }
 
@@ -197,18 +244,28 @@ where
         self.inner.poll_ready(context).map_err(Into::into)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
-        let Ok(admission) = request_log::without(|| self.layer.limits.start(&request));
-        let stage = match admission {
-            Admission::Admitted(_) => OutboundStage::Sent { response: self.inner.call(request) },
-            Admission::Rejected(rejection) => {
+    fn call(&mut self, mut request: R) -> Self::Future {
+        let config = &self.layer.config;
+        let stage = match config.start(&request) {
+            Ok(Admission::Admitted(decision)) => {
+                if let Some(decision) = decision {
+                    config.expose(&mut request, decision);
+                }
+                OutboundStage::Sent { response: self.inner.call(request) }
+            }
+            Ok(Admission::Rejected(rejection)) => {
                 // Frees what the inner service reserved when it became ready, such as a permit.
                 self.inner = self.inner.clone();
-                OutboundStage::Rejected { rejection: Some(rejection) }
+                OutboundStage::Refused { error: Some(rejection.into()) }
             }
-            Admission::Pending(check) => {
+            Err(error) => {
+                self.inner = self.inner.clone();
+                OutboundStage::Refused { error: Some(error) }
+            }
+            Ok(Admission::Pending(check)) => {
+                let config = Arc::clone(config);
                 let pending = PendingRequest::new(check, &mut self.inner, request);
-                OutboundStage::Pending { pending: Box::new(pending) }
+                OutboundStage::Pending { pending: Box::new((pending, config)) }
             }
         };
         OutboundFuture { stage }
@@ -229,9 +286,9 @@ pin_project! {
 pin_project! {
     #[project = OutboundStageProjection]
     enum OutboundStage<S, R, F> {
-        Pending { pending: Box<PendingRequest<S, R>> },
+        Pending { pending: Box<(PendingRequest<S, R>, Arc<OutboundConfig<R>>)> },
         Sent { #[pin] response: F },
-        Rejected { rejection: Option<Rejection> },
+        Refused { error: Option<BoxError> },
     }
 }
 
@@ -246,17 +303,23 @@ where
         loop {
             let next = match stage.as_mut().project() {
                 OutboundStageProjection::Pending { pending } => {
+                    let (pending, config) = &mut **pending;
                     let check = Pin::new(&mut pending.check);
                     match ready!(request_log::without(|| check.poll(context))) {
-                        Ok(_) => OutboundStage::Sent { response: pending.call() },
-                        Err(rejection) => OutboundStage::Rejected { rejection: Some(rejection) },
+                        Ok(decision) => {
+                            if let Some(request) = pending.request_mut() {
+                                config.expose(request, decision);
+                            }
+                            OutboundStage::Sent { response: pending.call() }
+                        }
+                        Err(rejection) => OutboundStage::Refused { error: Some(rejection.into()) },
                     }
                 }
                 OutboundStageProjection::Sent { response } => {
                     return response.poll(context).map_err(Into::into);
                 }
-                OutboundStageProjection::Rejected { rejection } => {
-                    return Poll::Ready(Err(rejection.take().expect(COMPLETED).into()));
+                OutboundStageProjection::Refused { error } => {
+                    return Poll::Ready(Err(error.take().expect(COMPLETED)));
                 }
             };
             stage.set(next);

@@ -25,6 +25,11 @@ impl<S: Service<R> + Clone, R> PendingRequest<S, R> {
 }
 
 impl<S: Service<R>, R> PendingRequest<S, R> {
+    /// Returns the request, unless the service was called.
+    pub(super) fn request_mut(&mut self) -> Option<&mut R> {
+        self.service.as_mut().map(|(_, request)| request)
+    }
+
     /// Calls the service, once.
     pub(super) fn call(&mut self) -> S::Future {
         let (mut service, request) = self.service.take().expect(COMPLETED);

@@ -55,9 +55,12 @@ where
         }
         let mut scope = self.layer.config.scope(&parts);
         let admission = self.layer.config.start(&parts, &mut scope);
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
         let stage = match admission {
-            Ok(Admission::Admitted(_)) => {
+            Ok(Admission::Admitted(decision)) => {
+                if let Some(decision) = self.layer.config.exposed(decision) {
+                    request.extensions_mut().insert(decision);
+                }
                 RequestStage::Admitted { handler: self.inner.call(request) }
             }
             Ok(Admission::Rejected(rejection)) => {
@@ -115,7 +118,14 @@ where
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Pending { pending } => {
                     match ready!(scope.poll_check(&mut pending.check, context)) {
-                        Ok(()) => RequestStage::Admitted { handler: pending.call() },
+                        Ok(decision) => {
+                            if let Some(decision) = config.exposed(Some(decision))
+                                && let Some(request) = pending.request_mut()
+                            {
+                                request.extensions_mut().insert(decision);
+                            }
+                            RequestStage::Admitted { handler: pending.call() }
+                        }
                         Err(rejection) => RequestStage::Rejected { rejection: Some(rejection) },
                     }
                 }

@@ -52,15 +52,13 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
-use super::address::{Client, Clients};
+use super::address::Client;
 use super::limit_sources::Admission;
 use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
-use super::request_limits::RequestLimits;
+use super::route::{Route, Template};
+use super::settings::{body_setting, limit_settings, server_settings};
 use super::text_response::{PLAIN_TEXT, TextResponse};
-use crate::key::Key;
-use crate::limit::Limit;
-use crate::limiter::RateLimiter;
 use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
@@ -69,6 +67,33 @@ use crate::reply::{FromRejection, Rejection};
 /// For limits, keys, response headers and rejected requests, see
 #[cfg_attr(feature = "tower", doc = "[`RateLimitLayer`](super::RateLimitLayer).")]
 #[cfg_attr(not(feature = "tower"), doc = "`RateLimitLayer`, with feature `tower`.")]
+///
+/// # Limits for each request
+///
+/// With [`limits`](Self::limits), a function chooses the limits of each request:
+///
+/// ```
+/// use std::time::Duration;
+/// use actix_web::HttpMessage;
+/// use actix_web::dev::ServiceRequest;
+/// use ratelimit_runtime::Limit;
+/// use ratelimit_runtime::web::actix::RateLimits;
+/// use ratelimit_runtime::web::{RequestLimits, TextResponse};
+///
+/// const EACH_CUSTOMER: Limit = Limit::sliding("customer", 100, Duration::from_secs(3600));
+///
+/// /// The customer of a request, from an outer middleware that has verified the API key.
+/// struct Customer(u64);
+///
+/// fn choose(request: &ServiceRequest, limits: &mut RequestLimits) -> Result<(), TextResponse> {
+///     let extensions = request.extensions();
+///     let Customer(id) = extensions.get().ok_or((401, "send a known API key"))?;
+///     limits.add(&EACH_CUSTOMER, id, 1);
+///     Ok(())
+/// }
+///
+/// let limits = RateLimits::new().limits(choose);
+/// ```
 #[derive(Clone, Default)]
 pub struct RateLimits {
     config: Arc<MiddlewareConfig<ServiceRequest>>,
@@ -81,107 +106,9 @@ impl RateLimits {
         Self::default()
     }
 
-    /// Limits requests by `limit`. `key` returns the key of a request. Several limits are decided together: see
-    /// [`RateLimiter::check_all`].
-    ///
-    /// # Panics
-    ///
-    /// If the limits of the middleware differ in scope, `on_error`, shadow or wait. Add such limits to separate
-    /// middlewares.
-    #[must_use]
-    pub fn limit<K: Key>(
-        self,
-        limit: Limit,
-        key: impl Fn(&ServiceRequest) -> K + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.add_limit(limit, key))
-    }
-
-    /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
-    /// `choose` returns an error, the request is not handled and not charged, and the error is the response: to limit
-    /// guesses of API keys, limit clients in an outer layer. The limits of the request are decided together.
-    ///
-    /// A value that the client chooses is no key: with a new value for each request, no request is rejected. Let an
-    /// outer middleware verify it, and put the customer into the extensions of the request.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use actix_web::HttpMessage;
-    /// use actix_web::dev::ServiceRequest;
-    /// use ratelimit_runtime::Limit;
-    /// use ratelimit_runtime::web::actix::RateLimits;
-    /// use ratelimit_runtime::web::{RequestLimits, TextResponse};
-    ///
-    /// const EACH_CUSTOMER: Limit = Limit::sliding("customer", 100, Duration::from_secs(3600));
-    ///
-    /// /// The customer of a request, from an outer middleware that has verified the API key.
-    /// struct Customer(u64);
-    ///
-    /// fn choose(request: &ServiceRequest, limits: &mut RequestLimits) -> Result<(), TextResponse> {
-    ///     let extensions = request.extensions();
-    ///     let Customer(id) = extensions.get().ok_or((401, "send a known API key"))?;
-    ///     limits.add(&EACH_CUSTOMER, id, 1);
-    ///     Ok(())
-    /// }
-    ///
-    /// let limits = RateLimits::new().limits(choose);
-    /// ```
-    ///
-    /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different limits
-    /// that share a count: such a request gets a 503.
-    #[must_use]
-    pub fn limits(
-        self,
-        choose: impl Fn(&ServiceRequest, &mut RequestLimits) -> Result<(), TextResponse>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
-        self.configure(|config| config.add_limits(choose))
-    }
-
-    /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
-    /// Their responses do not report the limits of this middleware.
-    #[must_use]
-    pub fn exempt(
-        self,
-        is_exempt: impl Fn(&ServiceRequest) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.set_exempt(is_exempt))
-    }
-
-    /// Sets how clients are identified: by [`Client::of`] in the key functions of this middleware, and by `Client` in
-    /// the handlers behind it. It is put into the extensions of each request.
-    #[must_use]
-    pub fn clients(self, clients: Clients) -> Self {
-        self.configure(|config| config.set_clients(clients))
-    }
-
-    /// Uses `limiter` for the limits of this middleware, instead of the [current](crate::current) one.
-    /// Annotated functions are not affected.
-    #[must_use]
-    pub fn limiter(self, limiter: RateLimiter) -> Self {
-        self.configure(|config| config.set_limiter(limiter))
-    }
-
-    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for
-    /// clients that do not know `RateLimit`. They report the limit that rejected the request or, if none did,
-    /// the limit with the fewest remaining units.
-    #[must_use]
-    pub fn legacy_headers(self) -> Self {
-        self.configure(MiddlewareConfig::set_legacy_headers)
-    }
-
-    /// Sets the body of rejected requests: a function that returns the content type and the text, or a [`TextResponse`]
-    /// with another status. It sees the method, the path and the headers of the request, such as a request identifier
-    /// or a language.
-    #[must_use]
-    pub fn rejection_body<T: Into<TextResponse>>(
-        self,
-        body: impl Fn(&RejectedRequest<'_>) -> T + Send + Sync + 'static,
-    ) -> Self {
-        self.configure(|config| config.set_body(body))
-    }
+    limit_settings!(ServiceRequest, TextResponse);
+    server_settings!();
+    body_setting!();
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
         change(Arc::make_mut(&mut self.config));
@@ -244,21 +171,28 @@ where
         }
         Box::pin(async move {
             let mut scope = config.scope(&request);
-            let rejection = match config.start(&request, &mut scope) {
-                Ok(Admission::Admitted(_)) => None,
-                Ok(Admission::Rejected(rejection)) => Some(rejection),
+            let result = match config.start(&request, &mut scope) {
+                Ok(Admission::Admitted(decision)) => Ok(decision),
+                Ok(Admission::Rejected(rejection)) => Err(rejection),
                 Err(refused) => {
                     let response = build(refused.into());
                     return Ok(request.into_response(response).map_into_right_body());
                 }
                 Ok(Admission::Pending(mut check)) => {
-                    poll_fn(|context| scope.poll_check(&mut check, context)).await.err()
+                    poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
                 }
             };
-            if let Some(rejection) = rejection {
-                let mut rejected = response(&scope.rejected(&rejection));
-                config.write_headers(rejected.headers_mut(), scope.log());
-                return Ok(request.into_response(rejected).map_into_right_body());
+            match result {
+                Ok(decision) => {
+                    if let Some(decision) = config.exposed(decision) {
+                        request.extensions_mut().insert(decision);
+                    }
+                }
+                Err(rejection) => {
+                    let mut rejected = response(&scope.rejected(&rejection));
+                    config.write_headers(rejected.headers_mut(), scope.log());
+                    return Ok(request.into_response(rejected).map_into_right_body());
+                }
             }
             let mut handler = pin!(service.call(request));
             let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
@@ -279,11 +213,10 @@ impl FromRequest for Client {
     }
 }
 
-/// Returns the route of `request` as a key: the pattern that matches the path, such as `/users/{id}`. All requests
-/// without a route share one key.
+/// Returns the route of `request` as a key: the pattern that matches the path, such as `/users/{id}`.
 #[must_use]
-pub fn route(request: &ServiceRequest) -> String {
-    request.match_pattern().unwrap_or_default()
+pub fn route(request: &ServiceRequest) -> Route {
+    Route::new(request.match_pattern().map(Template::Actix))
 }
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and

@@ -1,0 +1,119 @@
+//! The settings of layers and middlewares, written once: methods of `RateLimitLayer` and `OutboundLayer` (tower), and
+//! of `RateLimits` (actix). Each of these types has a `configure`, which changes its configuration.
+
+/// Defines the settings that every layer has: its limits, for requests of type `$request`. A request for which `limits`
+/// fails ends with a `$refusal`.
+macro_rules! limit_settings {
+    ($request:ty, $refusal:ty) => {
+        /// Limits requests by `limit`. `key` returns the key of a request; with `|_| ()`, all requests share one count.
+        /// Each request takes one unit. Several limits are decided together: see
+        /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
+        ///
+        /// # Panics
+        ///
+        /// If limits that are added here differ in scope, `on_error`, shadow or wait. Add such limits to separate
+        /// layers.
+        #[must_use]
+        pub fn limit<K: crate::Key>(
+            self,
+            limit: crate::Limit,
+            key: impl Fn(&$request) -> K + Send + Sync + 'static,
+        ) -> Self {
+            self.limit_with_cost(limit, key, |_| 1)
+        }
+
+        /// Limits requests like [`limit`](Self::limit). `cost` returns how many units a request takes, before it is
+        /// handled: for instance its `Content-Length` in kilobytes. A request of cost 0 takes none, and is rejected
+        /// only while its key is closed. A request that costs more than the limit admits at once is rejected.
+        ///
+        /// # Panics
+        ///
+        /// As for [`limit`](Self::limit).
+        #[must_use]
+        pub fn limit_with_cost<K: crate::Key>(
+            self,
+            limit: crate::Limit,
+            key: impl Fn(&$request) -> K + Send + Sync + 'static,
+            cost: impl Fn(&$request) -> u32 + Send + Sync + 'static,
+        ) -> Self {
+            self.configure(|config| config.add_limit(limit, key, cost))
+        }
+
+        /// Chooses the limits of each request: `choose` adds them. A request to which it adds none is not limited. If
+        /// `choose` returns an error, the request goes no further and is not charged, and its sender receives the
+        /// error. The limits of a request are decided together.
+        ///
+        /// Limits that differ in scope, `on_error`, shadow or wait cannot be decided together, nor can two different
+        /// limits that share a count: such a request is rejected with
+        /// [`Rejection::Unavailable`](crate::Rejection::Unavailable).
+        #[must_use]
+        pub fn limits(
+            self,
+            choose: impl Fn(&$request, &mut crate::web::RequestLimits) -> Result<(), $refusal>
+            + Send
+            + Sync
+            + 'static,
+        ) -> Self {
+            self.configure(|config| config.add_limits(choose))
+        }
+
+        /// Admits the requests for which `is_exempt` returns true, for instance health checks, without a check.
+        #[must_use]
+        pub fn exempt(self, is_exempt: impl Fn(&$request) -> bool + Send + Sync + 'static) -> Self {
+            self.configure(|config| config.set_exempt(is_exempt))
+        }
+
+        /// Uses `limiter` for these limits, instead of the [current](crate::current) one. Annotated functions are not
+        /// affected.
+        #[must_use]
+        pub fn limiter(self, limiter: crate::RateLimiter) -> Self {
+            self.configure(|config| config.set_limiter(limiter))
+        }
+    };
+}
+
+/// Defines the settings of layers of servers.
+macro_rules! server_settings {
+    () => {
+        /// Sets how clients are identified: by [`Client::of`](crate::web::Client::of) in the key functions of this
+        /// layer, and by `Client` in the handlers behind it. It is put into the extensions of each request.
+        #[must_use]
+        pub fn clients(self, clients: crate::web::Clients) -> Self {
+            self.configure(|config| config.set_clients(clients))
+        }
+
+        /// Puts the [`Decision`](crate::Decision) about each admitted request into its extensions, for the handler. It
+        /// is the decision of this layer, or of the last layer with this setting that the request passes. A request
+        /// that is exempt, or that has no limits here, gets none.
+        #[must_use]
+        pub fn expose_decision(self) -> Self {
+            self.configure(|config| config.set_exposed())
+        }
+
+        /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for clients
+        /// that do not know `RateLimit`. They report the limit that rejected the request or, if none did, the limit
+        /// with the fewest remaining units.
+        #[must_use]
+        pub fn legacy_headers(self) -> Self {
+            self.configure(|config| config.set_legacy_headers())
+        }
+    };
+}
+
+/// Defines the setting of the body of rejected requests over HTTP.
+macro_rules! body_setting {
+    () => {
+        /// Sets the body of rejected requests: a function that returns the content type and the text, or a
+        /// [`TextResponse`](crate::web::TextResponse) with another status. It sees the method, the path and the headers
+        /// of the request, such as a request identifier or a language.
+        #[must_use]
+        pub fn rejection_body<T: Into<crate::web::TextResponse>>(
+            self,
+            body: impl Fn(&crate::web::RejectedRequest<'_>) -> T + Send + Sync + 'static,
+        ) -> Self {
+            self.configure(|config| config.set_body(body))
+        }
+    };
+}
+
+pub(super) use {body_setting, limit_settings, server_settings};

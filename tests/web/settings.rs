@@ -1,0 +1,76 @@
+//! The settings that layers and middlewares share: costs, and decisions in extensions. `actix` and `outbound` test them
+//! over their own sockets.
+
+use axum::http::request::Parts;
+use axum::routing::get as route_get;
+use axum::{Extension, Router};
+use ratelimit_runtime::web::axum::route;
+use ratelimit_runtime::web::{RateLimitLayer, RequestLimits, Route};
+use ratelimit_runtime::{Decision, Limit};
+use support::http::get;
+use support::server::Server;
+
+use crate::{MINUTE, limiters, reported, serve, timed};
+
+const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+
+/// The cost of a request, as the request says.
+fn cost(request: &Parts) -> u32 {
+    let written = request.headers.get("x-cost").and_then(|cost| cost.to_str().ok());
+    written.and_then(|cost| cost.parse().ok()).unwrap_or(1)
+}
+
+async fn left(Extension(decision): Extension<Decision>) -> String {
+    format!("{} of {}", decision.remaining, decision.limit)
+}
+
+#[test]
+fn a_request_takes_the_units_of_its_cost() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit_with_cost(ALL, |_| (), cost).limiter(limiter.clone());
+    let server = serve(Router::new().route("/", route_get(async || "hi")).layer(layer), &limiter);
+    let ask = |cost: u32| get(server.address, "/", &[&format!("x-cost: {cost}")]);
+    assert_eq!(reported(&ask(3)).1, r#""all";r=1;t=60"#);
+    assert_eq!((ask(5).status, ask(2).status, ask(0).status), (413, 429, 200));
+    assert_eq!(reported(&ask(1)).1, r#""all";r=0;t=60"#);
+    assert_eq!((ask(1).status, ask(0).status), (429, 200));
+}
+
+/// On the embedded store the decision is there at once, with Redis later.
+#[test]
+fn the_handler_finds_the_decision_in_the_extensions() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let layer = RateLimitLayer::new()
+            .limit_with_cost(ALL, |_| (), cost)
+            .exempt(|request| request.uri.path() == "/exempt")
+            .limiter(limiter.clone());
+        let app = || Router::new().route("/", route_get(left)).route("/exempt", route_get(left));
+        let server = serve(app().layer(layer.clone().expose_decision()), &limiter);
+        let body = |cost| get(server.address, "/", &[&format!("x-cost: {cost}")]).body;
+        assert_eq!((&*body(1), &*body(2)), ("3 of 4", "1 of 4"));
+        // axum responds with 500 to a handler whose extension is missing.
+        assert_eq!(get(server.address, "/exempt", &[]).status, 500);
+        let server = serve(app().layer(layer), &limiter);
+        assert_eq!(get(server.address, "/", &[]).status, 500);
+    }
+}
+
+/// The route has one type in all frameworks.
+#[test]
+fn a_route_is_a_key_and_a_text() {
+    let (limiter, _) = timed();
+    let choose = |request: &Parts, limits: &mut RequestLimits| {
+        let route: Route = route(request);
+        assert_eq!((route.as_str(), &*route.to_string()), ("/users/{id}", "/users/{id}"));
+        limits.add(&Limit::fixed("routes", 1, MINUTE), route, 1);
+        Ok(())
+    };
+    let layer = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
+    let router = Router::new().route("/users/{id}", route_get(async || "hi")).layer(layer);
+    let server = serve(router, &limiter);
+    let ask = |path| get(server.address, path, &[]).status;
+    assert_eq!((ask("/users/1"), ask("/users/2")), (200, 429));
+    let peeked = limiter.peek(&Limit::fixed("routes", 1, MINUTE), "/users/{id}", 1);
+    assert!(!server.runtime.block_on(peeked).expect("embedded").allowed);
+}
