@@ -109,7 +109,7 @@ fn a_limit_is_written_as_it_is_read() {
     let limits = vec![
         Limit::sliding("sliding", 5, minute).scope(Scope::Process).shadow(true),
         Limit::fixed("fixed", 5, minute * 60).align(Align::offset_minutes(-210)),
-        Limit::fixed("utc", 5, minute).align(Align::UTC).on_error(OnError::Deny),
+        Limit::fixed("utc", 5, minute).align(Align::UTC).on_error(OnError::Deny).hidden(true),
         Limit::sliding_counter("counter", 50, Duration::from_millis(1_500)).lease(5),
         Limit::sliding_counter("auto", 500, minute).auto_lease(),
         Limit::token_bucket("token", 5, minute).burst(20).wait(Duration::from_millis(250)),
@@ -169,7 +169,9 @@ fn a_limit_is_read_as_it_was_set() {
     let plain = Limit::fixed("limits", 100, second);
     assert_eq!((plain.get_burst(), plain.get_align(), plain.get_wait()), (None, None, None));
     assert_eq!((plain.get_scope(), plain.get_on_error()), (Scope::Global, None));
-    assert_eq!((plain.get_shadow(), plain.get_lease()), (false, Lease::None));
+    assert_eq!((plain.get_shadow(), plain.get_hidden()), (false, false));
+    assert_eq!(plain.get_lease(), Lease::None);
+    assert!(plain.hidden(true).get_hidden());
 
     let align = Align::offset_minutes(-210);
     assert_eq!(align.get_offset_minutes(), -210);

@@ -15,6 +15,7 @@ use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_l
 use support::http::get;
 use support::server::Server;
 
+use crate::settings::assert_hidden;
 use crate::{MINUTE, limiters, reported, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
@@ -263,4 +264,17 @@ fn a_route_is_a_key_and_a_text() {
     let peeked = limiter.peek(&ALL, "/hi/{id}", 1);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     assert_eq!(runtime.block_on(peeked).expect("embedded").remaining, 3);
+}
+
+#[test]
+fn no_header_and_no_body_shows_a_hidden_limit() {
+    let (limiter, _) = timed();
+    let secret = Limit::fixed("secret", 4, MINUTE).hidden(true);
+    let limits = RateLimits::new().limit(secret, |_| ()).legacy_headers().limiter(limiter.clone());
+    let address = serve(limits, &limiter);
+    for status in [200, 200, 200, 200, 429, 429] {
+        let answer = get(address, "/plain", &["accept: application/json"]);
+        assert_eq!(answer.status, status);
+        assert_hidden(&answer);
+    }
 }

@@ -1,18 +1,19 @@
-//! The settings that layers and middlewares share: costs, and decisions in extensions. `actix` and `outbound` test them
-//! over their own sockets.
+//! The settings that layers and middlewares share: costs, decisions in extensions, and hidden limits. `actix`,
+//! `outbound` and `tonic` test them over their own sockets.
 
 use axum::http::request::Parts;
 use axum::routing::get as route_get;
 use axum::{Extension, Router};
 use ratelimit_runtime::web::axum::route;
 use ratelimit_runtime::web::{RateLimitLayer, RequestLimits, Route};
-use ratelimit_runtime::{Decision, Limit};
+use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rejection, rate_limit};
 use support::http::get;
 use support::server::Server;
 
 use crate::{MINUTE, limiters, reported, serve, timed};
 
 const ALL: Limit = Limit::fixed("all", 4, MINUTE);
+const SECRET: Limit = Limit::fixed("secret", 4, MINUTE).hidden(true);
 
 /// The cost of a request, as the request says.
 fn cost(request: &Parts) -> u32 {
@@ -73,4 +74,70 @@ fn a_route_is_a_key_and_a_text() {
     assert_eq!((ask("/users/1"), ask("/users/2")), (200, 429));
     let peeked = limiter.peek(&Limit::fixed("routes", 1, MINUTE), "/users/{id}", 1);
     assert!(!server.runtime.block_on(peeked).expect("embedded").allowed);
+}
+
+#[rate_limit(limit = SECRET, key = 7, cost = crate::three())]
+async fn secret() -> Result<&'static str, Rejection> {
+    Ok("hi")
+}
+
+/// Asserts that a response does not show the limit `secret`, of 4 a minute.
+#[track_caller]
+pub(crate) fn assert_hidden(answer: &support::http::Response) {
+    let headers = answer.headers.iter().map(|(name, value)| format!("{name}: {value}"));
+    for line in headers.chain([answer.body.clone()]) {
+        assert!(!line.contains("secret"), "{line}");
+        assert!(!line.starts_with("ratelimit") && !line.starts_with("x-ratelimit"), "{line}");
+    }
+    assert!(!answer.body.contains('4') || answer.body.contains("\"status\":4"), "{}", answer.body);
+}
+
+#[test]
+fn no_header_and_no_body_shows_a_hidden_limit() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit_with_cost(SECRET, |_| (), cost).legacy_headers();
+    let of_layer = layer.limiter(limiter.clone());
+    let server = serve(Router::new().fallback(async || "hi").layer(of_layer), &limiter);
+    for accept in ["accept: text/plain", "accept: application/json"] {
+        let ask = |cost: u32| get(server.address, "/", &[accept, &format!("x-cost: {cost}")]);
+        for (answer, status) in [(ask(0), 200), (ask(5), 413)] {
+            assert_eq!(answer.status, status);
+            assert_hidden(&answer);
+        }
+        while ask(1).status == 200 {}
+        let rejected = ask(1);
+        assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("60")));
+        assert_hidden(&rejected);
+    }
+    // Of a handler, with a layer and without.
+    for layer in [Some(RateLimitLayer::new()), None] {
+        let router = Router::new().route("/", route_get(secret));
+        let router = if let Some(layer) = layer { router.layer(layer) } else { router };
+        let limiter = RateLimiter::embedded();
+        let server = serve(router, &limiter);
+        for status in [200, 429] {
+            let answer = get(server.address, "/", &["accept: application/json"]);
+            assert_eq!(answer.status, status);
+            assert_hidden(&answer);
+        }
+    }
+    // Without a decision.
+    let away = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
+    let away = away.build().expect("a URL");
+    let layer = RateLimitLayer::new().limit(SECRET, |_| ()).limiter(away);
+    let server = serve(Router::new().fallback(async || "hi").layer(layer), &limiter);
+    let answer = get(server.address, "/", &["accept: application/json"]);
+    assert_eq!(answer.status, 503);
+    assert_hidden(&answer);
+}
+
+/// The limits beside a hidden one are reported.
+#[test]
+fn shows_the_limits_beside_a_hidden_one() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().limit(ALL, |_| ()).limit(SECRET, |_| "other");
+    let layer = layer.limiter(limiter.clone());
+    let server = serve(Router::new().fallback(async || "hi").layer(layer), &limiter);
+    let answer = get(server.address, "/", &[]);
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""all";q=4;w=60"#));
 }

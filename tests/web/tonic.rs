@@ -197,6 +197,21 @@ async fn responds_with_unavailable_if_the_store_cannot_decide() {
     assert_eq!((status.code(), status.details()), (Code::Unavailable, &[][..]));
 }
 
+#[tokio::test]
+async fn no_status_shows_a_hidden_limit() {
+    let (limiter, _) = timed();
+    let secret = Limit::fixed("secret", 1, MINUTE).hidden(true);
+    let layer = RateLimitLayer::grpc().limit(secret, |_| ()).limiter(limiter.clone());
+    let mut client = serve(layer, limiter).await;
+    assert!(greet(&mut client, "ann", "").await.is_ok());
+    let rejected = greet(&mut client, "ann", "").await.expect_err("rejected");
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    assert!(rejected.get_details_quota_failure().is_none());
+    assert!(rejected.get_details_retry_info().is_some());
+    assert!(!format!("{rejected:?}").contains("secret"), "{rejected:?}");
+    assert!(rejected.metadata().get("ratelimit-policy").is_none());
+}
+
 /// gRPC and HTTP in one axum server: each request gets a response of its protocol.
 #[test]
 fn responds_over_grpc_beside_http() {

@@ -287,6 +287,18 @@ impl Limit {
         self
     }
 
+    /// With `true`, no response to a client reports this limit: no header has an item for it, and no body and no gRPC
+    /// status has its name or its amounts. A rejected request still has the status of its rejection, and `Retry-After`.
+    /// Events, metrics and the fields of a [`Rejection`](crate::Rejection) name the limit: they are for the operator.
+    ///
+    /// Use it for a limit that tells clients about others, such as one of all requests together, or about how abuse is
+    /// found out.
+    #[must_use]
+    pub const fn hidden(mut self, hidden: bool) -> Self {
+        self.policy.hidden = hidden;
+        self
+    }
+
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
     ///
     /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
@@ -365,6 +377,12 @@ impl Limit {
     #[must_use]
     pub const fn get_shadow(&self) -> bool {
         self.policy.shadow
+    }
+
+    /// Returns whether the limit is [hidden](Self::hidden) from clients.
+    #[must_use]
+    pub const fn get_hidden(&self) -> bool {
+        self.policy.hidden
     }
 
     /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.

@@ -15,8 +15,6 @@ pub(crate) struct Period {
 }
 
 impl Period {
-    pub(super) const ZERO: Self = Self { micros: 0 };
-
     pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
         if !period.subsec_nanos().is_multiple_of(1000) {
             return Err(LimitError("`period` must be a whole number of microseconds"));

@@ -5,14 +5,17 @@ use std::time::Duration;
 use super::Lease;
 
 /// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
-/// for leases.
+/// for leases and for what is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Policy {
     pub(super) scope: Scope,
     pub(super) on_error: Option<OnError>,
     pub(super) shadow: bool,
     pub(super) wait: Option<Duration>,
     pub(super) lease: Lease,
+    /// Whether responses do not report the limit.
+    pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
     pub(super) varies: bool,
     /// Whether the capacity is not the default one of the threshold.
@@ -26,6 +29,7 @@ impl Policy {
         shadow: false,
         wait: None,
         lease: Lease::None,
+        hidden: false,
         varies: false,
         has_burst: false,
     };

@@ -1,24 +1,34 @@
 //! The quota of a limit: its amounts and its period, as clients receive them.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::{Limit, Period};
+use super::Limit;
 
 /// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
 /// algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     threshold: u32,
     capacity: u32,
-    period: Period,
+    /// The period in microseconds, with [`HIDDEN`]. Saves a word in each check (`benches/all -- instructions`).
+    period: u64,
 }
 
+/// Set in the period of a limit that responses do not report. A period is below 2⁵² microseconds.
+const HIDDEN: u64 = 1 << 63;
+
 impl Quota {
-    pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: Period::ZERO };
+    pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: 0 };
 
     /// Returns this quota for a call whose threshold or burst is 0.
     pub(crate) const fn closed(self) -> Self {
         Self { threshold: 0, capacity: 0, period: self.period }
+    }
+
+    /// Returns whether responses do not report the limit.
+    pub(crate) const fn is_hidden(self) -> bool {
+        self.period & HIDDEN != 0
     }
 
     /// Returns the units that are admitted per period.
@@ -36,7 +46,17 @@ impl Quota {
     /// Returns the length of the window, or the time in which `threshold` tokens refill.
     #[must_use]
     pub const fn period(self) -> Duration {
-        self.period.duration()
+        Duration::from_micros(self.period & !HIDDEN)
+    }
+}
+
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quota")
+            .field("threshold", &self.threshold)
+            .field("capacity", &self.capacity)
+            .field("period", &self.period())
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,6 +67,7 @@ impl Limit {
     pub const fn quota(&self) -> Quota {
         let amounts = &self.terms.amounts;
         let (threshold, capacity) = (amounts.threshold, amounts.capacity);
-        Quota { threshold, capacity, period: self.terms.identity.period }
+        let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
+        Quota { threshold, capacity, period: self.terms.identity.period.micros() | hidden }
     }
 }

@@ -29,6 +29,8 @@ struct LimitFields {
     lease: Option<LeaseField>,
     #[serde(default)]
     shadow: bool,
+    #[serde(default)]
+    hidden: bool,
 }
 
 #[derive(serde::Deserialize, serde::Serialize)]
@@ -64,7 +66,8 @@ enum AutoField {
 struct PeriodField(Duration);
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
-/// `period`, with `burst` and `algo`; then `align`, `scope`, `on_error`, `wait`, `lease` and `shadow`.
+/// `period`, with `burst` and `algo`; then `align`, `scope`, `on_error`, `wait`, `lease`,
+/// `shadow` and `hidden`.
 ///
 /// ```
 /// use ratelimit_runtime::Limit;
@@ -159,7 +162,7 @@ impl LimitFields {
             Some(OnErrorField::Allow) => result.on_error(OnError::Allow),
             Some(OnErrorField::Deny) => result.on_error(OnError::Deny),
         };
-        Ok(result.shadow(self.shadow))
+        Ok(result.shadow(self.shadow).hidden(self.hidden))
     }
 }
 
@@ -227,6 +230,8 @@ impl Serialize for Limit {
             lease: Option<LeaseField>,
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             shadow: bool,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            hidden: bool,
         }
 
         let (algorithm, policy) = (self.algorithm(), self.policy);
@@ -263,6 +268,7 @@ impl Serialize for Limit {
                 Lease::Auto => Some(LeaseField::Word(AutoField::Auto)),
             },
             shadow: policy.shadow,
+            hidden: policy.hidden,
         }
         .serialize(serializer)
     }

@@ -47,6 +47,8 @@ pub enum Rejection {
         /// Whether the capacity is computed for each call, so that it can be larger for another one. On the web, the
         /// status is then 429, and otherwise 413.
         varies: bool,
+        /// Whether the limit is [hidden](Limit::hidden) from clients.
+        hidden: bool,
     },
     /// Redis could not decide, and [`OnError`](crate::OnError) is `Deny`. This is also the rejection if the limiter or
     /// the call is set up wrongly: see the variants of [`StoreError`].
@@ -56,6 +58,8 @@ pub enum Rejection {
         name: Name,
         /// Why the store could not decide.
         error: StoreError,
+        /// Whether the limit is [hidden](Limit::hidden) from clients.
+        hidden: bool,
     },
 }
 
@@ -115,12 +119,12 @@ impl Rejection {
     }
 
     pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u32) -> Self {
-        let LimitLabel { capacity, varies, .. } = *label;
-        Self::CostExceedsCapacity { name: label.name, cost, capacity, varies }
+        let LimitLabel { name, capacity, varies, quota, .. } = *label;
+        Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
     }
 
     pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
-        Self::Unavailable { name: label.name, error }
+        Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() }
     }
 
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the
@@ -133,6 +137,16 @@ impl Rejection {
                 Some(decision.retry_after).filter(|wait| *wait < Duration::MAX)
             }
             _ => None,
+        }
+    }
+
+    /// Returns whether the limit that rejected the call is [hidden](Limit::hidden) from clients. A response must then
+    /// contain neither its name nor its amounts.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        match self {
+            Self::Limited { quota, .. } | Self::Closed { quota, .. } => quota.is_hidden(),
+            Self::CostExceedsCapacity { hidden, .. } | Self::Unavailable { hidden, .. } => *hidden,
         }
     }
 
@@ -157,6 +171,9 @@ impl fmt::Display for Rejection {
             Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
                 f.write_str("too many requests, try again in ")?;
                 write_wait(f, decision.retry_after)
+            }
+            Self::CostExceedsCapacity { hidden: true, .. } => {
+                f.write_str("this request needs more units than are admitted at once")
             }
             Self::CostExceedsCapacity { cost, capacity, .. } => write!(
                 f,

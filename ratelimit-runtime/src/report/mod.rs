@@ -287,7 +287,7 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
             capacity,
             "{verb}: the cost exceeds the capacity"
         ),
-        Rejection::Unavailable { name, error } => {
+        Rejection::Unavailable { name, error, .. } => {
             tracing::debug!(limit = name.as_str(), error = %Keyless(error), "not decided");
         }
     }

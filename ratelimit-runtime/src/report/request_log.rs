@@ -53,9 +53,9 @@ impl RequestLog {
         self.limits.is_empty()
     }
 
-    /// Adds a limit that has not decided yet. Skips a shadow, because clients must not observe it.
+    /// Adds a limit that has not decided yet. Skips a shadow and a hidden limit, because clients must not observe them.
     pub(crate) fn expect(&mut self, limit: &Limit) {
-        if !limit.is_shadow() {
+        if !limit.is_shadow() && !limit.get_hidden() {
             let name = *limit.terms().name();
             self.add(LoggedLimit { name, quota: limit.quota(), decision: None });
         }
@@ -67,8 +67,11 @@ impl RequestLog {
         self.limits.retain(|known| known.decision.is_some() || known.identity() != identity);
     }
 
-    /// Records the decision of a limit.
+    /// Records the decision of a limit, unless it is hidden.
     pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
+        if quota.is_hidden() {
+            return;
+        }
         // If the call was admitted because no store decided, the remaining units are not known.
         if decision.source == Source::Fallback && decision.reset_after.is_zero() {
             return;

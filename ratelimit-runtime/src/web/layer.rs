@@ -59,7 +59,7 @@ use crate::reply::Rejection;
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
-/// - A [shadow limit](Limit::shadow) is not reported.
+/// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.
 /// - If the response has `Retry-After`, `RateLimit` leaves out limits that admitted the request, and limits with a
 ///   later `t`.
 ///

@@ -147,7 +147,7 @@ impl<'a> RejectedRequest<'a> {
         let mut text = format!(r#"{{"type":"{kind}","title":"{title}","status":{status}"#);
         text.push_str(r#","detail":"#);
         push_json_string(&mut text, &self.rejection.to_string());
-        if has_policies {
+        if has_policies && !self.rejection.is_hidden() {
             text.push_str(r#","violated-policies":["#);
             // The name as in `RateLimit` is a JSON string, too: printable, with the same escapes.
             push_name(&mut text, self.rejection.name(), self.namesakes);

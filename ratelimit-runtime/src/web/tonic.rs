@@ -35,8 +35,8 @@
 //!
 //! The details are the `google.rpc` messages, in `grpc-status-details-bin`. In `QuotaFailure`, the subject and the
 //! quota ID are the name of the limit, and the quota value is its threshold (for a cost that exceeds the capacity, the
-//! capacity). With the layer, the metadata of each response has `ratelimit-policy` and `ratelimit`, with the same
-//! content as over HTTP.
+//! capacity). The status of a [hidden](crate::Limit::hidden) limit has no `QuotaFailure`. With the layer, the metadata
+//! of each response has `ratelimit-policy` and `ratelimit`, with the same content as over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -74,6 +74,11 @@ impl From<&Rejection> for Status {
         let text = rejection.to_string();
         if let Rejection::Unavailable { .. } = rejection {
             return Self::new(Code::Unavailable, text);
+        }
+        if rejection.is_hidden() {
+            let mut details = ErrorDetails::new();
+            details.set_retry_info(rejection.retry_after());
+            return Self::with_error_details(Code::ResourceExhausted, text, details);
         }
         let name = rejection.name();
         let violation = QuotaViolation {
