@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, StoreError, SharedRules};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, SharedRules, StoreError};
 use support::server::Server;
 
 const PROCESSES: usize = 4;

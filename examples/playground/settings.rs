@@ -3,7 +3,7 @@
 use std::array;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, LimitError, Limit};
+use ratelimit_runtime::{Algorithm, Limit, LimitError};
 use serde::{Deserialize, Serialize};
 
 use crate::operator::Choice;
@@ -114,7 +114,7 @@ impl Settings {
         let [limit, ..] = &self.limits;
         let threshold = self.rule.threshold(limit.threshold());
         let in_force = limits(threshold, limit.period(), self.burst);
-        let in_force = in_force.unwrap_or_else(|_| self.limits.clone());
+        let in_force = in_force.unwrap_or(self.limits);
         Shown {
             threshold,
             period: in_units(limit.period()),
@@ -169,13 +169,9 @@ pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-fn limits(
-    threshold: u32,
-    period: Duration,
-    burst: Option<u32>,
-) -> Result<[Limit; 5], LimitError> {
+fn limits(threshold: u32, period: Duration, burst: Option<u32>) -> Result<[Limit; 5], LimitError> {
     let first = Limit::new("playground", ALGORITHMS[0], threshold, period)?;
-    let mut limits = array::from_fn(|_| first.clone());
+    let mut limits = array::from_fn(|_| first);
     for (limit, algorithm) in limits.iter_mut().zip(ALGORITHMS) {
         *limit = Limit::new("playground", algorithm, threshold, period)?;
         if let Some(burst) = burst.filter(|_| is_bucket(algorithm)) {

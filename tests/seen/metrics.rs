@@ -136,7 +136,7 @@ async fn each_of_several_limits_that_rejects_is_counted() {
     for test in [TestLimiter::embedded(), TestLimiter::redis(&server)] {
         let recording = Recording::during(async {
             for shadow in [false, false, true] {
-                let limits = limits.clone().map(|limit| limit.shadow(shadow));
+                let limits = limits.map(|limit| limit.shadow(shadow));
                 let parts = limits.each_ref().map(|limit| Part::new(limit, &KEY, 1));
                 let _ = test.limiter.check_all(&parts).await;
             }

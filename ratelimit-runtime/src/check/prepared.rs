@@ -102,7 +102,9 @@ impl Checker {
         let (counts, count_of) = match parts {
             [part] => (OneOrMany::One(self.count_of_part(part)), Vec::new()),
             several => {
-                several.iter().for_each(|part| report::expect(part.limit));
+                for part in several {
+                    report::expect(part.limit);
+                }
                 match self.merge(several) {
                     Ok((counts, count_of)) => (counts.into(), count_of),
                     Err(shared) => {

@@ -133,10 +133,14 @@ impl Job for LaneSender {
         let mut queue = self.queue.lock();
         let taken = mem::take(&mut self.taken).into_iter();
         let lost: Vec<_> = taken.chain(queue.remove(self.lane)).collect();
-        lost.iter().for_each(|_| queue.record_loss(None));
+        for _ in &lost {
+            queue.record_loss(None);
+        }
         drop(queue);
         if !thread::panicking() {
-            lost.iter().for_each(|queued| report::settlement_lost(queued.name()));
+            for queued in &lost {
+                report::settlement_lost(queued.name());
+            }
         }
     }
 }

@@ -107,7 +107,7 @@ async fn an_admitted_call_is_charged_once() {
     for delay in [20, 70, 120, 170, 220] {
         limiter.set_rules(of_limit(Rule::new().shadow(true))).expect("valid");
         let call = tokio::spawn({
-            let (limiter, limits) = (limiter.clone(), limits.clone());
+            let (limiter, limits) = (limiter.clone(), limits);
             async move {
                 let parts = [Part::new(&limits[0], &"key", 1), Part::new(&limits[1], &"key", 1)];
                 limiter.check_all(&parts).await

@@ -12,7 +12,7 @@ on_both_stores! {
         for limit in limits("ruled", 10, MINUTE) {
             let waiting = limit.wait(HOUR);
             let start = || {
-                let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
+                let (limiter, waiting) = (test.limiter.clone(), waiting);
                 tokio::spawn(async move { limiter.check(&waiting, "key", 10).await })
             };
             let fill = async || {
@@ -87,7 +87,7 @@ on_both_stores! {
         assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
         let mut calls = JoinSet::new();
         for index in 0..2 {
-            let (limiter, limit) = (test.limiter.clone(), *limit);
+            let (limiter, limit) = (test.limiter.clone(), limit);
             calls.spawn(async move { (index, limiter.check(&limit, "key", 1).await.is_ok()) });
             settle_lines(&test.limiter).await;
         }
@@ -129,7 +129,7 @@ on_both_stores! {
         test.limiter.check(&limit, "key", 10).await.expect("admitted");
         let mut calls: Vec<_> = (0..8)
             .map(|_| {
-                let (limiter, waiting) = (test.limiter.clone(), waiting.clone());
+                let (limiter, waiting) = (test.limiter.clone(), waiting);
                 tokio::spawn(async move { limiter.check(&waiting, "key", 1).await })
             })
             .collect();

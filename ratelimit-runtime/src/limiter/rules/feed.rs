@@ -277,5 +277,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn invalid(error: impl fmt::Display) -> BuildError {
-    BuildError::RuleSetError { message: error.to_string().into() }
+    BuildError::InvalidRules { message: error.to_string().into() }
 }
