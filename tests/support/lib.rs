@@ -6,6 +6,7 @@
 //! - [`port`]: free ports for them.
 //! - [`proxy`]: a network between a limiter and its server that can fail.
 //! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
+//! - [`history`]: the admitted calls of a fleet of processes, for the judge.
 //! - [`operations`]: the kinds of operations that random traces play.
 //! - [`lines`]: waiting calls on a virtual clock.
 //! - [`leases`]: a model of the leases of a fleet.
@@ -24,6 +25,7 @@
 pub mod clocks;
 pub mod cluster;
 pub mod example;
+pub mod history;
 pub mod http;
 pub mod judge;
 pub mod leases;

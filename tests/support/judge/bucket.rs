@@ -16,8 +16,9 @@ impl Judge {
         for event in events {
             let at = event.last;
             level = level.saturating_sub(rates.refilled(since, at));
-            // In a full bucket, nothing is left that a gift could have been of.
-            gifts = if level == 0 && at > since { 0 } else { gifts };
+            // In a full bucket, nothing is left that a gift could have been of. A bucket with booked calls is not full.
+            let is_full = level == 0 && at > since && !history.iter().any(|it| it.is_booked(at));
+            gifts = if is_full { 0 } else { gifts };
             gifts += u128::from(event.gift()) * period;
             level += u128::from(event.units) * period;
             since = at;
@@ -37,15 +38,16 @@ impl Judge {
     pub(super) fn refills_between(&self, history: &[Event]) -> Vec<Breach> {
         let period = u128::from(self.period);
         let events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
-        let rate = history.iter().map(Event::rate).max().unwrap_or(0);
-        let burst = events.iter().map(|event| event.capacity()).max().unwrap_or(0);
+        let amounts = MostAmounts::of(history);
         let mut by_end = events.clone();
         by_end.sort_by_key(|event| event.last);
+        let by_end: Vec<(&Event, (u32, u32))> =
+            by_end.into_iter().map(|event| (event, amounts.until(event.last))).collect();
         let mut breaches = Vec::new();
         for from in events.iter().map(|event| event.first) {
             let (mut used, mut gifts, mut latest) = (0, 0, 0);
             let mut surpluses: Vec<&Event> = Vec::new();
-            for event in by_end.iter().filter(|event| event.last >= from) {
+            for (event, (burst, rate)) in by_end.iter().filter(|(event, _)| event.last >= from) {
                 // What may have been given back in the stretch was given back in it.
                 gifts += event.gift();
                 if event.first < from {
@@ -63,8 +65,8 @@ impl Judge {
                     used += if counts { surplus.units } else { 0 };
                     !counts
                 });
-                let refilled = u128::from(event.last - from) * u128::from(rate);
-                let promised = (u128::from(burst) + u128::from(gifts)) * period + refilled;
+                let refilled = u128::from(event.last - from) * u128::from(*rate);
+                let promised = (u128::from(*burst) + u128::from(gifts)) * period + refilled;
                 if event.ends_stretch() {
                     breaches.extend(Breach::scaled(
                         event.last,
@@ -76,6 +78,29 @@ impl Judge {
             }
         }
         breaches
+    }
+}
+
+/// The largest burst and the largest rate of the events that may have come until a time. A call is not promised what
+/// was in force only after it.
+struct MostAmounts(Vec<(u64, (u32, u32))>);
+
+impl MostAmounts {
+    fn of(history: &[Event]) -> Self {
+        let mut amounts: Vec<(u64, (u32, u32))> =
+            history.iter().map(|event| (event.first, (event.capacity(), event.rate()))).collect();
+        amounts.sort_unstable();
+        let mut most = (0, 0);
+        for (_, amounts) in &mut amounts {
+            most = (amounts.0.max(most.0), amounts.1.max(most.1));
+            *amounts = most;
+        }
+        Self(amounts)
+    }
+
+    fn until(&self, end: u64) -> (u32, u32) {
+        let length = self.0.partition_point(|(first, _)| *first <= end);
+        self.0[..length].last().map_or((0, 0), |(_, most)| *most)
     }
 }
 
@@ -94,11 +119,17 @@ impl Rates {
         let (mut parts, mut before) = (Vec::new(), 0);
         for pair in charges.windows(2) {
             let (from, to) = (pair[0].decided, pair[1].decided);
-            // What was refunded has no rate.
-            before = if pair[0].rate() > 0 { pair[0].rate() } else { before };
+            // What was refunded has no rate. A surplus keeps the rate that is in force, if there is one.
+            let rate = pair[0].rate();
+            before = match pair[0].is_surplus() {
+                true => before.max(rate),
+                false if rate > 0 => rate,
+                false => before,
+            };
             let in_force = history.iter().filter(|event| (from..=to).contains(&event.decided));
             let rate = in_force.map(Event::rate).max().unwrap_or(0).max(before);
-            // A call that waits while others are admitted is decided after them.
+            // A call that waits can be charged at any time until it starts, also after calls that came later. So the
+            // rates around it can hold until then.
             parts.push((from, pair[0].last.max(pair[1].last).max(to), rate));
         }
         let mut times: Vec<u64> = parts.iter().flat_map(|(from, to, _)| [*from, *to]).collect();

@@ -32,6 +32,8 @@ pub(super) enum What {
     Gift {
         units: u64,
     },
+    /// A call may have been charged, of which no unit counts: it was dropped, or the judge does not know it.
+    Unseen,
     /// Nothing that was admitted before counts any more.
     Lost,
 }
@@ -66,6 +68,15 @@ impl Event {
         matches!(self.what, What::Surplus { .. })
     }
 
+    pub(super) fn is_unseen(&self) -> bool {
+        matches!(self.what, What::Unseen)
+    }
+
+    /// Returns whether a call was decided before this time, and starts at it or later.
+    pub(super) fn is_booked(&self, at: u64) -> bool {
+        (self.is_call() || self.is_unseen()) && self.decided < at && at <= self.last
+    }
+
     /// Returns whether the event took units, perhaps none in the end, or gave some.
     pub(super) fn counts(&self) -> bool {
         self.units > 0 || self.charged() > 0 || self.gift() > 0
@@ -74,14 +85,22 @@ impl Event {
     pub(super) fn gift(&self) -> u64 {
         match self.what {
             What::Gift { units } => units,
-            What::Call { .. } | What::Surplus { .. } | What::InForce { .. } | What::Lost => 0,
+            What::Call { .. }
+            | What::Surplus { .. }
+            | What::InForce { .. }
+            | What::Unseen
+            | What::Lost => 0,
         }
     }
 
     pub(super) fn charged(&self) -> u64 {
         match self.what {
             What::Call { charged, .. } => charged,
-            What::Surplus { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. }
+            | What::InForce { .. }
+            | What::Gift { .. }
+            | What::Unseen
+            | What::Lost => 0,
         }
     }
 
@@ -89,23 +108,29 @@ impl Event {
     pub(super) fn rate(&self) -> u32 {
         match self.what {
             What::Surplus { threshold } => threshold,
-            What::Call { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => {
-                self.threshold()
-            }
+            What::Call { .. }
+            | What::InForce { .. }
+            | What::Gift { .. }
+            | What::Unseen
+            | What::Lost => self.threshold(),
         }
     }
 
     pub(super) fn threshold(&self) -> u32 {
         match self.what {
             What::Call { threshold, .. } | What::InForce { threshold } => threshold,
-            What::Surplus { .. } | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. } | What::Gift { .. } | What::Unseen | What::Lost => 0,
         }
     }
 
     pub(super) fn capacity(&self) -> u32 {
         match self.what {
             What::Call { capacity, .. } => capacity,
-            What::Surplus { .. } | What::InForce { .. } | What::Gift { .. } | What::Lost => 0,
+            What::Surplus { .. }
+            | What::InForce { .. }
+            | What::Gift { .. }
+            | What::Unseen
+            | What::Lost => 0,
         }
     }
 }

@@ -17,6 +17,7 @@ use ratelimit_runtime::{Algorithm, Limit};
 
 pub use self::event::Breach;
 use self::event::{Event, What};
+use crate::history::AdmittedCall;
 
 /// The units that were admitted under one key of a limit, in the order of admission.
 #[derive(Clone, Debug)]
@@ -69,6 +70,11 @@ pub enum Exception {
     /// An operator has given units back. As many come on top.
     Refund {
         /// How many.
+        units: u64,
+    },
+    /// A primary was lost before its replica received its last writes. What they had counted comes on top.
+    Unreplicated {
+        /// The most units that they have counted.
         units: u64,
     },
 }
@@ -131,7 +137,7 @@ impl Judge {
     /// Takes a call out of the history: it is excepted.
     pub fn except_call(&mut self, call: CallId) {
         let event = &mut self.events[call.0];
-        (event.units, event.what) = (0, What::Surplus { threshold: 0 });
+        (event.units, event.what) = (0, What::Unseen);
     }
 
     /// Excepts a call from the closings of its key: its process did not know of them yet.
@@ -150,11 +156,18 @@ impl Judge {
         self.push(Event::at(at, 0, What::InForce { threshold }));
     }
 
+    /// Records that a call may have been charged of which no unit counts: it was dropped, or the judge does not know
+    /// it. It can have begun a window.
+    pub fn unseen(&mut self, starts: (u64, u64)) {
+        let (first, last) = starts;
+        self.push(Event { first, ..Event::at(last, 0, What::Unseen) });
+    }
+
     /// Records what rule 1 excepts.
     pub fn excepted(&mut self, at: u64, exception: Exception) {
         let what = match exception {
             Exception::Lost => What::Lost,
-            Exception::Refund { units } => What::Gift { units },
+            Exception::Refund { units } | Exception::Unreplicated { units } => What::Gift { units },
         };
         self.push(Event::at(at, 0, what));
     }
@@ -182,6 +195,26 @@ impl Judge {
         })
     }
 
+    /// Adds the calls that processes have written.
+    pub fn admitted_all<'a>(&mut self, calls: impl IntoIterator<Item = &'a AdmittedCall>) {
+        for call in calls {
+            let AdmittedCall { starts, charged, used, threshold, capacity } = *call;
+            let (decided, charged) = (starts.0, u64::from(charged));
+            let id = self.admitted(JudgedCall { starts, decided, charged, threshold, capacity });
+            self.settled(id, starts.1, used.into());
+        }
+    }
+
+    /// Returns whether one more call of `units`, after all others, would be a breach. So the history reaches the limit,
+    /// and the judge has seen each call of it.
+    #[must_use]
+    pub fn objects_to_more(&self, limit: &Limit, units: u32) -> bool {
+        let end = self.events.iter().map(|event| event.last).max().unwrap_or(0);
+        let mut judge = self.clone();
+        judge.admitted_between(limit, (end, end), units);
+        !judge.breaches().is_empty()
+    }
+
     /// Returns the most units that can still count in a window: those of all calls that started within `period` until
     /// `at`. It is longer than that of the limit if units are leased.
     #[must_use]
@@ -199,9 +232,11 @@ impl Judge {
         let lost = |event: &Event| matches!(event.what, What::Lost);
         for history in self.events.split(lost) {
             breaches.extend(match self.promise {
-                Promise::Trailing => self.stretches(history, 1, |judge, at, end| {
-                    at.first.saturating_add(judge.period) > end
-                }),
+                Promise::Trailing => self.stretches(
+                    history,
+                    |_| 1,
+                    |judge, at, end| at.first.saturating_add(judge.period) > end,
+                ),
                 Promise::Calendar { shift } => self.windows(history, shift),
                 Promise::Counter => {
                     let mut breaches = self.windows(history, 0);

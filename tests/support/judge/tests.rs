@@ -163,17 +163,108 @@ fn exceptions_come_on_top() {
     assert_eq!(judge.breaches().len(), 1);
 }
 
-/// Two windows can be in a period whose calls started at unknown times.
+/// Two windows can be in a period whose calls started at unknown times, but not in the period after the first call.
 #[test]
 fn a_period_overlaps_two_windows() {
     let mut judge = judge(Algorithm::Fixed);
-    let (threshold, capacity, decided, charged) = (10, 10, 0, 10);
-    let starts = |at| (at, at + 1);
-    for at in [SECOND, SECOND + SECOND / 2] {
-        judge.admitted(JudgedCall { starts: starts(at), decided, charged, threshold, capacity });
-    }
+    let limit = limit(Algorithm::Fixed);
+    let between =
+        |judge: &mut Judge, at, units| judge.admitted_between(&limit, (at, at + 1), units);
+    between(&mut judge, SECOND / 4, 1);
+    between(&mut judge, SECOND, 9);
     assert_eq!(judge.breaches(), []);
-    let at = SECOND + SECOND / 2;
-    judge.admitted(JudgedCall { starts: starts(at), decided, charged, threshold, capacity });
+    let mut early = judge.clone();
+    between(&mut early, SECOND + SECOND / 8, 1);
+    assert!(!early.breaches().is_empty());
+    between(&mut judge, SECOND + SECOND / 2, 10);
+    assert_eq!(judge.breaches(), []);
+    between(&mut judge, SECOND + SECOND / 2, 2);
     assert!(!judge.breaches().is_empty());
+}
+
+/// A window can begin with a call that was dropped: it was charged, and its units went back.
+#[test]
+fn a_window_can_begin_unseen() {
+    for (opened, is_breach) in [(0, false), (SECOND / 4, false), (SECOND / 2 + 1, true)] {
+        let mut judge = judge(Algorithm::Fixed);
+        judge.unseen((opened, opened));
+        call(&mut judge, SECOND / 2, 10);
+        call(&mut judge, SECOND + SECOND / 4, 10);
+        let is_in_second = call(&mut judge, SECOND + SECOND / 2 - 1, 1);
+        assert_eq!(judge.breaches().len(), 1, "the second window is full");
+        judge.except_call(is_in_second);
+        assert_eq!(!judge.breaches().is_empty(), is_breach, "{opened}");
+    }
+    let mut judge = judge(Algorithm::Fixed);
+    judge.unseen((0, SECOND));
+    call(&mut judge, SECOND / 2, 10);
+    call(&mut judge, SECOND + SECOND / 4, 10);
+    assert_eq!(judge.breaches(), []);
+}
+
+/// A call that may have started before the last period is not above a limit because of a surplus in that period.
+#[test]
+fn a_surplus_alone_is_no_breach() {
+    let mut judge = judge(Algorithm::Sliding);
+    let first = call(&mut judge, 0, 1);
+    judge.settled(first, SECOND + 1, 30);
+    judge.admitted_between(&limit(Algorithm::Sliding), (SECOND / 2, 2 * SECOND), 1);
+    assert_eq!(judge.breaches(), []);
+}
+
+/// A settlement keeps the rate of the bucket, also if the settled call had a lower rate.
+#[test]
+fn a_surplus_drains_at_the_rate_in_force() {
+    let mut judge = judge(Algorithm::TokenBucket);
+    let slow = call(&mut judge, 0, 1);
+    let (charged, starts, decided) = (9, (0, 0), 0);
+    let fast = JudgedCall { starts, decided, charged, threshold: 20, capacity: 10 };
+    judge.admitted(fast);
+    judge.settled(slow, 1, 2);
+    call(&mut judge, 11 * SECOND / 20, 10);
+    assert_eq!(judge.breaches(), []);
+    call(&mut judge, 11 * SECOND / 20, 1);
+    assert_eq!(judge.breaches().len(), 1);
+}
+
+/// A call is promised the burst that was in force until then.
+#[test]
+fn a_burst_is_promised_from_its_first_call() {
+    let mut judge = judge(Algorithm::TokenBucket);
+    let (charged, decided, threshold) = (11, 0, 10);
+    let starts = (0, 1);
+    judge.admitted(JudgedCall { starts, decided, charged, threshold, capacity: 10 });
+    let later = JudgedCall { starts: (3, 4), decided: 3, charged: 1, threshold, capacity: 20 };
+    judge.admitted(later);
+    assert_eq!(judge.breaches().len(), 1);
+    judge.admitted(JudgedCall { charged: 9, ..later });
+    assert_eq!(judge.breaches().len(), 2);
+}
+
+/// While a call is booked, its bucket is not full: what was given back in that time counts when the call starts.
+#[test]
+fn a_gift_counts_while_a_call_is_booked() {
+    for (decided, is_breach) in [(SECOND / 2, false), (SECOND, true)] {
+        let mut judge = judge(Algorithm::TokenBucket);
+        call(&mut judge, 0, 5);
+        judge.excepted(SECOND / 2, Exception::Refund { units: 1 });
+        booked(&mut judge, decided, SECOND, 10);
+        call(&mut judge, SECOND, 1);
+        assert_eq!(!judge.breaches().is_empty(), is_breach, "{decided}");
+    }
+}
+
+/// Processes write their calls as text.
+#[test]
+fn an_admitted_call_is_a_line() {
+    let limit = limit(Algorithm::TokenBucket);
+    let from = crate::history::machine_time();
+    let call = AdmittedCall { used: 3, ..AdmittedCall::since(from, &limit, 7) };
+    assert!(from > 0 && call.starts.0 <= call.starts.1);
+    let text = format!("ready\n12\n{call}\n{call}\nadmitted 1 2\n");
+    assert_eq!(AdmittedCall::parse_all(&text), [call, call]);
+    let mut judge = judge(Algorithm::TokenBucket);
+    judge.admitted_all(&[call, call]);
+    assert_eq!(judge.breaches(), []);
+    assert!(judge.objects_to_more(&limit, 5) && !judge.objects_to_more(&limit, 4));
 }

@@ -1,20 +1,27 @@
 //! What windows promise: at most the threshold in any period, or in any window.
 
 use super::Judge;
-use super::event::{Breach, Event};
+use super::event::{Breach, Event, What};
 
 impl Judge {
     /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
-    /// They may have been in as many windows.
+    /// They may have been in as many windows as `windows` says for the end of the stretch.
     pub(super) fn stretches(
         &self,
         history: &[Event],
-        windows: u64,
+        windows: impl Fn(u64) -> u64,
         counts: impl Fn(&Self, &Event, u64) -> bool,
     ) -> Vec<Breach> {
         let mut breaches = Vec::new();
+        let sums = SumsByEnd::of(history);
         for (index, call) in history.iter().enumerate().filter(|(_, event)| event.ends_stretch()) {
             let end = call.last;
+            // Saves comparing each of many thousand calls with each other: nothing is above the limit while the sum
+            // of all units is not.
+            if counts(self, call, end) && sums.until(end) <= u64::from(call.threshold()) {
+                continue;
+            }
+            let windows = windows(end);
             // A surplus of this moment that was settled later is not judged.
             let precedes = |(other, event): &(usize, &Event)| {
                 event.last < end || event.last == end && (!event.is_surplus() || *other < index)
@@ -22,7 +29,8 @@ impl Judge {
             let within = history.iter().enumerate().filter(precedes).map(|(_, event)| event);
             let within: Vec<&Event> = within.filter(|event| counts(self, event, end)).collect();
             let calls = within.iter().filter(|event| event.is_call());
-            let latest = calls.map(|event| event.first).max().unwrap_or(end);
+            // Without one, the call itself may have started before the stretch.
+            let Some(latest) = calls.map(|event| event.first).max() else { continue };
             // All calls may have started before a surplus that is not certainly before one of them. In one of several
             // windows, a surplus can be larger than the threshold.
             let is_before_a_call = |event: &&Event| {
@@ -46,10 +54,14 @@ impl Judge {
     }
 
     pub(super) fn windows(&self, history: &[Event], shift: u64) -> Vec<Breach> {
-        self.stretches(history, 1, move |judge, event, end| {
-            let window = |at: u64| (at + shift) / judge.period;
-            window(event.first) == window(end)
-        })
+        self.stretches(
+            history,
+            |_| 1,
+            move |judge, event, end| {
+                let window = |at: u64| (at + shift) / judge.period;
+                window(event.first) == window(end)
+            },
+        )
     }
 
     /// Judges the estimate of a sliding counter: what was used in the window of a call, and of the window before as
@@ -99,14 +111,18 @@ impl Judge {
 
     /// Judges windows that begin with an admitted call. A window whose calls have used nothing may begin again.
     pub(super) fn opened_windows(&self, history: &[Event]) -> Vec<Breach> {
-        let mut events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
-        events.sort_by_key(|event| event.last);
-        if events.iter().any(|event| event.first != event.last) {
-            // Any period overlaps at most two windows.
-            return self.stretches(history, 2, |judge, event, end| {
+        let calls: Vec<Event> = history.iter().filter(|event| event.counts()).copied().collect();
+        if calls.iter().any(|event| event.first != event.last) {
+            // Any period overlaps at most two windows; in the period after the first event, no second window can begin.
+            let opened = history.iter().map(|event| event.first).min().unwrap_or(0);
+            let windows = |end: u64| if end < opened.saturating_add(self.period) { 1 } else { 2 };
+            return self.stretches(history, windows, |judge, event, end| {
                 event.first.saturating_add(judge.period) > end
             });
         }
+        // A window begins before the calls of its first moment.
+        let mut events = [self.possible_openings(history, &calls), calls].concat();
+        events.sort_by_key(|event| event.last);
         // The starts of the windows that are possible, with the units in each and the gifts.
         let mut readings: Vec<(u64, u64, u64)> = Vec::new();
         let mut breaches = Vec::new();
@@ -114,6 +130,15 @@ impl Judge {
             let at = event.last;
             let mut next: Vec<(u64, u64, u64)> = Vec::new();
             let mut least: Option<Breach> = None;
+            if event.is_unseen() {
+                // It may have begun a window, or not.
+                let may_begin = readings.is_empty()
+                    || readings
+                        .iter()
+                        .any(|(start, used, gifts)| at >= start + self.period || used <= gifts);
+                readings.extend(may_begin.then_some((at, 0, 0)));
+                continue;
+            }
             if readings.is_empty() {
                 readings.push((at, 0, 0));
             }
@@ -142,5 +167,39 @@ impl Judge {
             readings = next;
         }
         breaches
+    }
+
+    /// Returns a call at each time at which a window can have begun unseen. A time between two of them makes no
+    /// difference: no window that begins there ends before another call.
+    fn possible_openings(&self, history: &[Event], calls: &[Event]) -> Vec<Event> {
+        let mut openings = Vec::new();
+        for Event { first, last, .. } in history.iter().copied().filter(Event::is_unseen) {
+            let ends = calls.iter().map(|call| call.last.saturating_sub(self.period));
+            let times = ends.chain([first, last]).filter(|at| (first..=last).contains(at));
+            openings.extend(times.map(|at| Event::at(at, 0, What::Unseen)));
+        }
+        openings
+    }
+}
+
+/// The units of a history until each time.
+struct SumsByEnd(Vec<(u64, u64)>);
+
+impl SumsByEnd {
+    fn of(history: &[Event]) -> Self {
+        let mut units: Vec<(u64, u64)> =
+            history.iter().map(|event| (event.last, event.units)).collect();
+        units.sort_unstable();
+        let mut sum = 0;
+        for (_, units) in &mut units {
+            sum += *units;
+            *units = sum;
+        }
+        Self(units)
+    }
+
+    fn until(&self, end: u64) -> u64 {
+        let length = self.0.partition_point(|(last, _)| *last <= end);
+        self.0[..length].last().map_or(0, |(_, sum)| *sum)
     }
 }
