@@ -1,6 +1,7 @@
 //! A fleet: for each algorithm, four processes with 64 tasks each call one key on one Redis. Together they admit
 //! exactly the threshold. With leases, also automatic ones, the admitted and the returned units add up to it. With
-//! permits, exactly what the calls have used is charged, or up to the estimates of processes that are killed.
+//! permits, exactly what the calls have used is charged, or up to the estimates of processes that are killed. Each
+//! process writes the calls that were admitted, and the judge decides about the calls of all of them.
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the fleet.
 
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Algorithm, Limit, RateLimiter, Rejection, Source};
 use support::ALGORITHMS;
+use support::history::{AdmittedCall, machine_time};
+use support::judge::Judge;
 use support::limits::is_bucket;
 use support::server::Server;
 
@@ -23,9 +26,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [process, url, algorithm, mode] if process == "process" => match &**mode {
-            "settled" => println!("{}", settle(url, &limit(algorithm, "unleased"), false)),
+            "settled" => print(&settle(url, &limit(algorithm, "unleased"), false)),
             "killed" => {
-                println!("{}", settle(url, &limit(algorithm, "unleased"), true));
+                print(&settle(url, &limit(algorithm, "unleased"), true));
                 std::process::abort();
             }
             leases => member(url, &limit(algorithm, leases)),
@@ -52,6 +55,7 @@ fn test() {
                     .expect("a process")
             })
             .collect();
+        let mut calls = Vec::new();
         // By process, and how many of them spent leased units.
         let admitted: Vec<[u32; 2]> = processes
             .into_iter()
@@ -59,13 +63,15 @@ fn test() {
                 let output = process.wait_with_output().expect("its output");
                 assert!(output.status.success(), "a process failed");
                 let text = String::from_utf8_lossy(&output.stdout);
-                let mut counts =
-                    text.split_whitespace().map(|count| count.parse().expect("a count"));
-                std::array::from_fn(|_| counts.next().expect("two counts"))
+                let own = AdmittedCall::parse_all(&text);
+                let leased = text.lines().next().expect("the leased units");
+                let counts = [own.len() as u32, leased.parse().expect("a count")];
+                calls.extend(own);
+                counts
             })
             .collect();
-        let mut sum = admitted.iter().map(|[all, _]| all).sum::<u32>();
         let leased = admitted.iter().map(|[_, leased]| leased).sum::<u32>();
+        let mut sum = calls.len() as u32;
         assert_eq!(leased > 0, leases != "unleased", "{algorithm}, {leases}: {admitted:?}");
         let units = match leases {
             "leased" => LEASE,
@@ -80,8 +86,10 @@ fn test() {
             let held = PROCESSES as u32 * units;
             assert!((least - held..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
             // The processes have returned their unspent units.
-            sum += call(&server.url, &limit(algorithm.as_str(), leases))[0];
+            calls.extend(call(&server.url, &limit(algorithm.as_str(), leases)).0);
+            sum = calls.len() as u32;
         }
+        judge(&limit(algorithm.as_str(), leases), &calls);
         assert!((least..=most).contains(&sum), "{algorithm}, {leases}: {admitted:?}");
         server.assert_all_keys_expire();
         redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
@@ -95,6 +103,22 @@ fn test() {
     println!("\ntest result: ok. {} passed; 0 failed; 0 ignored\n", 4 * ALGORITHMS.len());
 }
 
+/// Asserts that the judge does not object to the calls of all processes, and that it would object to a unit more.
+fn judge(limit: &Limit, calls: &[AdmittedCall]) {
+    let mut judge = Judge::new(limit, None);
+    judge.admitted_all(calls);
+    let breaches = judge.breaches();
+    assert!(breaches.is_empty(), "{limit:?}: {:?}", breaches[0]);
+    let left = THRESHOLD - calls.iter().map(|call| call.used).sum::<u32>();
+    assert!(judge.objects_to_more(limit, left + 1), "{limit:?}: the judge does not see all calls");
+}
+
+/// Prints the calls that a process was admitted.
+fn print(calls: &[AdmittedCall]) {
+    let lines: String = calls.iter().map(|call| format!("{call}\n")).collect();
+    print!("{lines}");
+}
+
 /// Four processes settle their calls at the same time. A process of the mode `killed` dies before it has settled all.
 fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
     let program = std::env::current_exe().expect("this program has a path");
@@ -103,14 +127,15 @@ fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
         Command::new(&program).args(arguments).stdout(Stdio::piped()).spawn().expect("a process")
     };
     let processes = modes.map(start);
-    let [mut settled, mut killed] = [0, 0];
+    let ([mut settled, mut killed], mut calls) = ([0, 0], Vec::new());
     for (process, mode) in processes.into_iter().zip(modes) {
         let output = process.wait_with_output().expect("its output");
         assert_eq!(output.status.success(), mode == "settled");
-        let text = String::from_utf8_lossy(&output.stdout);
-        let admitted: u32 = text.trim().parse().expect("a count");
-        *(if mode == "settled" { &mut settled } else { &mut killed }) += admitted;
+        let own = AdmittedCall::parse_all(&String::from_utf8_lossy(&output.stdout));
+        *(if mode == "settled" { &mut settled } else { &mut killed }) += own.len() as u32;
+        calls.extend(own);
     }
+    judge(&limit(algorithm.as_str(), "unleased"), &calls);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let limiter = RateLimiter::builder().redis(&server.url).build().expect("valid");
     let limit = limit(algorithm.as_str(), "unleased");
@@ -128,8 +153,8 @@ fn settled_by_all(server: &Server, algorithm: Algorithm, modes: [&str; 4]) {
 }
 
 /// Calls from many tasks, and settles each call that is admitted. A process that `dies` forgets some of its permits,
-/// and does not wait for the others. Returns how many calls were admitted.
-fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
+/// and does not wait for the others. Returns the calls that were admitted.
+fn settle(url: &str, limit: &Limit, dies: bool) -> Vec<AdmittedCall> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(30));
     let limiter = limiter.build().expect("valid");
@@ -138,16 +163,18 @@ fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
             .map(|task| {
                 let (limiter, limit) = (limiter.clone(), *limit);
                 tokio::spawn(async move {
-                    let mut admitted = 0;
+                    let mut admitted = Vec::new();
                     for call in 0..CALLS {
+                        let from = machine_time();
                         match limiter.acquire(&limit, "one key", ESTIMATE).await {
                             Ok(permit) if dies && (task + call) % 3 == 0 => {
                                 std::mem::forget(permit);
-                                admitted += 1;
+                                admitted.push(AdmittedCall::since(from, &limit, ESTIMATE));
                             }
                             Ok(permit) => {
+                                let charged = AdmittedCall::since(from, &limit, ESTIMATE);
                                 permit.settle(1);
-                                admitted += 1;
+                                admitted.push(AdmittedCall { used: 1, ..charged });
                             }
                             Err(Rejection::Limited { .. }) => {}
                             Err(other) => panic!("{other:?}"),
@@ -157,21 +184,22 @@ fn settle(url: &str, limit: &Limit, dies: bool) -> u32 {
                 })
             })
             .collect();
-        let mut sum = 0;
+        let mut admitted = Vec::new();
         for task in tasks {
-            sum += task.await.expect("no panic");
+            admitted.extend(task.await.expect("no panic"));
         }
         if !dies {
             limiter.shutdown().await.expect("all is settled");
         }
-        sum
+        admitted
     })
 }
 
-/// Calls from many tasks and prints how many calls were admitted, and how many of them spent leased units.
+/// Calls from many tasks and prints how many calls spent leased units, and the calls that were admitted.
 fn member(url: &str, limit: &Limit) {
-    let [admitted, leased] = call(url, limit);
-    println!("{admitted} {leased}");
+    let (admitted, leased) = call(url, limit);
+    println!("{leased}");
+    print(&admitted);
 }
 
 fn limit(algorithm: &str, leases: &str) -> Limit {
@@ -188,9 +216,9 @@ fn limit(algorithm: &str, leases: &str) -> Limit {
     }
 }
 
-/// Calls from many tasks, and returns the leases. Returns how many calls were admitted, and how many of them spent
+/// Calls from many tasks, and returns the leases. Returns the calls that were admitted, and how many of them spent
 /// leased units.
-fn call(url: &str, limit: &Limit) -> [u32; 2] {
+fn call(url: &str, limit: &Limit) -> (Vec<AdmittedCall>, u32) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -203,27 +231,29 @@ fn call(url: &str, limit: &Limit) -> [u32; 2] {
             .map(|_| {
                 let (limiter, limit) = (limiter.clone(), *limit);
                 tokio::spawn(async move {
-                    let [mut admitted, mut leased] = [0, 0];
+                    let (mut admitted, mut leased) = (Vec::new(), 0);
                     for _ in 0..CALLS {
+                        let from = machine_time();
                         match limiter.check(&limit, "one key", 1).await {
                             Ok(decision) => {
-                                admitted += 1;
+                                admitted.push(AdmittedCall::since(from, &limit, 1));
                                 leased += u32::from(decision.source == Source::Lease);
                             }
                             Err(Rejection::Limited { .. }) => {}
                             Err(other) => panic!("{other:?}"),
                         }
                     }
-                    [admitted, leased]
+                    (admitted, leased)
                 })
             })
             .collect();
-        let mut sums = [0, 0];
+        let (mut all, mut all_leased) = (Vec::new(), 0);
         for task in tasks {
-            let [admitted, leased] = task.await.expect("no panic");
-            sums = [sums[0] + admitted, sums[1] + leased];
+            let (admitted, leased) = task.await.expect("no panic");
+            all.extend(admitted);
+            all_leased += leased;
         }
         limiter.shutdown().await.expect("the leases are returned");
-        sums
+        (all, all_leased)
     })
 }

@@ -1,14 +1,17 @@
 //! A fleet under rules that change: four processes call one key as fast as they can, while two operators change the
 //! rules 1,000 times. No call is decided by half a rule, no change is lost or applied twice, and all processes obey the
-//! last one within two seconds.
+//! last one within two seconds. On another key, calls are admitted as the rules raise the burst, and the judge decides
+//! about the calls of all processes.
 //!
 //! Without arguments, this program is the test. With arguments, it is one process of the fleet, or an operator.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rule, Rules, SharedRules, StoreError};
+use support::history::{AdmittedCall, machine_time};
+use support::judge::Judge;
 use support::server::Server;
 
 const PROCESSES: usize = 4;
@@ -62,13 +65,22 @@ async fn test() {
         changed_at = last.max(changed_at);
     }
     let mut delays = Vec::new();
+    let mut judge = Judge::new(&API, None);
     for mut process in processes {
         let obeyed: u128 = line(&mut process).parse().expect("a time");
+        let mut calls = String::new();
+        let output = process.stdout.as_mut().expect("piped");
+        output.read_to_string(&mut calls).expect("its calls");
+        judge.admitted_all(&AdmittedCall::parse_all(&calls));
         assert!(process.wait().expect("an end").success(), "a process failed");
         delays.push(obeyed.saturating_sub(changed_at));
     }
     // The promise is two seconds. A busy test machine may take longer.
     assert!(delays.iter().all(|delay| *delay <= 10_000), "obeyed after {delays:?} ms");
+    // Each process has called until it obeyed the last rule, so no unit is left. Some minutes refill less than two.
+    assert_eq!(judge.breaches(), []);
+    let last = api_with_burst(2 * LAST);
+    assert!(judge.objects_to_more(&last, 3), "the judge does not see all calls");
 
     let SharedRules { rules, .. } = limiter.shared_rules().await.expect("read");
     for operator in OPERATORS {
@@ -89,7 +101,12 @@ async fn test() {
     println!("test rules_fleet ... ok, obeyed after {delays:?} ms");
 }
 
-/// Calls until the last rule is in force, and prints when that was.
+/// Returns the limit with the amounts of the rule that sets this burst; without rules, both amounts are 1.
+fn api_with_burst(burst: u32) -> Limit {
+    Limit::token_bucket("api", burst.div_ceil(2), Duration::from_secs(86_400)).burst(burst)
+}
+
+/// Calls until the last rule is in force, and prints when that was, and the calls that were admitted.
 async fn obey(url: &str) {
     let builder = RateLimiter::builder().redis(url).rules(Rules::redis());
     // Without cached rejections, each call is decided by Redis.
@@ -101,7 +118,7 @@ async fn obey(url: &str) {
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                let mut present = 0;
+                let (mut present, mut admitted) = (0, Vec::new());
                 while present < LAST {
                     let result = limiter.check(&API, "key", 1).await;
                     let Err(Rejection::Limited { quota, .. }) = result else {
@@ -112,14 +129,29 @@ async fn obey(url: &str) {
                     assert_eq!(quota.capacity(), expected, "half a rule");
                     assert!(quota.threshold() >= present, "an older rule came back");
                     present = quota.threshold();
+                    let from = machine_time();
+                    match limiter.check(&API, "a key without debt", 1).await {
+                        Ok(decision) => {
+                            let limit = api_with_burst(decision.limit);
+                            admitted.push(AdmittedCall::since(from, &limit, 1));
+                        }
+                        Err(Rejection::Limited { .. }) => {}
+                        Err(other) => panic!("{other:?}"),
+                    }
                 }
+                admitted
             })
         })
         .collect();
+    let (mut all, mut obeyed) = (Vec::new(), 0);
     for task in tasks {
-        task.await.expect("no panic");
+        all.extend(task.await.expect("no panic"));
+        obeyed = now();
     }
-    println!("{}", now());
+    println!("{obeyed}");
+    for call in all {
+        println!("{call}");
+    }
 }
 
 /// Raises the threshold of the limit, and a counter of the operator. Prints when it has ended.

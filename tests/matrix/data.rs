@@ -3,6 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use support::history::machine_time;
 use support::server::Server;
 
 use super::fleet::{Fleet, Report};
@@ -23,9 +24,12 @@ pub(crate) fn flushed() -> Report {
 pub(crate) fn emptied() -> Report {
     let server = Server::start();
     let fleet = Fleet::start(&server.url);
+    let mut connection = server.connection();
     sleep(BEFORE);
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-    fleet.finish(Duration::from_millis(3_500))
+    let begin = machine_time();
+    redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+    let emptied = Some((begin, machine_time()));
+    Report { emptied, ..fleet.finish(Duration::from_millis(3_500)) }
 }
 
 pub(crate) fn full() -> Report {

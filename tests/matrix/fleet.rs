@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use ratelimit_runtime::{OnError, RateLimiter, Rejection, Rules, StoreError};
+use support::history::{AdmittedCall, machine_time};
 
 use crate::{DEADLINE, LIMIT};
 
@@ -22,7 +23,9 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(90);
 /// The result of a fault.
 #[derive(Default)]
 pub(crate) struct Report {
-    pub(crate) admitted: u32,
+    pub(crate) admitted: Vec<AdmittedCall>,
+    /// When the server lost all counts: the times before and after.
+    pub(crate) emptied: Option<(u64, u64)>,
     pub(crate) calls: u64,
     pub(crate) undecided: u64,
     /// Undecided calls that may have been charged.
@@ -96,7 +99,6 @@ impl Fleet {
             let mut lines = text.lines();
             let mut numbers = lines.next().expect("counts").split(' ');
             let mut next = || numbers.next().expect("a count").parse::<u64>().expect("a number");
-            report.admitted += next() as u32;
             report.calls += next();
             report.undecided += next();
             report.unanswered += next() as u32;
@@ -104,7 +106,12 @@ impl Fleet {
             let (last_error, first_after) = (next(), next());
             assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
             back = back.max(Duration::from_micros(first_after).saturating_sub(end));
-            waits.extend(lines.map(|line| line.parse::<u64>().expect("microseconds")));
+            for line in lines {
+                match line.parse::<AdmittedCall>() {
+                    Ok(call) => report.admitted.push(call),
+                    Err(_) => waits.push(line.parse::<u64>().expect("microseconds")),
+                }
+            }
         }
         waits.sort_unstable();
         let quantile = |thousandths: usize| {
@@ -119,7 +126,7 @@ impl Fleet {
 /// The results of the calls of one process. Times are microseconds.
 #[derive(Default)]
 struct Tally {
-    admitted: u64,
+    admitted: Vec<AdmittedCall>,
     undecided: u64,
     unanswered: u64,
     last_error: u64,
@@ -152,10 +159,9 @@ pub(crate) fn member(url: &str, has_rules: bool) {
                 while !stopping.load(std::sync::atomic::Ordering::Relaxed)
                     || (tally.borrow().is_undecided() && started.elapsed() < LONGEST_OUTAGE)
                 {
-                    let start = Instant::now();
+                    let start = machine_time();
                     let result = limiter.check(&LIMIT, "key", 1).await;
-                    let wait = start.elapsed().as_micros() as u64;
-                    tally.borrow_mut().record(&result.map(drop), wait);
+                    tally.borrow_mut().record(start, &result.map(drop));
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })
@@ -167,10 +173,12 @@ pub(crate) fn member(url: &str, has_rules: bool) {
     let Tally { admitted, undecided, unanswered, last_error, first_after, waits } =
         &*tally.borrow();
     let calls = waits.len();
-    let mut out =
-        format!("{admitted} {calls} {undecided} {unanswered} {last_error} {first_after}\n");
+    let mut out = format!("{calls} {undecided} {unanswered} {last_error} {first_after}\n");
     for wait in waits {
         writeln!(out, "{wait}").expect("a text");
+    }
+    for call in admitted {
+        writeln!(out, "{call}").expect("a text");
     }
     std::io::stdout().write_all(out.as_bytes()).expect("stdout");
 }
@@ -181,8 +189,9 @@ impl Tally {
         self.last_error > 0 && self.first_after == 0
     }
 
-    fn record(&mut self, result: &Result<(), Rejection>, wait: u64) {
-        self.waits.push(wait);
+    /// Records the result of a call that began at the time `start` of the machine.
+    fn record(&mut self, start: u64, result: &Result<(), Rejection>) {
+        self.waits.push(machine_time() - start);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = now.as_micros() as u64;
         match result {
@@ -194,7 +203,7 @@ impl Tally {
                 (self.last_error, self.first_after) = (now, 0);
                 return;
             }
-            Ok(()) => self.admitted += 1,
+            Ok(()) => self.admitted.push(AdmittedCall::since(start, &LIMIT, 1)),
             Err(_) => {}
         }
         if self.last_error > 0 && self.first_after == 0 {
