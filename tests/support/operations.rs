@@ -1,5 +1,9 @@
 //! The kinds of operations that random traces can play. `tests/judged/` plays all of them, and a `match` without a
-//! wildcard says which of its operations are of which kind.
+//! wildcard says which of its operations are of which kind. Any other test with traces of its own says with
+//! [`assert_plays`] which kinds it plays, and which it leaves out.
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -75,12 +79,22 @@ operations! {
     MoveSlot,
 }
 
-/// Asserts that a test plays exactly the kinds that it says it plays.
+/// Asserts that the steps of random traces are of exactly the kinds of which `plays` is true. Let `plays` be a `match`
+/// without a wildcard: then a new kind does not compile before each test says whether it plays it.
 ///
 /// # Panics
 ///
-/// If it plays another kind, or if it does not play one of them.
-pub fn assert_plays(played: &[OperationKind], plays: impl Fn(OperationKind) -> bool) {
+/// If the steps are of another kind, or are not of one of them.
+pub fn assert_plays<S: Strategy>(
+    steps: &S,
+    kinds: impl Fn(&S::Value) -> &'static [OperationKind],
+    plays: impl Fn(OperationKind) -> bool,
+) {
+    let mut runner = TestRunner::deterministic();
+    let played: Vec<OperationKind> = (0..5_000)
+        .flat_map(|_| kinds(&steps.new_tree(&mut runner).expect("a step").current()))
+        .copied()
+        .collect();
     for kind in OperationKind::ALL {
         assert_eq!(played.contains(&kind), plays(kind), "{kind:?}");
     }

@@ -12,6 +12,7 @@ use ratelimit_runtime::{
     Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
 use support::model::{ExpectedDecision, Model};
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::decision;
@@ -71,6 +72,25 @@ enum Step {
         amounts: usize,
         for_keys: bool,
     },
+}
+
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Check { .. } => &[K::Check],
+            Self::Burst { .. } => &[K::Burst],
+            Self::Peek { .. } => &[K::Peek],
+            Self::Refund { .. } => &[K::Refund],
+            Self::Return { .. } => &[K::Return],
+            Self::Reset { .. } => &[K::Reset],
+            Self::Wait { .. } => &[K::Advance, K::Step],
+            Self::Idle { .. } => &[K::Idle],
+            Self::Retry { .. } => &[K::Retry],
+            Self::Change(_) => &[K::Change],
+            Self::Rule { .. } => &[K::Rule],
+        }
+    }
 }
 
 /// A limit, and the offset of its aligned windows from UTC in minutes.
@@ -446,6 +466,19 @@ fn compare(
     prop_assert_eq!(model, embedded.into(), "embedded, step {}: {:?}", index, step);
     prop_assert_eq!(model, redis.into(), "Redis, step {}: {:?}", index, step);
     Ok(())
+}
+
+#[test]
+fn plays_calls_and_what_operators_do() {
+    assert_plays(&step(), Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Check | Burst | Return | Refund | Peek | Reset | Change | Rule | Advance | Idle
+            | Step | Retry => true,
+            Acquire | Wait | Drop | Pause | Lease | Settle | Debt | Keep | Close | Open | Free
+            | Several | Evict | LostReply | Crash | MoveSlot => false,
+        }
+    });
 }
 
 /// Plays random traces of an algorithm.

@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::{leased, return_units};
 use ratelimit_runtime::{Limit, Permit, RateLimiter};
 use support::model::Model;
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::{TestLimiter, decision};
@@ -57,6 +58,24 @@ enum Step {
     },
     /// Applies another threshold and burst to the steps after this one.
     Change(usize),
+}
+
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Check { .. } => &[K::Check],
+            Self::Peek { .. } => &[K::Peek],
+            Self::Lease { .. } | Self::Spend { .. } => &[K::Lease],
+            Self::Return { .. } => &[K::Return],
+            Self::Refund { .. } => &[K::Refund],
+            Self::Acquire { .. } => &[K::Acquire],
+            Self::Settle { .. } => &[K::Settle],
+            Self::Wait { .. } => &[K::Advance],
+            Self::Retry { .. } => &[K::Retry],
+            Self::Change(_) => &[K::Change],
+        }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -232,6 +251,19 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
         Limit::token_bucket("leased_buckets", threshold, MINUTE).burst(burst)
     });
     prop::collection::vec(limit, 2)
+}
+
+#[test]
+fn plays_leases_and_what_stands_beside_them() {
+    assert_plays(&prop_oneof![any_step(), step_of_both()], Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Check | Acquire | Lease | Return | Settle | Refund | Peek | Change | Advance
+            | Retry => true,
+            Burst | Wait | Drop | Pause | Debt | Keep | Reset | Close | Open | Rule | Free
+            | Several | Idle | Step | Evict | LostReply | Crash | MoveSlot => false,
+        }
+    });
 }
 
 /// Plays random traces. With `is_bounded`, the spent units have to be within the limit.

@@ -1,12 +1,16 @@
-//! The model of leases, with which the bench simulates large fleets, decides each call as limiters on Redis do.
+//! The model of leases, with which the bench simulates large fleets, decides each call as limiters on Redis do. The
+//! judge decides about the calls that were admitted.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::__private::leases_are_settled;
 use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, Source, VirtualClock};
+use support::judge::Judge;
 use support::leases::{Fleet, Leasing, Quota, Verdict};
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::leases::wait_until;
@@ -36,6 +40,26 @@ fn calls() -> impl Strategy<Value = Calls> {
     })
 }
 
+#[test]
+fn plays_calls_of_limits_that_lease() {
+    assert_plays(
+        &calls(),
+        |_| {
+            use OperationKind::*;
+            &[Check, Burst, Lease, Return, Advance]
+        },
+        |kind| {
+            use OperationKind::*;
+            match kind {
+                Check | Burst | Lease | Return | Advance => true,
+                Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund | Peek | Reset
+                | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry | Evict
+                | LostReply | Crash | MoveSlot => false,
+            }
+        },
+    );
+}
+
 fn limit(quota: &Quota, leasing: Leasing) -> Limit {
     let limit = Limit::token_bucket("model", quota.threshold, MINUTE).burst(quota.burst);
     match leasing {
@@ -45,7 +69,8 @@ fn limit(quota: &Quota, leasing: Leasing) -> Limit {
     }
 }
 
-async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<(), TestCaseError> {
+/// Plays a trace. Returns whether the calls that were admitted reach the burst.
+async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<bool, TestCaseError> {
     // A server of its own: the limiters of another trace can still give units back.
     let (server, clock) = (Server::start(), VirtualClock::new());
     let limiter =
@@ -54,6 +79,8 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<(), Tes
     let (observer, plain) = (limiter(), limit(&quota, Leasing::None));
     let limit = limit(&quota, leasing);
     let mut fleet = Fleet::new(quota, leasing, PROCESSES);
+    let mut judges = [(); 2].map(|()| Judge::new(&plain, None));
+    let mut reaches_burst = false;
     // The intervals in which busy keys are found begin at multiples of a term.
     let mut now = clock.now().as_micros() as u64;
     for &calls in trace {
@@ -72,6 +99,7 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<(), Tes
             .await;
         }
         let (scripts, requests) = (server.script_calls(), fleet.requests);
+        let mut admitted = 0;
         for call in 0..number {
             let verdict = match limiters[process].check(&limit, key, 1).await {
                 Ok(decision) if decision.source == Source::Lease => Verdict::Lease,
@@ -81,11 +109,18 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<(), Tes
             };
             let expected = fleet.call(process, key, now);
             prop_assert_eq!(verdict, expected, "call {} of {:?}", call, calls);
+            admitted += u32::from(verdict != Verdict::Rejected);
         }
+        let judge = &mut judges[key as usize];
+        judge.admitted_between(&plain, (now, now), admitted);
+        reaches_burst |= judge.objects_to_more(&plain, 1);
         let (scripts, requests) = (server.script_calls() - scripts, fleet.requests - requests);
         prop_assert_eq!(u64::from(scripts), requests, "{:?}", calls);
     }
-    Ok(())
+    for judge in judges {
+        prop_assert_eq!(judge.breaches(), []);
+    }
+    Ok(reaches_burst)
 }
 
 #[test]
@@ -101,11 +136,15 @@ fn the_model_decides_as_limiters_do() {
     });
     let leasings = prop_oneof![Just(Leasing::Auto), Just(Leasing::UpTo(20)), Just(Leasing::None)];
     let traces = prop::collection::vec(calls(), 1..40);
-    let outcome = TestRunner::new(config)
-        .run(&(quotas, leasings, traces), |(quota, leasing, trace)| {
-            runtime.block_on(play(quota, leasing, &trace))
+    let reaching = Cell::new(0);
+    let outcome =
+        TestRunner::new(config).run(&(quotas, leasings, traces), |(quota, leasing, trace)| {
+            let reaches_burst = runtime.block_on(play(quota, leasing, &trace))?;
+            reaching.set(reaching.get() + u32::from(reaches_burst));
+            Ok(())
         });
     if let Err(error) = outcome {
         panic!("{error}");
     }
+    assert!(reaching.get() > 0, "no trace reaches the burst, so the judge would object to none");
 }

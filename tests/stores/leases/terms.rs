@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use ratelimit_runtime::__private::{leased, return_units};
 use ratelimit_runtime::{Algorithm, Align, Limit};
+use support::operations::{OperationKind, assert_plays};
 
 use crate::TestLimiter;
 
@@ -65,6 +66,17 @@ struct Spending {
     units: u32,
 }
 
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Charge { .. } | Self::Spend { .. } => &[K::Lease],
+            Self::Return { .. } => &[K::Return],
+            Self::Wait { .. } => &[K::Advance],
+        }
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let holder = 0..HOLDERS;
     let units = prop_oneof![1_u32..5, Just(10)];
@@ -77,6 +89,19 @@ fn step() -> impl Strategy<Value = Step> {
             Step::Wait { eighths, quarters, micros }
         }),
     ]
+}
+
+#[test]
+fn plays_leases() {
+    assert_plays(&step(), Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Lease | Return | Advance => true,
+            Check | Burst | Acquire | Wait | Drop | Pause | Settle | Debt | Keep | Refund
+            | Peek | Reset | Close | Open | Change | Rule | Free | Several | Idle | Step
+            | Retry | Evict | LostReply | Crash | MoveSlot => false,
+        }
+    });
 }
 
 /// Plays a trace, and returns what the holders spent.

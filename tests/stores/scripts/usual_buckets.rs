@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use ratelimit_runtime::__private::script_text;
 use redis::{Commands, Connection};
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 /// The arguments of a bucket.
@@ -117,6 +118,26 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     (later, amounts, prop_oneof![4 => Just(1_u32), 1 => 0..8_u32], 1..5_u32)
         .prop_map(|(later, terms, cost, count)| Step { later, terms, cost, count })
+}
+
+#[test]
+fn plays_calls_that_share_a_script() {
+    assert_plays(
+        &step(),
+        |_| {
+            use OperationKind::*;
+            &[Check, Burst, Change, Advance, Step]
+        },
+        |kind| {
+            use OperationKind::*;
+            match kind {
+                Check | Burst | Change | Advance | Step => true,
+                Acquire | Wait | Drop | Pause | Lease | Return | Settle | Debt | Keep | Refund
+                | Peek | Reset | Close | Open | Rule | Free | Several | Idle | Retry | Evict
+                | LostReply | Crash | MoveSlot => false,
+            }
+        },
+    );
 }
 
 #[test]

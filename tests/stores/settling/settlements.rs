@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
 use support::model::ExpectedDecision;
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use support::settled::{ModelReceipt, SettledModel};
 
@@ -38,6 +39,26 @@ enum Step {
     Retry(bool),
     /// Applies another threshold to the steps after this one.
     Change(usize),
+}
+
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Acquire(_) => &[K::Acquire],
+            Self::Check(_) => &[K::Check],
+            Self::Settle(..) => &[K::Settle, K::Debt],
+            Self::Drop(_) => &[K::Keep],
+            Self::Peek(_) => &[K::Peek],
+            Self::Close(..) => &[K::Close],
+            Self::Open => &[K::Open],
+            Self::Refund(_) => &[K::Refund],
+            Self::Reset => &[K::Reset],
+            Self::Wait(..) => &[K::Advance],
+            Self::Retry(_) => &[K::Retry],
+            Self::Change(_) => &[K::Change],
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -330,6 +351,19 @@ fn split(result: Result<Permit, Rejection>) -> (ExpectedDecision, Option<Permit>
         Ok(permit) => (permit.decision().into(), Some(permit)),
         Err(rejection) => (decision(Err(rejection)).into(), None),
     }
+}
+
+#[test]
+fn plays_charges_that_are_settled() {
+    assert_plays(&step(), Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Check | Acquire | Settle | Debt | Keep | Refund | Peek | Reset | Close | Open
+            | Change | Advance | Retry => true,
+            Burst | Wait | Drop | Pause | Lease | Return | Rule | Free | Several | Idle | Step
+            | Evict | LostReply | Crash | MoveSlot => false,
+        }
+    });
 }
 
 /// Plays random traces of an algorithm.

@@ -13,6 +13,7 @@ use ratelimit_runtime::{
     Algorithm, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
 use support::limits::{HOUR, SECOND, is_bucket};
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
 use crate::{decision, settle_lines, wait_until};
@@ -41,6 +42,20 @@ enum Step {
     Advance(u32),
     /// Ends a process without a shutdown, and starts another.
     Restart(usize),
+}
+
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Wait { .. } => &[K::Wait],
+            Self::Poll(_) | Self::PollAll => &[K::Pause],
+            Self::Drop(_) => &[K::Drop],
+            Self::Lease { .. } => &[K::Lease],
+            Self::Advance(_) => &[K::Advance],
+            Self::Restart(_) => &[K::Crash],
+        }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -203,6 +218,19 @@ impl<'a> Fleet<'a> {
     async fn peek(&self, limit: &Limit) -> Decision {
         decision(self.processes[0].peek(limit, &*self.key, 1).await)
     }
+}
+
+#[test]
+fn plays_what_holds_units() {
+    assert_plays(&step(), Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Wait | Drop | Pause | Lease | Advance | Crash => true,
+            Check | Burst | Acquire | Return | Settle | Debt | Keep | Refund | Peek | Reset
+            | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry | Evict
+            | LostReply | MoveSlot => false,
+        }
+    });
 }
 
 /// Plays random traces on both stores, and calls `judge` with each fleet at rest.

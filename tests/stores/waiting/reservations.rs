@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratelimit_runtime::{Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock};
 use support::model::Model;
+use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use tokio::task::JoinHandle;
 
@@ -273,6 +274,18 @@ enum Step {
     Refund(u32),
 }
 
+impl Step {
+    fn kinds(&self) -> &'static [OperationKind] {
+        use OperationKind as K;
+        match self {
+            Self::Start { .. } => &[K::Wait],
+            Self::Drop(_) => &[K::Drop],
+            Self::Advance(_) => &[K::Advance],
+            Self::Refund(_) => &[K::Refund],
+        }
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let wait = prop_oneof![Just(60_000), Just(0), 0_u64..2_000];
     let call = (0_usize..2, prop_oneof![3 => Just(1), 1 => 1_u32..=3], wait);
@@ -282,6 +295,19 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1_u32..40).prop_map(Step::Advance),
         1 => (1_u32..3).prop_map(Step::Refund),
     ]
+}
+
+#[test]
+fn plays_calls_that_wait_for_moments() {
+    assert_plays(&step(), Step::kinds, |kind| {
+        use OperationKind::*;
+        match kind {
+            Wait | Drop | Refund | Advance => true,
+            Check | Burst | Acquire | Pause | Lease | Return | Settle | Debt | Keep | Peek
+            | Reset | Close | Open | Change | Rule | Free | Several | Idle | Step | Retry
+            | Evict | LostReply | Crash | MoveSlot => false,
+        }
+    });
 }
 
 /// Runs a trace, and returns the decision of a peek after each step.
