@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use proptest::strategy::Just;
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Algorithm, Check, Limit, OnError, RateLimiter, Rejection};
 use support::ALGORITHMS;
 use support::judge::{Judge, JudgedCall};
+use support::operations::{OperationKind, assert_plays};
 use support::proxy::{Network, Proxy};
 use support::server::Server;
 use tokio::runtime::{Builder, Handle};
@@ -330,6 +332,27 @@ fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
     for (algorithm, record) in ALGORITHMS.into_iter().zip(records) {
         check_record(seed, algorithm, &mut record.lock().expect("no panic"), pause);
     }
+}
+
+/// What `Chaos` and the network do in a run.
+#[test]
+fn plays_what_applications_and_networks_do() {
+    static PLAYED: [OperationKind; 9] = {
+        use OperationKind::*;
+        [Wait, Drop, Pause, Refund, Reset, Change, Advance, Burst, LostReply]
+    };
+    assert_plays(
+        &Just(()),
+        |()| &PLAYED,
+        |kind| {
+            use OperationKind::*;
+            match kind {
+                Wait | Drop | Pause | Refund | Reset | Change | Advance | Burst | LostReply => true,
+                Check | Acquire | Lease | Return | Settle | Debt | Keep | Peek | Close | Open
+                | Rule | Free | Several | Idle | Step | Retry | Evict | Crash | MoveSlot => false,
+            }
+        },
+    );
 }
 
 #[test]

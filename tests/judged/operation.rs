@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use ratelimit_runtime::Limit;
-use support::operations::OperationKind;
+use support::operations::{OperationKind, assert_plays};
 
 /// An operation of one process.
 #[derive(Clone, Copy, Debug)]
@@ -257,4 +257,18 @@ fn fault(processes: usize) -> impl Strategy<Value = Operation> {
         2 => (0..processes).prop_map(|process| Operation::Crash { process }),
         2 => Just(Operation::MoveSlot),
     ]
+}
+
+/// All kinds are played. A settlement is also a debt, a setup can lease, and each trace ends with peeks.
+#[test]
+fn plays_everything() {
+    static EACH: [OperationKind; OperationKind::ALL.len()] = OperationKind::ALL;
+    let kinds = |operation: &Operation| match operation.kind() {
+        OperationKind::Settle => &[OperationKind::Settle, OperationKind::Debt][..],
+        OperationKind::Check => {
+            &[OperationKind::Check, OperationKind::Lease, OperationKind::Return][..]
+        }
+        kind => std::slice::from_ref(&EACH[kind as usize]),
+    };
+    assert_plays(&operation(8, 10), kinds, |kind| kind != OperationKind::Peek);
 }
