@@ -29,6 +29,7 @@ impl Player<'_> {
     /// The count starts anew, by a process or by the server. What other processes hold of it comes on top.
     pub(crate) async fn lose(&mut self, process: Option<usize>) {
         self.judge.opened(self.now());
+        self.see_grants();
         self.judge.excepted(self.now(), Exception::Lost);
         self.leases_excepted_until = self.now() + A_SECOND;
         if self.setup.is_bucket() {
@@ -60,6 +61,27 @@ impl Player<'_> {
         let is_bucket = self.setup.is_bucket();
         let others = self.waiting.iter_mut().filter(|it| is_bucket && Some(it.process) != but);
         others.for_each(|waiting| waiting.excepted = waiting.excepted.max(excepted));
+    }
+
+    /// A call is dropped. A refund may have given its moment back, and the call gives it back once more. A call that a
+    /// rule frees may be decided without a line: it keeps what it was charged.
+    pub(crate) fn except_dropped(&mut self, waiting: &Waiting) {
+        if waiting.is_free || self.is_free[waiting.process] {
+            self.missing.units += u64::from(waiting.cost);
+            self.judge.unseen((waiting.decided, self.now()));
+        }
+        self.see_grants();
+        if waiting.excepted == Excepted::Call && self.setup.is_bucket() {
+            let units = waiting.cost.into();
+            self.judge.excepted(self.now(), Exception::Refund { units });
+        }
+    }
+
+    /// Calls of processes that do not poll may have been charged, and may never start.
+    fn see_grants(&mut self) {
+        for granted_from in self.granted_from.into_iter().flatten() {
+            self.judge.unseen((granted_from, self.now()));
+        }
     }
 
     /// Records that a call is decided under a limit. A rate above that of units which are charged ahead drains them

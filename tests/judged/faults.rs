@@ -33,6 +33,7 @@ impl Player<'_> {
         self.waiting = others;
         let (permits, others) = self.permits.drain(..).partition(|open| open.process == number);
         self.permits = others;
+        self.judge.unseen((self.granted_from[number].unwrap_or(self.now()), self.now()));
         let crashed = Crashed { _process: process, _permits: permits, waiting };
         let granted: u32 = crashed.waiting.iter().map(|waiting| waiting.cost).sum();
         self.missing.units += u64::from(granted + self.setup.most_leased());
@@ -76,7 +77,7 @@ impl Player<'_> {
         };
         drop(losing);
         match result {
-            Err(Rejection::Unavailable { .. }) => {}
+            Err(Rejection::Unavailable { .. }) => self.judge.unseen((self.now(), self.now())),
             // Decided in the process: by leased units, a cached rejection or a rule.
             result => self.ended(self.at_once(0, cost, &limit), result),
         }

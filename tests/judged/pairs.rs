@@ -129,6 +129,28 @@ fn a_lease_beside_a_reservation_admits_one_burst() {
     assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 3);
 }
 
+/// A refund gives back units of moments ahead. Other calls fill the bucket again to the same level, so a call that is
+/// dropped gives back its moment once more.
+#[test]
+fn a_refund_beside_a_reservation_comes_on_top() {
+    let server = Server::start();
+    let setup = bucket(Algorithm::LeakyBucket, 10, 1, 1_000_000, 50_000);
+    let operations = [
+        check(0, 1),
+        wait(1, 1, 100),
+        wait(1, 1, 100),
+        Operation::Refund { process: 0, units: 2 },
+        Operation::Advance { ticks: 2 },
+        check(2, 1),
+        wait(2, 1, 100),
+        Operation::DropWaiting { which: 0 },
+        wait(0, 1, 100),
+        Operation::Advance { ticks: 2 },
+    ];
+    // Of five calls in the time of two refills, two are those of the refund.
+    assert_eq!(admitted(&Fleet::redis(&server), &setup, &operations), 5);
+}
+
 /// The limit of the reset does not lease. The process gives nothing back that it leased before.
 #[test]
 fn a_reset_discards_leased_units_of_the_count() {

@@ -237,12 +237,17 @@ impl<'a> Player<'a> {
         if is_free || self.is_free[self.process(process)] {
             // A shadow charges what the limit admits.
             self.missing.units += u64::from(cost);
+            self.judge.unseen(starts);
             return;
         }
         let (decision, permit) = match result {
             Ok(admitted) => admitted,
             Err(Rejection::Limited { .. } | Rejection::Closed { .. }) => {
                 self.in_force(at, limit);
+                if starts.0 < at {
+                    // It was not polled, and did not take what it may have been granted.
+                    self.judge.unseen(starts);
+                }
                 self.tell(format_args!("p{process}: {cost} of {} rejected", show(limit)));
                 return;
             }
@@ -267,7 +272,7 @@ impl<'a> Player<'a> {
             threshold: limits.iter().map(Limit::threshold).max().unwrap_or(0),
             capacity: limits.iter().map(Limit::capacity).max().unwrap_or(0),
         });
-        let knows_no_closing = (is_leased || decided < at) && at < self.closing_is_new_until;
+        let knows_no_closing = (is_leased || decided < at) && at <= self.closing_is_new_until;
         match excepted {
             Excepted::No => {}
             Excepted::Start => self.judge.except_start(call),

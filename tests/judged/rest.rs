@@ -27,6 +27,7 @@ impl Player<'_> {
         let waiting = std::mem::take(&mut self.waiting);
         for waiting in &waiting {
             waiting.task.abort();
+            self.except_dropped(waiting);
         }
         for waiting in waiting {
             let _ = waiting.task.await;

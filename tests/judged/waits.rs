@@ -56,6 +56,7 @@ impl Player<'_> {
         }
         let waiting = self.waiting.swap_remove(which % self.waiting.len());
         waiting.task.abort();
+        self.except_dropped(&waiting);
         let _ = waiting.task.await;
         self.tell(format_args!("p{} drops its call of {}", waiting.process, waiting.cost));
         self.collect().await;
