@@ -43,7 +43,7 @@ enum KeyOutput<'a> {
 
 /// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period
 /// and the align are in the name, because a window that has ended under one period can still be open under another.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", test))]
 pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
     out.extend_from_slice(terms.algorithm().as_str().as_bytes());
     out.push(b':');
