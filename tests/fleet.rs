@@ -115,8 +115,9 @@ fn judge(limit: &Limit, calls: &[AdmittedCall]) {
 
 /// Prints the calls that a process was admitted.
 fn print(calls: &[AdmittedCall]) {
-    let lines: String = calls.iter().map(|call| format!("{call}\n")).collect();
-    print!("{lines}");
+    for call in calls {
+        println!("{call}");
+    }
 }
 
 /// Four processes settle their calls at the same time. A process of the mode `killed` dies before it has settled all.

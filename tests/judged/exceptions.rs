@@ -64,9 +64,13 @@ impl Player<'_> {
     }
 
     /// A call is dropped. A refund may have given its moment back, and the call gives it back once more. A call that a
-    /// rule frees may be decided without a line: it keeps what it was charged.
+    /// rule frees may be decided without a line: it keeps what it was charged. The grant of a call that cannot settle
+    /// can pass to a call that settles, and is not given back.
     pub(crate) fn except_dropped(&mut self, waiting: &Waiting) {
-        if waiting.is_free || self.is_free[waiting.process] {
+        if waiting.is_free
+            || self.is_free[waiting.process]
+            || self.granted_from[waiting.process].is_some()
+        {
             self.missing.units += u64::from(waiting.cost);
             self.judge.unseen((waiting.decided, self.now()));
         }

@@ -247,6 +247,7 @@ impl<'a> Player<'a> {
                 if starts.0 < at {
                     // It was not polled, and did not take what it may have been granted.
                     self.judge.unseen(starts);
+                    self.missing.units += u64::from(cost);
                 }
                 self.tell(format_args!("p{process}: {cost} of {} rejected", show(limit)));
                 return;

@@ -151,9 +151,13 @@ async fn peek_reset_refund_and_several_limits_go_to_the_store() {
     let peek = limiter.peek(&LEASED, "key", 1).await.expect("a peek");
     assert_eq!((peek.remaining, peek.source), (1_000 - 65, Source::Redis));
     // The limiter holds 48 units.
-    let both = [Part::new(&LEASED, &"key", 1)];
+    let other = Limit::fixed("other", 10_000, MINUTE);
+    let both = [Part::new(&LEASED, &"key", 1), Part::new(&other, &"key", 1)];
     let together = limiter.check_all(&both).await.expect("admitted");
     assert_eq!((together.remaining, together.source), (1_000 - 113 - 1, Source::Redis));
+    // One limit is checked as by `check`.
+    let alone = limiter.check_all(&both[..1]).await.expect("admitted");
+    assert_eq!(alone.source, Source::Lease);
     let refund = limiter.credit(&LEASED, "key", 1).await.expect("the leases are returned");
     assert_eq!(refund.remaining, 1_000 - 113);
     limiter.reset(&LEASED, "key").await.expect("a reset");

@@ -290,7 +290,7 @@ async fn a_process_announces_its_limits() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(announced.limit, Limit::token_bucket("announced", 7, MINUTE));
-    assert!(announced.place.contains("rule_feeds.rs:") && !announced.is_computed);
+    assert!(announced.place.contains("feeds.rs:") && !announced.is_computed);
     let lasting: Vec<_> =
         server.ttls().into_iter().filter(|(_, ttl)| *ttl < 0).map(|(key, _)| key).collect();
     assert_eq!(lasting.len(), 2, "only rules have no TTL: {lasting:?}");
