@@ -5,24 +5,27 @@ async fn complete(
 ) -> Result<Answer, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "complete"),
-                    100_000,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            &team,
-            estimate,
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "complete"),
+                        100_000,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &team,
+                estimate,
+            ),
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -51,24 +54,27 @@ async fn complete(
 async fn stream() -> Result<Stream, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "stream"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "stream"),
+                        100,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -114,8 +120,8 @@ fn several(team: &str) -> Answer {
             match (&team, 1_u32) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    ::ratelimit_runtime::__private::acquire_all_now(
-                        &[
+                    ::ratelimit_runtime::__private::acquire_now(
+                        &::ratelimit_runtime::__private::LimitGroup([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(
@@ -192,7 +198,7 @@ fn several(team: &str) -> Answer {
                                 &key,
                                 cost,
                             ),
-                        ],
+                        ]),
                     )
                 }
             }
@@ -218,24 +224,27 @@ fn several(team: &str) -> Answer {
 async fn closed() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "closed"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "closed"),
+                        100,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -266,24 +275,29 @@ async fn closed() -> Answer {
 async fn closed_and_counted() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "closed_and_counted"),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                            ::core::module_path!(), "::", "closed_and_counted"
                         ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+                        100,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -316,27 +330,30 @@ async fn closed_and_counted() -> Answer {
 async fn closed_by_result_and_settled_by_hand() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(
-                        ::core::module_path!(), "::",
-                        "closed_by_result_and_settled_by_hand"
-                    ),
-                    100,
-                    ::ratelimit_runtime::__private::micros(60000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                            ::core::module_path!(), "::",
+                            "closed_by_result_and_settled_by_hand"
                         ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+                        100,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,

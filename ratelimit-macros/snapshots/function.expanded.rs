@@ -1,24 +1,27 @@
 async fn plain() -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::sliding(
-                    ::core::concat!(::core::module_path!(), "::", "plain"),
-                    2,
-                    ::ratelimit_runtime::__private::micros(30000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "plain"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -41,27 +44,30 @@ where
     #![allow(unused)]
     {
         let pending = ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::burst(
-                    ::ratelimit_runtime::Limit::token_bucket(
-                        "list",
-                        10,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    ),
-                    20,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::burst(
+                        ::ratelimit_runtime::Limit::token_bucket(
+                            "list",
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
                         ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            &(&tenant, &user.id),
-            rows / 100,
+                        20,
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &(&tenant, &user.id),
+                rows / 100,
+            ),
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

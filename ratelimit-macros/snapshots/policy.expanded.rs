@@ -1,30 +1,33 @@
 async fn patient() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::wait(
-                    ::ratelimit_runtime::Limit::scope(
-                        ::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "patient"),
-                            MAX,
-                            PERIOD,
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::wait(
+                        ::ratelimit_runtime::Limit::scope(
+                            ::ratelimit_runtime::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "patient"),
+                                MAX,
+                                PERIOD,
+                            ),
+                            ::ratelimit_runtime::Scope::Process,
                         ),
-                        ::ratelimit_runtime::Scope::Process,
-                    ),
-                    ::ratelimit_runtime::__private::micros(5000000u64),
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+                        ::ratelimit_runtime::__private::micros(5000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -37,30 +40,33 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     {
         let pending = crate::limits::__private::check(
-            match const {
-                &crate::limits::Limit::shadow(
-                    crate::limits::Limit::on_error(
-                        crate::limits::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "shadow"),
-                            10,
-                            crate::limits::__private::micros(1000000u64),
+            &crate::limits::__private::OneLimit(
+                match const {
+                    &crate::limits::Limit::shadow(
+                        crate::limits::Limit::on_error(
+                            crate::limits::Limit::sliding(
+                                ::core::concat!(::core::module_path!(), "::", "shadow"),
+                                10,
+                                crate::limits::__private::micros(1000000u64),
+                            ),
+                            crate::limits::OnError::Deny,
                         ),
-                        crate::limits::OnError::Deny,
-                    ),
-                    true,
-                )
-            } {
-                limit => {
-                    static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+                        true,
+                    )
+                } {
+                    limit => {
+                        static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -73,27 +79,30 @@ async fn shadow() -> Option<()> {
 async fn leased() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            match const {
-                &::ratelimit_runtime::Limit::lease(
-                    ::ratelimit_runtime::Limit::sliding(
-                        "leased",
-                        100,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    ),
-                    LEASE,
-                )
-            } {
-                limit => {
-                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+            &::ratelimit_runtime::__private::OneLimit(
+                match const {
+                    &::ratelimit_runtime::Limit::lease(
+                        ::ratelimit_runtime::Limit::sliding(
+                            "leased",
+                            100,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
                         ),
-                    );
-                    SITE.visit(limit)
-                }
-            },
-            (),
-            1_u32,
+                        LEASE,
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
+            ),
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

@@ -48,7 +48,7 @@ impl Checker {
         options: CallOptions,
     ) -> StartedCall {
         if let [part] = parts
-            && !options.settles
+            && options == CallOptions::CHECK
             && let Some(call) = self.spend(part)
         {
             return call;
