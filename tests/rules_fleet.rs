@@ -77,7 +77,7 @@ async fn test() {
     }
     // The promise is two seconds. A busy test machine may take longer.
     assert!(delays.iter().all(|delay| *delay <= 10_000), "obeyed after {delays:?} ms");
-    // Each process has called until it obeyed the last rule, so no unit is left. Some minutes refill less than two.
+    // Each process has called until the last rule rejected it, so no unit is left. Some minutes refill less than two.
     assert_eq!(judge.breaches(), []);
     let last = api_with_burst(2 * LAST);
     assert!(judge.objects_to_more(&last, 3), "the judge does not see all calls");
@@ -106,7 +106,7 @@ fn api_with_burst(burst: u32) -> Limit {
     Limit::token_bucket("api", burst.div_ceil(2), Duration::from_secs(86_400)).burst(burst)
 }
 
-/// Calls until the last rule is in force, and prints when that was, and the calls that were admitted.
+/// Calls until the last rule is in force and no unit is left. Prints when that was, and the calls that were admitted.
 async fn obey(url: &str) {
     let builder = RateLimiter::builder().redis(url).rules(Rules::redis());
     // Without cached rejections, each call is decided by Redis.
@@ -118,8 +118,8 @@ async fn obey(url: &str) {
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                let (mut present, mut admitted) = (0, Vec::new());
-                while present < LAST {
+                let (mut present, mut has_units, mut admitted) = (0, true, Vec::new());
+                while present < LAST || has_units {
                     let result = limiter.check(&API, "key", 1).await;
                     let Err(Rejection::Limited { quota, .. }) = result else {
                         panic!("a debt rejects every call: {result:?}")
@@ -130,7 +130,9 @@ async fn obey(url: &str) {
                     assert!(quota.threshold() >= present, "an older rule came back");
                     present = quota.threshold();
                     let from = machine_time();
-                    match limiter.check(&API, "a key without debt", 1).await {
+                    let result = limiter.check(&API, "a key without debt", 1).await;
+                    has_units = result.is_ok();
+                    match result {
                         Ok(decision) => {
                             let limit = api_with_burst(decision.limit);
                             admitted.push(AdmittedCall::since(from, &limit, 1));
