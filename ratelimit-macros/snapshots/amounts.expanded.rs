@@ -1,7 +1,7 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match (
                     match const {
                         &::ratelimit_runtime::Limit::token_bucket(

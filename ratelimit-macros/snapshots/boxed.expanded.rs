@@ -10,7 +10,7 @@ where
     Box::pin(async move {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "call"),
@@ -54,7 +54,7 @@ fn patterns<'a>(
         };
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "patterns"),
@@ -95,7 +95,7 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "by_hand"),

@@ -1,7 +1,7 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::on_error(
                         ::ratelimit_runtime::__private::limit(LOGIN),

@@ -5,7 +5,7 @@ async fn complete(
 ) -> Result<Answer, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "complete"),
@@ -54,7 +54,7 @@ async fn complete(
 async fn stream() -> Result<Stream, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "stream"),
@@ -224,7 +224,7 @@ fn several(team: &str) -> Answer {
 async fn closed() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "closed"),
@@ -275,7 +275,7 @@ async fn closed() -> Answer {
 async fn closed_and_counted() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(
@@ -330,7 +330,7 @@ async fn closed_and_counted() -> Answer {
 async fn closed_by_result_and_settled_by_hand() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(

@@ -1,7 +1,7 @@
 async fn plain() -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "plain"),
@@ -44,7 +44,7 @@ where
     #![allow(unused)]
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::burst(
                         ::ratelimit_runtime::Limit::token_bucket(

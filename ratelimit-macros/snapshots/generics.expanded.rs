@@ -4,7 +4,7 @@ where
 {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "counted"),
@@ -46,7 +46,7 @@ where
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "shown"),

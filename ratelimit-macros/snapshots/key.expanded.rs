@@ -1,7 +1,7 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "format"),
@@ -41,7 +41,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "method"),
@@ -74,7 +74,7 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::align(
                         ::ratelimit_runtime::Limit::fixed(

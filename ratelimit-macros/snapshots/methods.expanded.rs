@@ -2,7 +2,7 @@ impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "take"),
@@ -35,7 +35,7 @@ impl<T: AsRef<str>> Pool<T> {
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "close"),
@@ -73,7 +73,7 @@ trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::OneLimit(
+                &::ratelimit_runtime::__private::one_limit(
                     match const {
                         &::ratelimit_runtime::Limit::sliding(
                             ::core::concat!(::core::module_path!(), "::", "greet"),

@@ -1,7 +1,7 @@
 async fn patient() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::wait(
                         ::ratelimit_runtime::Limit::scope(
@@ -40,7 +40,7 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     {
         let pending = crate::limits::__private::check(
-            &crate::limits::__private::OneLimit(
+            &crate::limits::__private::one_limit(
                 match const {
                     &crate::limits::Limit::shadow(
                         crate::limits::Limit::on_error(
@@ -79,7 +79,7 @@ async fn shadow() -> Option<()> {
 async fn leased() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::lease(
                         ::ratelimit_runtime::Limit::sliding(

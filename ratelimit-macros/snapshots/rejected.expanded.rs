@@ -1,7 +1,7 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "hidden"),
@@ -39,7 +39,7 @@ async fn hidden(mut name: String) -> impl IntoResponse {
 async fn text() -> String {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "text"),
@@ -75,7 +75,7 @@ async fn text() -> String {
 async fn hidden_text() -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "hidden_text"),

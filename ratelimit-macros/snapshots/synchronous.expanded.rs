@@ -1,7 +1,7 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
         let decided = ::ratelimit_runtime::__private::check_now(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::scope(
                         ::ratelimit_runtime::Limit::sliding(
@@ -35,7 +35,7 @@ fn call(id: u64) -> Result<u64, Rejection> {
 fn hidden() -> impl Debug {
     {
         let decided = ::ratelimit_runtime::__private::check_now(
-            &::ratelimit_runtime::__private::OneLimit(
+            &::ratelimit_runtime::__private::one_limit(
                 match const {
                     &::ratelimit_runtime::Limit::scope(
                         ::ratelimit_runtime::Limit::sliding(

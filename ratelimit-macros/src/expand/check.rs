@@ -37,7 +37,7 @@ impl Expansion<'_> {
                 let cost = cost(key_and_cost.cost.as_ref());
                 let check = self.check_function(function);
                 quote_spanned! {hygienic()=>
-                    #rt::__private::#check(&#rt::__private::OneLimit(#limit, #key, #cost))
+                    #rt::__private::#check(&#rt::__private::one_limit(#limit, #key, #cost))
                 }
             }
             Charges::Several(group) => self.check_group(group, function),

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
-pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup, OneLimit};
+pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup, one_limit};
 pub use self::checked_limit::CheckedLimit;
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
