@@ -1,38 +1,36 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match (
-                    match const {
-                        &::ratelimit_runtime::Limit::token_bucket(
-                            ::core::concat!(::core::module_path!(), "::", "one"),
-                            1_u32,
-                            ::ratelimit_runtime::__private::micros(60000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                    ::core::concat!(
-                                        ::core::file!(), ":", ::core::line!(), ":",
-                                        ::core::column!()
-                                    ),
-                                )
-                                .computed();
-                            SITE.visit(limit)
-                        }
-                    },
-                    ::ratelimit_runtime::__private::amount(plan.rate()),
-                    ::ratelimit_runtime::__private::amount(plan.burst),
-                    ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
-                ) {
-                    (limit, threshold, burst, lease) => {
-                        static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
-                        AMOUNTS.of(limit, threshold, burst, lease)
+            match (
+                match const {
+                    &::ratelimit_runtime::Limit::token_bucket(
+                        ::core::concat!(::core::module_path!(), "::", "one"),
+                        1_u32,
+                        ::ratelimit_runtime::__private::micros(60000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                ::core::concat!(
+                                    ::core::file!(), ":", ::core::line!(), ":",
+                                    ::core::column!()
+                                ),
+                            )
+                            .computed();
+                        SITE.visit(limit)
                     }
                 },
-                &user,
-                1_u32,
-            ),
+                ::ratelimit_runtime::__private::amount(plan.rate()),
+                ::ratelimit_runtime::__private::amount(plan.burst),
+                ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
+            ) {
+                (limit, threshold, burst, lease) => {
+                    static AMOUNTS: ::ratelimit_runtime::__private::AmountsSite = ::ratelimit_runtime::__private::AmountsSite::new();
+                    AMOUNTS.of(limit, threshold, burst, lease)
+                }
+            },
+            &user,
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -113,7 +111,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                     match (&user, 1_u32) {
                         (key, cost) => {
                             let _ = (&key, cost);
-                            ::ratelimit_runtime::__private::acquire_now(
+                            ::ratelimit_runtime::__private::acquire_all_now(
                                 &::ratelimit_runtime::__private::LimitGroup([
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         match const {

@@ -10,27 +10,25 @@ where
     Box::pin(async move {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "call"),
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    &self.id,
-                    1_u32,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "call"),
+                        10,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &self.id,
+                1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {
@@ -54,27 +52,25 @@ fn patterns<'a>(
         };
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "patterns"),
-                            2,
-                            ::ratelimit_runtime::__private::micros(30000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    &id,
-                    1_u32,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "patterns"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &id,
+                1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {
@@ -95,27 +91,25 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "by_hand"),
-                            2,
-                            ::ratelimit_runtime::__private::micros(30000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    (),
-                    1_u32,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "by_hand"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {

@@ -1,26 +1,23 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::on_error(
-                        ::ratelimit_runtime::__private::limit(LOGIN),
-                        ::ratelimit_runtime::OnError::Deny,
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &user,
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::on_error(
+                    ::ratelimit_runtime::__private::limit(LOGIN),
+                    ::ratelimit_runtime::OnError::Deny,
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &user,
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -48,7 +45,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
             match ((), 1_u32) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    ::ratelimit_runtime::__private::check(
+                    ::ratelimit_runtime::__private::check_all(
                         &::ratelimit_runtime::__private::LimitGroup([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {

@@ -5,27 +5,24 @@ async fn complete(
 ) -> Result<Answer, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "complete"),
-                        100_000,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &team,
-                estimate,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "complete"),
+                    100_000,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &team,
+            estimate,
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -54,27 +51,24 @@ async fn complete(
 async fn stream() -> Result<Stream, Rejection> {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "stream"),
-                        100,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "stream"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -120,7 +114,7 @@ fn several(team: &str) -> Answer {
             match (&team, 1_u32) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    ::ratelimit_runtime::__private::acquire_now(
+                    ::ratelimit_runtime::__private::acquire_all_now(
                         &::ratelimit_runtime::__private::LimitGroup([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
@@ -224,27 +218,24 @@ fn several(team: &str) -> Answer {
 async fn closed() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "closed"),
-                        100,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "closed"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -275,29 +266,24 @@ async fn closed() -> Answer {
 async fn closed_and_counted() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "closed_and_counted"),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
                         ::core::concat!(
-                            ::core::module_path!(), "::", "closed_and_counted"
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        100,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,
@@ -330,30 +316,27 @@ async fn closed_and_counted() -> Answer {
 async fn closed_by_result_and_settled_by_hand() -> Answer {
     let [permit_0] = {
         let pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(
+                        ::core::module_path!(), "::",
+                        "closed_by_result_and_settled_by_hand"
+                    ),
+                    100,
+                    ::ratelimit_runtime::__private::micros(60000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
                         ::core::concat!(
-                            ::core::module_path!(), "::",
-                            "closed_by_result_and_settled_by_hand"
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        100,
-                        ::ratelimit_runtime::__private::micros(60000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         match pending.await {
             ::core::result::Result::Ok(permits) => permits,

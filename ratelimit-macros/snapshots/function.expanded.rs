@@ -1,27 +1,24 @@
 async fn plain() -> Result<(), Rejection> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "plain"),
-                        2,
-                        ::ratelimit_runtime::__private::micros(30000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "plain"),
+                    2,
+                    ::ratelimit_runtime::__private::micros(30000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -44,30 +41,27 @@ where
     #![allow(unused)]
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::burst(
-                        ::ratelimit_runtime::Limit::token_bucket(
-                            "list",
-                            10,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
+            match const {
+                &::ratelimit_runtime::Limit::burst(
+                    ::ratelimit_runtime::Limit::token_bucket(
+                        "list",
+                        10,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    ),
+                    20,
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        20,
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &(&tenant, &user.id),
-                rows / 100,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &(&tenant, &user.id),
+            rows / 100,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

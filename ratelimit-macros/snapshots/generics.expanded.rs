@@ -4,33 +4,30 @@ where
 {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "counted"),
-                        N,
-                        ::ratelimit_runtime::__private::micros(3600000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                ::ratelimit_runtime::__private::Format((
-                    ::ratelimit_runtime::__private::Hole::new(&N)
-                        .piece(::core::format_args!("{}", N)),
-                    ::ratelimit_runtime::__private::Colon,
-                    ::ratelimit_runtime::__private::Hole::new(&id)
-                        .piece(::core::format_args!("{}", id)),
-                )),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "counted"),
+                    N,
+                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Hole::new(&N)
+                    .piece(::core::format_args!("{}", N)),
+                ::ratelimit_runtime::__private::Colon,
+                ::ratelimit_runtime::__private::Hole::new(&id)
+                    .piece(::core::format_args!("{}", id)),
+            )),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -46,27 +43,24 @@ where
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "shown"),
-                        1,
-                        ::ratelimit_runtime::__private::micros(3600000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "shown"),
+                    1,
+                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

@@ -1,34 +1,31 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "format"),
-                        10,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                ::ratelimit_runtime::__private::Format((
-                    ::ratelimit_runtime::__private::Hole::new(&tenant)
-                        .piece(::core::format_args!("{}", tenant)),
-                    ::ratelimit_runtime::__private::Colon,
-                    ::ratelimit_runtime::__private::Shown(
-                        ::core::format_args!("{:08x}", user.id),
-                    ),
-                )),
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "format"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            ::ratelimit_runtime::__private::Format((
+                ::ratelimit_runtime::__private::Hole::new(&tenant)
+                    .piece(::core::format_args!("{}", tenant)),
+                ::ratelimit_runtime::__private::Colon,
+                ::ratelimit_runtime::__private::Shown(
+                    ::core::format_args!("{:08x}", user.id),
+                ),
+            )),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -41,27 +38,24 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 async fn method(&self) -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::sliding(
-                        ::core::concat!(::core::module_path!(), "::", "method"),
-                        10,
-                        ::ratelimit_runtime::__private::micros(1000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &self.id,
-                1_u32,
-            ),
+            match const {
+                &::ratelimit_runtime::Limit::sliding(
+                    ::core::concat!(::core::module_path!(), "::", "method"),
+                    10,
+                    ::ratelimit_runtime::__private::micros(1000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &self.id,
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -74,30 +68,27 @@ async fn method(&self) -> Option<()> {
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::align(
-                        ::ratelimit_runtime::Limit::fixed(
-                            ::core::concat!(::core::module_path!(), "::", "pattern"),
-                            Self::MAX,
-                            ::ratelimit_runtime::__private::micros(86400000000u64),
+            match const {
+                &::ratelimit_runtime::Limit::align(
+                    ::ratelimit_runtime::Limit::fixed(
+                        ::core::concat!(::core::module_path!(), "::", "pattern"),
+                        Self::MAX,
+                        ::ratelimit_runtime::__private::micros(86400000000u64),
+                    ),
+                    ::ratelimit_runtime::Align::offset_minutes(480i32),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        ::ratelimit_runtime::Align::offset_minutes(480i32),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &id,
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &id,
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

@@ -2,27 +2,25 @@ impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "take"),
-                            Self::SIZE,
-                            ::ratelimit_runtime::__private::micros(3600000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    &self.of.as_ref(),
-                    Self::SIZE,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "take"),
+                        Self::SIZE,
+                        ::ratelimit_runtime::__private::micros(3600000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                &self.of.as_ref(),
+                Self::SIZE,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {
@@ -35,27 +33,25 @@ impl<T: AsRef<str>> Pool<T> {
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "close"),
-                            1,
-                            ::ratelimit_runtime::__private::micros(3600000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    (),
-                    1_u32,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "close"),
+                        1,
+                        ::ratelimit_runtime::__private::micros(3600000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                (),
+                1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {
@@ -73,30 +69,28 @@ trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         {
             let pending = ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    match const {
-                        &::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "greet"),
-                            1,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
-                        )
-                    } {
-                        limit => {
-                            static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                                ::core::concat!(
-                                    ::core::file!(), ":", ::core::line!(), ":",
-                                    ::core::column!()
-                                ),
-                            );
-                            SITE.visit(limit)
-                        }
-                    },
-                    ::ratelimit_runtime::__private::Format((
-                        ::ratelimit_runtime::__private::Hole::new(&name)
-                            .piece(::core::format_args!("{}", name)),
-                    )),
-                    1_u32,
-                ),
+                match const {
+                    &::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "greet"),
+                        1,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    )
+                } {
+                    limit => {
+                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                            ::core::concat!(
+                                ::core::file!(), ":", ::core::line!(), ":",
+                                ::core::column!()
+                            ),
+                        );
+                        SITE.visit(limit)
+                    }
+                },
+                ::ratelimit_runtime::__private::Format((
+                    ::ratelimit_runtime::__private::Hole::new(&name)
+                        .piece(::core::format_args!("{}", name)),
+                )),
+                1_u32,
             );
             if let ::core::option::Option::Some(pending) = pending {
                 if let ::core::result::Result::Err(rejection) = pending.await {

@@ -1,33 +1,30 @@
 async fn patient() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::wait(
-                        ::ratelimit_runtime::Limit::scope(
-                            ::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "patient"),
-                                MAX,
-                                PERIOD,
-                            ),
-                            ::ratelimit_runtime::Scope::Process,
+            match const {
+                &::ratelimit_runtime::Limit::wait(
+                    ::ratelimit_runtime::Limit::scope(
+                        ::ratelimit_runtime::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "patient"),
+                            MAX,
+                            PERIOD,
                         ),
-                        ::ratelimit_runtime::__private::micros(5000000u64),
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                        ::ratelimit_runtime::Scope::Process,
+                    ),
+                    ::ratelimit_runtime::__private::micros(5000000u64),
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -40,33 +37,30 @@ async fn patient() -> Option<()> {
 async fn shadow() -> Option<()> {
     {
         let pending = crate::limits::__private::check(
-            &crate::limits::__private::one_limit(
-                match const {
-                    &crate::limits::Limit::shadow(
-                        crate::limits::Limit::on_error(
-                            crate::limits::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "shadow"),
-                                10,
-                                crate::limits::__private::micros(1000000u64),
-                            ),
-                            crate::limits::OnError::Deny,
+            match const {
+                &crate::limits::Limit::shadow(
+                    crate::limits::Limit::on_error(
+                        crate::limits::Limit::sliding(
+                            ::core::concat!(::core::module_path!(), "::", "shadow"),
+                            10,
+                            crate::limits::__private::micros(1000000u64),
                         ),
-                        true,
-                    )
-                } {
-                    limit => {
-                        static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                        crate::limits::OnError::Deny,
+                    ),
+                    true,
+                )
+            } {
+                limit => {
+                    static SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {
@@ -79,30 +73,27 @@ async fn shadow() -> Option<()> {
 async fn leased() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::lease(
-                        ::ratelimit_runtime::Limit::sliding(
-                            "leased",
-                            100,
-                            ::ratelimit_runtime::__private::micros(1000000u64),
+            match const {
+                &::ratelimit_runtime::Limit::lease(
+                    ::ratelimit_runtime::Limit::sliding(
+                        "leased",
+                        100,
+                        ::ratelimit_runtime::__private::micros(1000000u64),
+                    ),
+                    LEASE,
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        LEASE,
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::named(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::option::Option::Some(pending) = pending {
             if let ::core::result::Result::Err(rejection) = pending.await {

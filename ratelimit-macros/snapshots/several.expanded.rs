@@ -9,7 +9,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
         ) {
             (key, cost) => {
                 let _ = (&key, cost);
-                ::ratelimit_runtime::__private::check(
+                ::ratelimit_runtime::__private::check_all(
                     &::ratelimit_runtime::__private::LimitGroup([
                         ::ratelimit_runtime::__private::CallPart::constant(
                             match const {

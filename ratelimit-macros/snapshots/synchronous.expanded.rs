@@ -1,30 +1,27 @@
 fn call(id: u64) -> Result<u64, Rejection> {
     {
         let decided = ::ratelimit_runtime::__private::check_now(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::scope(
-                        ::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "call"),
-                            2,
-                            ::ratelimit_runtime::__private::micros(30000000u64),
+            match const {
+                &::ratelimit_runtime::Limit::scope(
+                    ::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "call"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    ),
+                    ::ratelimit_runtime::Scope::Process,
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        ::ratelimit_runtime::Scope::Process,
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                &id,
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            &id,
+            1_u32,
         );
         if let ::core::result::Result::Err(rejection) = decided {
             return ::ratelimit_runtime::__private::reject(rejection);
@@ -35,30 +32,27 @@ fn call(id: u64) -> Result<u64, Rejection> {
 fn hidden() -> impl Debug {
     {
         let decided = ::ratelimit_runtime::__private::check_now(
-            &::ratelimit_runtime::__private::one_limit(
-                match const {
-                    &::ratelimit_runtime::Limit::scope(
-                        ::ratelimit_runtime::Limit::sliding(
-                            ::core::concat!(::core::module_path!(), "::", "hidden"),
-                            2,
-                            ::ratelimit_runtime::__private::micros(30000000u64),
+            match const {
+                &::ratelimit_runtime::Limit::scope(
+                    ::ratelimit_runtime::Limit::sliding(
+                        ::core::concat!(::core::module_path!(), "::", "hidden"),
+                        2,
+                        ::ratelimit_runtime::__private::micros(30000000u64),
+                    ),
+                    ::ratelimit_runtime::Scope::Process,
+                )
+            } {
+                limit => {
+                    static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
                         ),
-                        ::ratelimit_runtime::Scope::Process,
-                    )
-                } {
-                    limit => {
-                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                        );
-                        SITE.visit(limit)
-                    }
-                },
-                (),
-                1_u32,
-            ),
+                    );
+                    SITE.visit(limit)
+                }
+            },
+            (),
+            1_u32,
         );
         if let ::core::result::Result::Err(rejection) = decided {
             return ::core::result::Result::Err(rejection);

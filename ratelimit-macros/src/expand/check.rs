@@ -36,9 +36,7 @@ impl Expansion<'_> {
                 let key = self.key(key_and_cost.key.as_ref());
                 let cost = cost(key_and_cost.cost.as_ref());
                 let check = self.check_function(function);
-                quote_spanned! {hygienic()=>
-                    #rt::__private::#check(&#rt::__private::one_limit(#limit, #key, #cost))
-                }
+                quote_spanned!(hygienic()=> #rt::__private::#check(#limit, #key, #cost))
             }
             Charges::Several(group) => self.check_group(group, function),
         }
@@ -100,12 +98,12 @@ impl Expansion<'_> {
         let (key, cost) = (self.key(shared.key.as_ref()), cost(shared.cost.as_ref()));
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
-        let check = self.check_function(function);
+        let check_all = self.check_function(&format!("{function}_all"));
         let mut check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    #rt::__private::#check(&#rt::__private::LimitGroup([#(#parts),*]))
+                    #rt::__private::#check_all(&#rt::__private::LimitGroup([#(#parts),*]))
                 }
             }
         };

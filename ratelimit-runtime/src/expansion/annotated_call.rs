@@ -21,7 +21,7 @@ pub trait AnnotatedCall<const N: usize> {
 }
 
 /// A call of a function with one limit: the limit, the key and the cost.
-struct OneLimit<L, K>(L, K, u32);
+pub(super) struct OneLimit<L, K>(pub(super) L, pub(super) K, pub(super) u32);
 
 /// The limits of a call of a function with several. Decided together.
 #[derive(Debug)]
@@ -32,13 +32,6 @@ pub struct LimitGroup<'a, const N: usize>(pub [CallPart<'a>; N]);
 pub struct CallPart<'a> {
     site: &'static Site,
     part: Part<'a, dyn Key + 'a>,
-}
-
-/// Returns the call of a function with one limit. Its type is opaque, so that a value which is no key is one error: at
-/// the key.
-#[inline]
-pub fn one_limit(limit: impl CheckedLimit, key: impl Key, cost: u32) -> impl AnnotatedCall<1> {
-    OneLimit(limit, key, cost)
 }
 
 impl<L: CheckedLimit, K: Key> OneLimit<L, K> {

@@ -13,7 +13,8 @@ use std::time::Duration;
 pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
-pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup, one_limit};
+use self::annotated_call::OneLimit;
+pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup};
 pub use self::checked_limit::CheckedLimit;
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
@@ -32,10 +33,44 @@ pub use crate::store::redis::script_text;
 /// All algorithms, for tests.
 pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
 
-/// Starts the check of a call; `None` if it is admitted already. The future borrows nothing, so it does not hold the
-/// borrows of the keys across the `await`.
+/// Starts the check of a call against one limit; `None` if it is admitted already. The future borrows nothing, so it
+/// does not hold the borrows of the key across the `await`.
+// One limit has functions of its own: a value that is no key is then one error, at the key.
 #[inline]
-pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedCheck<N>> {
+pub fn check(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Option<StartedCheck<1>> {
+    check_all(&OneLimit(limit, key, cost))
+}
+
+/// Checks a call of a function that is not async against one limit.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn check_now(limit: impl CheckedLimit, key: impl Key, cost: u32) -> Result<(), Rejection> {
+    check_all_now(&OneLimit(limit, key, cost))
+}
+
+/// Starts a call of one limit whose charge is corrected.
+pub fn acquire(limit: impl CheckedLimit, key: impl Key, cost: u32) -> StartedAcquire<1> {
+    acquire_all(&OneLimit(limit, key, cost))
+}
+
+/// Checks a call of a function that is not async against one limit, whose charge is corrected.
+///
+/// # Errors
+///
+/// The rejection of the call.
+pub fn acquire_now(
+    limit: impl CheckedLimit,
+    key: impl Key,
+    cost: u32,
+) -> Result<[Permit; 1], Rejection> {
+    acquire_all_now(&OneLimit(limit, key, cost))
+}
+
+/// Starts the check of a call, as [`check`] does.
+#[inline]
+pub fn check_all<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedCheck<N>> {
     StartedCheck::unless_admitted(start_check(call, CallOptions::CHECK), call.sites())
 }
 
@@ -44,7 +79,7 @@ pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<StartedChec
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
+pub fn check_all_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
     let check = start_check(call, CallOptions::CHECK.now());
     let result = check.now(|| call.first().0.label());
     count_call(&call.sites(), result.as_ref().err());
@@ -52,7 +87,7 @@ pub fn check_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rej
 }
 
 /// Starts a call whose charges are corrected.
-pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
+pub fn acquire_all<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N> {
     StartedAcquire { call: start_acquire(call, CallOptions::ACQUIRE), sites: call.sites() }
 }
 
@@ -61,7 +96,9 @@ pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> StartedAcquire<N
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn acquire_now<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<[Permit; N], Rejection> {
+pub fn acquire_all_now<const N: usize>(
+    call: &impl AnnotatedCall<N>,
+) -> Result<[Permit; N], Rejection> {
     let acquired = start_acquire(call, CallOptions::ACQUIRE.now());
     let result = acquired.now(|| call.first().0.label());
     count_call(&call.sites(), result.as_ref().err());
