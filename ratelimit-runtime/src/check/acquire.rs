@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::call::{AdmittedCall, BoxedCall, CallOptions, Refusal, StartedCall, now};
 use super::permit::{KeptTerms, MadeCharge, PermitCharge};
-use super::{Checker, Part, Permit};
+use super::{AnyPart, Checker, Part, Permit};
 use crate::algorithm::{OpeningChange, match_algorithm, with_state};
 use crate::key::Key;
 use crate::limit::{Access, Limit, LimitLabel};
@@ -47,7 +47,7 @@ impl Checker {
             || limit.leases()
             || self.rules.may_apply(limit)
         {
-            let part: Part<'_, dyn Key + '_> = Part { limit, key, cost, access };
+            let part: AnyPart<'_> = Part { limit, key, cost, access };
             return Acquire(self.call(&[part], options).into());
         }
         let (started, key_id) = (Started::now(), self.backend.key_id(limit.terms(), key));
@@ -77,7 +77,8 @@ impl Checker {
         parts: &[Part<'_, K>],
         options: CallOptions,
     ) -> AcquiredCall<T> {
-        self.call(parts, options).into()
+        let parts: Vec<_> = parts.iter().map(Part::any).collect();
+        self.call(&parts, options).into()
     }
 }
 

@@ -8,7 +8,7 @@
 use std::slice;
 
 use super::call::{CallOptions, conclude};
-use super::{Check, Checker, Part};
+use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, Terms};
@@ -51,7 +51,7 @@ impl Checker {
 
     /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
     #[inline(never)]
-    fn check_slow(&self, part: Part<'_, dyn Key + '_>, options: CallOptions) -> Check {
+    fn check_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Check {
         let may_wait = options.can_wait && part.limit.policy().wait().is_some();
         if may_wait || !self.may_be_ruled(&[part]) {
             return self.call(&[part], options).into();

@@ -19,7 +19,10 @@ impl Checker {
         if let [Part { limit, key, cost, access }] = *parts {
             return self.check(Part { limit, key: &key, cost, access }, options);
         }
-        self.check_few(parts).unwrap_or_else(|| self.call(parts, options).into())
+        self.check_few(parts).unwrap_or_else(|| {
+            let parts: Vec<_> = parts.iter().map(Part::any).collect();
+            self.call(&parts, options).into()
+        })
     }
 
     /// Checks a call that this process decides at once, without rules, and that nothing observes; `None` for any other

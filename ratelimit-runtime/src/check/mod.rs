@@ -22,6 +22,7 @@ pub(crate) use self::acquire::AcquiredCall;
 pub use self::acquire::{Acquire, AcquireAll};
 pub(crate) use self::call::CallOptions;
 pub use self::future::{Admit, Check};
+pub(crate) use self::part::AnyPart;
 pub use self::part::Part;
 pub(crate) use self::permit::KeptTerms;
 pub use self::permit::Permit;

@@ -18,6 +18,9 @@ pub struct Part<'a, K: ?Sized = dyn Key + Sync + 'a> {
     pub(crate) access: Access,
 }
 
+/// A part with a key of any type. Everything after the fast paths takes parts of this type, so it is compiled once.
+pub(crate) type AnyPart<'a> = Part<'a, dyn Key + 'a>;
+
 impl<'a> Part<'a> {
     /// Creates the part of a call that takes `cost` units of `limit` for `key`.
     #[must_use]
@@ -30,6 +33,14 @@ impl<'a, K: ?Sized> Part<'a, K> {
     #[inline]
     pub(crate) fn of(limit: &'a Limit, key: &'a K, cost: u32) -> Self {
         Self { limit, key, cost, access: Access::Limited }
+    }
+
+    /// Returns this part with a key of any type.
+    pub(crate) fn any(&self) -> AnyPart<'_>
+    where
+        &'a K: Key,
+    {
+        Part { limit: self.limit, key: &self.key, cost: self.cost, access: self.access }
     }
 }
 

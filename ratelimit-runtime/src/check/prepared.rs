@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
-use super::{Checker, Part};
+use super::{AnyPart, Checker, Part};
 use crate::algorithm::Op;
 use crate::key::{Key, KeyId};
 use crate::lease::LeasedCall;
@@ -16,18 +16,18 @@ use crate::report::{self, Report};
 use crate::store::{Charge, OneOrMany, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
-struct CountedCall<'a, K: ?Sized> {
+struct CountedCall<'a> {
     report: Report,
     policy: Policy,
-    counts: OneOrMany<CallCount<'a, K>>,
+    counts: OneOrMany<CallCount<'a>>,
     /// The index of the count of each part. Empty if there is one part.
     count_of: Vec<usize>,
 }
 
 /// A count, and the units that all parts of a call take from it.
-struct CallCount<'a, K: ?Sized> {
+struct CallCount<'a> {
     limit: &'a Limit,
-    key: &'a K,
+    key: &'a dyn Key,
     charge: Charge,
     label: LimitLabel,
 }
@@ -42,11 +42,7 @@ struct PreparedCall {
 
 impl Checker {
     /// Decides a call as its parts say, without rules.
-    pub(super) fn decide<K: Key + ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-        options: CallOptions,
-    ) -> StartedCall {
+    pub(super) fn decide(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
         if let [part] = parts
             && options == CallOptions::CHECK
             && let Some(call) = self.spend(part)
@@ -67,7 +63,7 @@ impl Checker {
     }
 
     /// Decides a call by leased units that this process holds.
-    fn spend<K: Key + ?Sized>(&self, part: &Part<'_, K>) -> Option<StartedCall> {
+    fn spend(&self, part: &AnyPart<'_>) -> Option<StartedCall> {
         let Part { limit, key, cost, .. } = *part;
         // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
@@ -78,11 +74,11 @@ impl Checker {
     }
 
     /// Returns the counts of a call, or why no store decides it.
-    fn count<'a, K: Key + ?Sized>(
+    fn count<'a>(
         &self,
-        parts: &[Part<'a, K>],
+        parts: &[AnyPart<'a>],
         options: CallOptions,
-    ) -> Result<CountedCall<'a, K>, Box<Refusal>> {
+    ) -> Result<CountedCall<'a>, Box<Refusal>> {
         let report = Report::start();
         let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
         let Some(first) = parts.first().map(|part| part.limit) else {
@@ -116,7 +112,7 @@ impl Checker {
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
         let report = report.with_keys(self.backend.reports(), keys);
-        let is_too_large = |it: &CallCount<'_, K>| it.charge.cost > it.charge.terms.capacity();
+        let is_too_large = |it: &CallCount<'_>| it.charge.cost > it.charge.terms.capacity();
         if let Some(index) = counts.iter().position(is_too_large) {
             let CallCount { label, charge, .. } = &counts[index];
             let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
@@ -126,18 +122,18 @@ impl Checker {
         Ok(CountedCall { report, policy, counts, count_of })
     }
 
-    fn count_of_part<'a, K: Key + ?Sized>(&self, part: &Part<'a, K>) -> CallCount<'a, K> {
+    fn count_of_part<'a>(&self, part: &AnyPart<'a>) -> CallCount<'a> {
         let Part { limit, key, cost, .. } = *part;
         self.count_under(self.counted(limit), limit, key, cost)
     }
 
-    fn count_under<'a, K: Key + ?Sized>(
+    fn count_under<'a>(
         &self,
         terms: Terms,
         limit: &'a Limit,
-        key: &'a K,
+        key: &'a dyn Key,
         cost: u32,
-    ) -> CallCount<'a, K> {
+    ) -> CallCount<'a> {
         let label = limit.label_for(&terms);
         CallCount { limit, key, charge: self.backend.charge(terms, key, cost), label }
     }
@@ -145,11 +141,11 @@ impl Checker {
     /// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
     /// their leases, returns the label of one of them.
     #[allow(clippy::type_complexity, reason = "a pair")]
-    fn merge<'a, K: Key + ?Sized>(
+    fn merge<'a>(
         &self,
-        parts: &[Part<'a, K>],
-    ) -> Result<(Vec<CallCount<'a, K>>, Vec<usize>), Box<LimitLabel>> {
-        let mut counts: Vec<CallCount<'a, K>> = Vec::with_capacity(parts.len());
+        parts: &[AnyPart<'a>],
+    ) -> Result<(Vec<CallCount<'a>>, Vec<usize>), Box<LimitLabel>> {
+        let mut counts: Vec<CallCount<'a>> = Vec::with_capacity(parts.len());
         let mut unleased_ids: Vec<KeyId> = Vec::with_capacity(parts.len());
         let mut count_of = Vec::with_capacity(parts.len());
         for part in parts {
@@ -175,11 +171,7 @@ impl Checker {
     }
 
     /// Returns a rejection of Redis that still holds for the call.
-    fn cached_rejection<K: ?Sized>(
-        &self,
-        call: &CountedCall<'_, K>,
-        options: CallOptions,
-    ) -> Option<Reply> {
+    fn cached_rejection(&self, call: &CountedCall<'_>, options: CallOptions) -> Option<Reply> {
         let OneOrMany::One(CallCount { limit, charge, .. }) = &call.counts else {
             return None;
         };
@@ -190,16 +182,16 @@ impl Checker {
     }
 
     /// Starts the decision of a call.
-    fn start<'a, K: Key + ?Sized>(
+    fn start<'a>(
         &self,
-        mut call: CountedCall<'a, K>,
-        parts: &[Part<'a, K>],
+        mut call: CountedCall<'a>,
+        parts: &[AnyPart<'a>],
         options: CallOptions,
     ) -> StartedCall {
         let lease_id = if options.settles { None } else { self.lease(&mut call, parts) };
         let CountedCall { report, policy, counts, count_of } = call;
         let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
-        let address = |it: CallCount<'_, K>| self.backend.address(policy, it.charge, &it.key);
+        let address = |it: CallCount<'_>| self.backend.address(policy, it.charge, it.key);
         let charges = counts.into_map(address);
         let settled = options.settles.then(|| SettledParts {
             settlements: Arc::clone(&self.settlements),
@@ -229,11 +221,7 @@ impl Checker {
     }
 
     /// Returns the key id of the lease that decides a call. The call is then charged under the terms of the lease.
-    fn lease<'a, K: Key + ?Sized>(
-        &self,
-        call: &mut CountedCall<'a, K>,
-        parts: &[Part<'a, K>],
-    ) -> Option<KeyId> {
+    fn lease<'a>(&self, call: &mut CountedCall<'a>, parts: &[AnyPart<'a>]) -> Option<KeyId> {
         let [Part { limit, key, cost, .. }] = *parts else { return None };
         let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
         // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.

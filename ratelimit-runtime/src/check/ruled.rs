@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall};
 use super::waiting_call::WaitingParts;
-use super::{Checker, Part, Permit};
+use super::{AnyPart, Checker, Part, Permit};
 use crate::key::{Key, OwnedKey};
 use crate::limit::{Access, Limit};
 use crate::reply::Rejection;
@@ -46,20 +46,16 @@ pub(super) struct TrailingParts {
 }
 
 /// The parts of a call, with their indexes.
-struct SortedParts<'a, K: ?Sized> {
+struct SortedParts<'a> {
     /// The parts that are decided first.
-    first: Vec<(usize, Part<'a, K>)>,
-    shadows: Vec<(usize, Part<'a, K>)>,
+    first: Vec<(usize, AnyPart<'a>)>,
+    shadows: Vec<(usize, AnyPart<'a>)>,
     closed: Vec<Refusal>,
 }
 
 impl Checker {
     /// Starts a call of any kind, under the rules in force.
-    pub(super) fn call<K: Key + ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-        options: CallOptions,
-    ) -> StartedCall {
+    pub(super) fn call(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
         let policy = parts.first().map(|first| first.limit.policy());
         let agree = policy
             .is_some_and(|policy| parts.iter().all(|part| part.limit.policy().agrees_with(policy)));
@@ -92,10 +88,7 @@ impl Checker {
     }
 
     /// Returns the limits of a call under the rules in force.
-    pub(super) fn all_under_rules<K: Key + ?Sized>(
-        &self,
-        parts: &[Part<'_, K>],
-    ) -> OneOrMany<Ruled> {
+    pub(super) fn all_under_rules(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
         // One set of rules for all parts.
         let table = self.rules.table();
         match parts {
@@ -105,14 +98,14 @@ impl Checker {
     }
 
     /// Returns the limit of a part under the rules in force.
-    pub(super) fn under_rules<K: Key + ?Sized>(&self, part: &Part<'_, K>) -> Ruled {
+    pub(super) fn under_rules(&self, part: &AnyPart<'_>) -> Ruled {
         if !self.rules.may_apply(part.limit) {
             return Ruled { access: part.access, ..Ruled::as_written(part.limit) };
         }
         self.under(&self.rules.table(), part)
     }
 
-    fn under<K: Key + ?Sized>(&self, table: &RuleTable, part: &Part<'_, K>) -> Ruled {
+    fn under(&self, table: &RuleTable, part: &AnyPart<'_>) -> Ruled {
         let Part { limit, key, access, .. } = *part;
         let resolve = || {
             let key_id = || self.backend.key_id(limit.terms(), key);
@@ -127,9 +120,9 @@ impl Checker {
     }
 
     /// Decides the parts of a call that can reject it, as `ruled` says.
-    pub(super) fn decide_ruled<K: Key + ?Sized>(
+    pub(super) fn decide_ruled(
         &self,
-        parts: &[Part<'_, K>],
+        parts: &[AnyPart<'_>],
         ruled: &[Ruled],
         options: CallOptions,
     ) -> RuledCall {
@@ -173,11 +166,11 @@ impl Checker {
     }
 
     /// Sorts the parts of a call, or rejects it if a rule closes one of them.
-    fn sort<'a, K: Key + ?Sized>(
+    fn sort<'a>(
         &self,
-        parts: &[Part<'a, K>],
+        parts: &[AnyPart<'a>],
         ruled: &'a [Ruled],
-    ) -> Result<SortedParts<'a, K>, Box<Refusal>> {
+    ) -> Result<SortedParts<'a>, Box<Refusal>> {
         let (mut first, mut shadows, mut closed) = (Vec::new(), Vec::new(), Vec::new());
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
@@ -218,15 +211,10 @@ impl Checker {
 
     /// Returns the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
     /// `Duration::MAX` without an end.
-    fn refuse_closed<K: Key + ?Sized>(
-        &self,
-        limit: &Limit,
-        key: &K,
-        retry_after: Duration,
-    ) -> Refusal {
+    fn refuse_closed(&self, limit: &Limit, key: &dyn Key, retry_after: Duration) -> Refusal {
         let key_id = || self.backend.key_id(limit.terms(), key);
         let report = Report::start();
-        let report = report.with_key(self.backend.reports(), limit.terms(), &key, key_id);
+        let report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
         let rejection = Rejection::closed_without_count(limit, retry_after);
         Refusal { report, label: limit.label(), rejection }
     }
@@ -256,16 +244,16 @@ impl TrailingParts {
 }
 
 impl OwnedPart {
-    pub(super) fn of<K: Key + ?Sized>(part: &Part<'_, K>) -> Self {
+    pub(super) fn of(part: &AnyPart<'_>) -> Self {
         let Part { limit, key, cost, access } = *part;
-        Self { limit: *limit, key: OwnedKey::of(&key), cost, access }
+        Self { limit: *limit, key: OwnedKey::of(key), cost, access }
     }
 
-    fn part(&self) -> Part<'_, OwnedKey> {
+    fn part(&self) -> AnyPart<'_> {
         Part { limit: &self.limit, key: &self.key, cost: self.cost, access: self.access }
     }
 }
 
-pub(super) fn borrowed(parts: &[OwnedPart]) -> Vec<Part<'_, OwnedKey>> {
+pub(super) fn borrowed(parts: &[OwnedPart]) -> Vec<AnyPart<'_>> {
     parts.iter().map(OwnedPart::part).collect()
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::call::{CallOptions, CallResult};
 use super::ruled::{OwnedPart, RuledCall, borrowed};
-use super::{Checker, Part};
+use super::{AnyPart, Checker};
 use crate::clock::{Clock, before};
-use crate::key::{Key, OwnedKey};
 use crate::limit::Access;
 use crate::report;
 use crate::rules::Ruled;
@@ -22,11 +21,7 @@ pub(super) struct WaitingParts {
 }
 
 impl WaitingParts {
-    pub(super) fn new<K: Key + ?Sized>(
-        checker: &Checker,
-        parts: &[Part<'_, K>],
-        options: CallOptions,
-    ) -> Self {
+    pub(super) fn new(checker: &Checker, parts: &[AnyPart<'_>], options: CallOptions) -> Self {
         let parts = match parts {
             [part] => OneOrMany::One(OwnedPart::of(part)),
             parts => OneOrMany::Many(parts.iter().map(OwnedPart::of).collect()),
@@ -39,14 +34,14 @@ impl WaitingParts {
     pub(super) async fn decide(self) -> CallResult {
         let Self { checker, parts, options } = &self;
         let clock = checker.backend.clock();
-        let (parts, began) = (borrowed(parts), clock.steady());
+        let began = clock.steady();
         let mut changed = pin!(checker.rules.changed());
         loop {
             // Before the rules are read, so that no change is missed.
             changed.as_mut().enable();
-            let ruled = checker.all_under_rules(&parts);
+            let ruled = checker.all_under_rules(&borrowed(parts));
             let waited = Duration::from_micros(clock.steady().saturating_sub(began));
-            if opens_within(checker, &parts, &ruled, waited) {
+            if opens_within(checker, &ruled, waited) {
                 rules_change(clock, &ruled, changed.as_mut()).await;
                 changed.set(checker.rules.changed());
                 continue;
@@ -57,7 +52,7 @@ impl WaitingParts {
                 Ruled { limit, ..ruled.clone() }
             });
             let RuledCall { decision, is_waiting, trailing } =
-                checker.decide_ruled(&parts, &rest, *options);
+                checker.decide_ruled(&borrowed(parts), &rest, *options);
             let mut decision = pin!(decision.result());
             let mut present = ruled.clone();
             while is_same(&present, &ruled) {
@@ -76,10 +71,10 @@ impl WaitingParts {
                 }
                 changed.set(checker.rules.changed());
                 changed.as_mut().enable();
-                present = checker.all_under_rules(&parts);
+                present = checker.all_under_rules(&borrowed(parts));
             }
             // Before the decision is dropped: all calls of its line leave with it.
-            leave_lines(checker, &parts, &ruled);
+            leave_lines(checker, &borrowed(parts), &ruled);
             for Ruled { limit, .. } in ruled.iter().filter(|_| ruled.len() > 1) {
                 report::expect_no_longer(limit);
             }
@@ -94,7 +89,7 @@ fn is_same(one: &[Ruled], other: &[Ruled]) -> bool {
 }
 
 /// Cancels what calls under superseded rules hold.
-fn leave_lines(checker: &Checker, parts: &[Part<'_, OwnedKey>], superseded: &[Ruled]) {
+fn leave_lines(checker: &Checker, parts: &[AnyPart<'_>], superseded: &[Ruled]) {
     for (part, Ruled { limit, .. }) in parts.iter().zip(superseded) {
         let charge = checker.backend.charge(checker.counted(limit), part.key, part.cost);
         checker.waiting.dissolve(&charge);
@@ -102,15 +97,10 @@ fn leave_lines(checker: &Checker, parts: &[Part<'_, OwnedKey>], superseded: &[Ru
 }
 
 /// Returns whether rules close a call, and open it before its wait ends.
-fn opens_within(
-    checker: &Checker,
-    parts: &[Part<'_, OwnedKey>],
-    ruled: &[Ruled],
-    waited: Duration,
-) -> bool {
+fn opens_within(checker: &Checker, ruled: &[Ruled], waited: Duration) -> bool {
     let closed = ruled.iter().filter(|it| it.access == Access::Closed && !it.limit.is_shadow());
     let closed_for = closed.map(|ruled| checker.closed_for(ruled)).max();
-    let wait = parts[0].limit.policy().wait().unwrap_or_default();
+    let wait = ruled[0].limit.policy().wait().unwrap_or_default();
     checker.backend.clock().can_sleep()
         && closed_for.is_some_and(|closed_for| closed_for <= wait.saturating_sub(waited))
 }

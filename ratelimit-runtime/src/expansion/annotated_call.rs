@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CallLimit, CheckedLimit, Site, SiteLimit};
-use crate::check::{AcquiredCall, CallOptions, Check, Checker, KeptTerms, Part, Permit};
+use crate::check::{AcquiredCall, AnyPart, CallOptions, Check, Checker, KeptTerms, Part, Permit};
 use crate::key::Key;
 use crate::limit::{Access, Limit};
 
@@ -31,7 +31,7 @@ pub struct LimitGroup<'a, const N: usize>(pub [CallPart<'a>; N]);
 #[derive(Debug)]
 pub struct CallPart<'a> {
     site: &'static Site,
-    part: Part<'a, dyn Key + 'a>,
+    part: AnyPart<'a>,
 }
 
 impl<L: CheckedLimit, K: Key> OneLimit<L, K> {
@@ -88,7 +88,7 @@ impl<'a> CallPart<'a> {
 }
 
 impl<'a, const N: usize> LimitGroup<'a, N> {
-    fn parts(&self) -> [Part<'a, dyn Key + 'a>; N] {
+    fn parts(&self) -> [AnyPart<'a>; N] {
         self.0.each_ref().map(|it| it.part)
     }
 }
