@@ -44,7 +44,7 @@ impl PendingClosings {
     /// the shared store does not execute one of them.
     pub(super) async fn wait_until_closed(
         &self,
-        key_ids: impl Iterator<Item = KeyId>,
+        key_ids: impl IntoIterator<Item = KeyId>,
         deadline: Duration,
     ) -> Result<(), StoreError> {
         if self.count.load(Ordering::SeqCst) == 0 || Handle::try_current().is_err() {
@@ -52,7 +52,7 @@ impl PendingClosings {
         }
         let pending: Vec<_> = {
             let keys = self.lock();
-            let of_keys = key_ids.filter_map(|key_id| keys.get(&key_id)).flatten();
+            let of_keys = key_ids.into_iter().filter_map(|key_id| keys.get(&key_id)).flatten();
             of_keys.map(|sender| sender.subscribe()).collect()
         };
         let all = async {

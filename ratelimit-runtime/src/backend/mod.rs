@@ -22,7 +22,7 @@ use crate::limit::{OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::ReportSettings;
 use crate::store::embedded::Embedded;
-use crate::store::{Charge, Reply, Request, SharedStore, Store};
+use crate::store::{Charge, OfShared, Reply, Request, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
@@ -30,7 +30,7 @@ pub(crate) struct Backend {
     local: Embedded,
     shared: Option<SharedStore>,
     give_backs: Arc<GiveBacks>,
-    closings: Arc<PendingClosings>,
+    closings: Option<OfShared<Arc<PendingClosings>>>,
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
@@ -56,7 +56,8 @@ impl Backend {
         background: Arc<Background>,
         settings: BackendSettings,
     ) -> Self {
-        let (closings, outages) = (Arc::default(), OutageLog::default());
+        let closings = shared.as_ref().map(|shared| OfShared::new(shared, Arc::default));
+        let outages = OutageLog::default();
         Self { local, shared, give_backs, closings, outages, settings, background }
     }
 
@@ -82,9 +83,9 @@ impl Backend {
         self.shared.as_ref()
     }
 
-    /// Returns whether there is a shared store.
-    pub(crate) fn has_shared(&self) -> bool {
-        self.shared.is_some()
+    /// Returns the value that `make` makes, if there is a shared store.
+    pub(crate) fn of_shared<T>(&self, make: impl FnOnce() -> T) -> Option<OfShared<T>> {
+        self.shared.as_ref().map(|shared| OfShared::new(shared, make))
     }
 
     /// Returns the longest time that a decision may take.
@@ -175,7 +176,7 @@ impl Backend {
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
         // With the request, the call takes one deadline and a half at most.
-        let closed = self.closings.wait_until_closed(key_ids, self.settings.deadline / 2).await;
+        let closed = self.wait_until_closed(key_ids).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = match closed {
             Ok(()) => shared.execute(request.clone()).await,
@@ -267,7 +268,7 @@ impl Backend {
         Answer::pending(async move {
             let Some(shared) = backend.shared_for(policy) else { return Ok(was_here) };
             // A closing that is still queued would close the key again.
-            backend.queued_closings(&charge).await?;
+            backend.wait_until_closed([charge.key_id]).await?;
             let result = shared.reset(&charge).await;
             backend.give_backs.observe(given_back);
             result.map(|was_there| was_there || was_here)

@@ -56,7 +56,7 @@ impl Backend {
         }
         let backend = Arc::clone(self);
         Answer::pending(async move {
-            let queued = backend.queued_closings(&charge).await;
+            let queued = backend.wait_until_closed([charge.key_id]).await;
             // A closing that is still queued would close the key again.
             if opening == OpeningChange::Open {
                 queued?;
@@ -69,15 +69,20 @@ impl Backend {
         })
     }
 
-    /// Waits until the closings of a key that this process has queued are made.
-    pub(super) async fn queued_closings(&self, charge: &Charge) -> Result<(), StoreError> {
-        let key_ids = std::iter::once(charge.key_id);
-        self.closings.wait_until_closed(key_ids, self.deadline() / 2).await
+    /// Waits until the closings of these keys that this process has queued are made.
+    pub(super) async fn wait_until_closed(
+        &self,
+        key_ids: impl IntoIterator<Item = KeyId>,
+    ) -> Result<(), StoreError> {
+        match &self.closings {
+            Some(closings) => closings.wait_until_closed(key_ids, self.deadline() / 2).await,
+            None => Ok(()),
+        }
     }
 
-    /// Makes the calls of a key wait until it is closed in the shared store.
-    pub(crate) fn hold_calls(&self, key_id: KeyId) -> PendingClosing {
-        self.closings.add(key_id)
+    /// Makes the calls of a key wait until it is closed in the shared store, if there is one.
+    pub(crate) fn hold_calls(&self, key_id: KeyId) -> Option<PendingClosing> {
+        self.closings.as_ref().map(|closings| closings.add(key_id))
     }
 
     /// Observes that a key was closed or opened: waiting calls ask again, and leased units of a closed key go back.

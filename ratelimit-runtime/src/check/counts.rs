@@ -37,13 +37,14 @@ impl Checker {
         if let Some(reply) = self.backend.execute_locally(policy, &request) {
             return Check::from(Ok(decision(reply)));
         }
-        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key));
-        let (backend, leases) = (Arc::clone(&self.backend), Arc::clone(&self.leases));
+        let lease = self.leases_of(limit).cloned();
+        let lease = lease.map(|leases| (leases, self.backend.key_id(limit.terms(), key)));
+        let backend = Arc::clone(&self.backend);
         let terms = *limit.terms();
         Check::boxed(async move {
             let reply = backend.execute(policy, request).await;
             let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
-            if let Some(key_id) = lease_id {
+            if let Some((leases, key_id)) = lease {
                 // The leased units that this process holds are left as well.
                 let (mut outcome, held) = (reply.first(), leases.spendable(key_id, &terms));
                 outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
@@ -102,10 +103,9 @@ impl Checker {
         let (policy, charge) = (limit.policy(), self.charge(limit, key, 0));
         let reset = self.backend.reset(policy, charge);
         // Other calls of the count may lease, although this limit does not.
-        if !self.backend.is_shared(policy) {
-            return reset;
-        }
-        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
+        let leases = self.leases.clone().filter(|_| self.backend.is_shared(policy));
+        let Some(leases) = leases else { return reset };
+        let key_id = self.backend.key_id(limit.terms(), key);
         Answer::pending(async move {
             // Discards twice, because units can be leased while the reset is in flight.
             leases.discard(key_id);
@@ -124,14 +124,12 @@ impl Checker {
     ) -> Answer<bool> {
         let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
         let (policy, charge) = (limit.policy(), self.charge(limit, key, 0));
-        let (leases, key_id) = (Arc::clone(&self.leases), self.backend.key_id(limit.terms(), key));
+        let key_id = self.backend.key_id(limit.terms(), key);
         // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
         // id than its count, whose period is longer.
-        let is_given_back = key_id == charge.key_id || !self.is_leased(limit);
+        let others = self.leases_of(limit).filter(|_| key_id != charge.key_id).cloned();
         let answer = self.backend.close(policy, charge, opening);
-        if is_given_back {
-            return answer;
-        }
+        let Some(leases) = others else { return answer };
         Answer::pending(async move {
             leases.give_back(key_id);
             let result = answer.await;

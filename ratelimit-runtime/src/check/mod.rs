@@ -31,27 +31,34 @@ use crate::lease::Leases;
 use crate::limit::{Limit, Terms};
 use crate::rules::RulesInForce;
 use crate::settle::Settlements;
-use crate::waiting::Waiting;
+use crate::store::OfShared;
+use crate::waiting::WaitingSlot;
 
 /// The parts of a limiter that a check needs.
 #[derive(Clone)]
 pub struct Checker {
     pub(crate) backend: Arc<Backend>,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) leases: Option<OfShared<Arc<Leases>>>,
+    pub(crate) waiting: Arc<WaitingSlot>,
     pub(crate) settlements: Arc<Settlements>,
     pub(crate) rules: Arc<RulesInForce>,
 }
 
 impl Checker {
-    /// Returns whether units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
+    /// Returns the leases if units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
     /// because leases count separately.
-    fn is_leased(&self, limit: &Limit) -> bool {
-        limit.leases() && limit.policy().wait().is_none() && self.backend.is_shared(limit.policy())
+    fn leases_of(&self, limit: &Limit) -> Option<&Arc<Leases>> {
+        let leases = self.leases.as_deref()?;
+        let policy = limit.policy();
+        (limit.leases() && policy.wait().is_none() && self.backend.is_shared(policy))
+            .then_some(leases)
     }
 
     /// Returns the terms under which the store counts a call that no lease decides.
     pub(crate) fn counted(&self, limit: &Limit) -> Terms {
-        if self.is_leased(limit) { limit.counted_beside_leases() } else { *limit.terms() }
+        match self.leases_of(limit) {
+            Some(_) => limit.counted_beside_leases(),
+            None => *limit.terms(),
+        }
     }
 }

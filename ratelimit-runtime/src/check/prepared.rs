@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
+use super::waiting_call::WaitFunctions;
 use super::{AnyPart, Checker, Part};
 use crate::algorithm::Op;
 use crate::key::{Key, KeyId};
-use crate::lease::LeasedCall;
+use crate::lease::{LeasedCall, Leases};
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
@@ -66,9 +67,10 @@ impl Checker {
     fn spend(&self, part: &AnyPart<'_>) -> Option<StartedCall> {
         let Part { limit, key, cost, .. } = *part;
         // The lease of a count has the key id under the terms of the limit, not under the terms of the lease.
-        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
+        let leases = self.leases_of(limit)?;
+        let lease_id = self.backend.key_id(limit.terms(), key);
         let report = Report::start();
-        let decision = self.leases.spend(lease_id, limit.terms(), cost)?;
+        let decision = leases.spend(lease_id, limit.terms(), cost)?;
         report.end_if_observed(|| limit.label(), || Ok(decision));
         Some(StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() })))
     }
@@ -188,7 +190,7 @@ impl Checker {
         parts: &[AnyPart<'a>],
         options: CallOptions,
     ) -> StartedCall {
-        let lease_id = if options.settles { None } else { self.lease(&mut call, parts) };
+        let lease = if options.settles { None } else { self.lease(&mut call, parts) };
         let CountedCall { report, policy, counts, count_of } = call;
         let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
         let address = |it: CallCount<'_>| self.backend.address(policy, it.charge, it.key);
@@ -200,12 +202,15 @@ impl Checker {
             parts: count_of.into_iter().zip(parts.iter().map(|part| part.cost)).collect(),
         });
         let call = PreparedCall { report, labels, settled };
-        if let Some(wait) = wait_of(limit, options) {
-            let (waiting, settles) = (Arc::clone(&self.waiting), options.settles);
+        if let Some(wait) = wait_of(limit, options)
+            && let Some(functions) = WaitFunctions::of(limit)
+        {
+            let start = |max_calls| (functions.start)(Arc::clone(&self.backend), max_calls);
+            let (waiting, settles) = (self.waiting.get_or_start(start), options.settles);
             return call.pending(move || waiting.admit(policy, charges, wait, settles));
         }
-        if let (Some(lease_id), OneOrMany::One(charge)) = (lease_id, &charges) {
-            let leased = self.leases.call(limit, lease_id, Arc::clone(charge));
+        if let (Some((leases, lease_id)), OneOrMany::One(charge)) = (lease, &charges) {
+            let leased = leases.call(limit, lease_id, Arc::clone(charge));
             return call.pending(move || LeasedCall::decide(leased));
         }
         let request = if options.settles {
@@ -220,19 +225,25 @@ impl Checker {
         call.pending(move || async move { backend.execute(policy, request).await })
     }
 
-    /// Returns the key id of the lease that decides a call. The call is then charged under the terms of the lease.
-    fn lease<'a>(&self, call: &mut CountedCall<'a>, parts: &[AnyPart<'a>]) -> Option<KeyId> {
+    /// Returns the leases that decide a call, and the key id of the lease. The call is then charged under the terms of
+    /// the lease.
+    fn lease<'a>(
+        &self,
+        call: &mut CountedCall<'a>,
+        parts: &[AnyPart<'a>],
+    ) -> Option<(&Arc<Leases>, KeyId)> {
         let [Part { limit, key, cost, .. }] = *parts else { return None };
-        let lease_id = self.is_leased(limit).then(|| self.backend.key_id(limit.terms(), key))?;
+        let leases = self.leases_of(limit)?;
+        let lease_id = self.backend.key_id(limit.terms(), key);
         // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
-        if !self.leases.serves(limit, lease_id, cost) {
+        if !leases.serves(limit, lease_id, cost) {
             return None;
         }
         if limit.leases_busy_keys() {
             call.counts =
                 OneOrMany::One(self.count_under(limit.terms().leased(), limit, key, cost));
         }
-        Some(lease_id)
+        Some((leases, lease_id))
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall};
-use super::waiting_call::WaitingParts;
+use super::waiting_call::WaitFunctions;
 use super::{AnyPart, Checker, Part, Permit};
 use crate::key::{Key, OwnedKey};
 use crate::limit::{Access, Limit};
@@ -67,8 +67,10 @@ impl Checker {
         if !may_wait && !self.may_be_ruled(parts) {
             return self.decide(parts, options);
         }
-        if options.can_wait && parts[0].limit.policy().wait().is_some() {
-            return StartedCall::boxed(WaitingParts::new(self, parts, options).decide());
+        if options.can_wait
+            && let Some(waiting) = WaitFunctions::of(parts[0].limit)
+        {
+            return (waiting.call)(self, parts, options);
         }
         let ruled = self.all_under_rules(parts);
         let RuledCall { decision, trailing, .. } = self.decide_ruled(parts, &ruled, options);

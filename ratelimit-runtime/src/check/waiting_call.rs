@@ -1,17 +1,61 @@
 //! Calls that wait and follow the rules meanwhile.
 
+use std::any::Any;
 use std::future::pending;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{CallOptions, CallResult};
+use super::call::{CallOptions, CallResult, StartedCall};
 use super::ruled::{OwnedPart, RuledCall, borrowed};
 use super::{AnyPart, Checker};
+use crate::backend::Backend;
 use crate::clock::{Clock, before};
-use crate::limit::Access;
+use crate::limit::{Access, Capability, Limit};
 use crate::report;
 use crate::rules::Ruled;
 use crate::store::OneOrMany;
+use crate::waiting::{Waiting, WaitingCalls};
+
+/// The functions of calls that wait.
+pub(super) struct WaitFunctions {
+    pub(super) call: fn(&Checker, &[AnyPart<'_>], CallOptions) -> StartedCall,
+    pub(super) start: fn(Arc<Backend>, usize) -> Arc<dyn WaitingCalls>,
+}
+
+impl WaitFunctions {
+    /// Returns the functions for calls of a limit that may wait.
+    pub(super) fn of(limit: &Limit) -> Option<&'static Self> {
+        limit.policy().waits_by()?.functions()
+    }
+}
+
+fn wait_functions() -> &'static (dyn Any + Send + Sync) {
+    static FUNCTIONS: WaitFunctions = WaitFunctions {
+        call: |checker, parts, options| {
+            StartedCall::boxed(WaitingParts::new(checker, parts, options).decide())
+        },
+        start: |backend, max_calls| Waiting::new(backend, max_calls),
+    };
+    &FUNCTIONS
+}
+
+impl Limit {
+    /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
+    ///
+    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
+    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
+    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
+    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
+    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
+    ///
+    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
+    /// `wait` waits as long as it takes.
+    #[must_use]
+    pub const fn wait(self, wait: Duration) -> Self {
+        self.with_wait(wait, Capability::new(wait_functions))
+    }
+}
 
 /// The parts of a call that waits.
 pub(super) struct WaitingParts {
@@ -92,7 +136,9 @@ fn is_same(one: &[Ruled], other: &[Ruled]) -> bool {
 fn leave_lines(checker: &Checker, parts: &[AnyPart<'_>], superseded: &[Ruled]) {
     for (part, Ruled { limit, .. }) in parts.iter().zip(superseded) {
         let charge = checker.backend.charge(checker.counted(limit), part.key, part.cost);
-        checker.waiting.dissolve(&charge);
+        if let Some(waiting) = checker.waiting.started() {
+            waiting.dissolve(&charge);
+        }
     }
 }
 

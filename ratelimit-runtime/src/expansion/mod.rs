@@ -203,19 +203,19 @@ pub fn return_units(
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
 #[must_use]
 pub fn lines_are_settled(limiter: &RateLimiter) -> bool {
-    limiter.checker().waiting.is_settled()
+    limiter.checker().waiting.started().is_none_or(|waiting| waiting.is_settled())
 }
 
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.
 #[must_use]
 pub fn lines(limiter: &RateLimiter) -> usize {
-    limiter.checker().waiting.lines()
+    limiter.checker().waiting.started().map_or(0, |waiting| waiting.lines())
 }
 
 /// Returns whether no lease has ended whose units the limiter still keeps.
 #[must_use]
 pub fn leases_are_settled(limiter: &RateLimiter) -> bool {
-    limiter.checker().leases.is_settled()
+    limiter.checker().leases.as_ref().is_none_or(|leases| leases.is_settled())
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

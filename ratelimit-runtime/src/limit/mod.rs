@@ -10,6 +10,7 @@
 mod access;
 mod algorithm;
 mod amounts;
+mod capability;
 mod error;
 mod identity;
 mod label;
@@ -31,6 +32,7 @@ use std::time::Duration;
 pub(crate) use self::access::Access;
 pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
+pub(crate) use self::capability::Capability;
 pub use self::error::LimitError;
 pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
@@ -38,8 +40,8 @@ pub(crate) use self::label::LimitLabel;
 pub use self::lease::Lease;
 pub use self::name::Name;
 pub(crate) use self::period::Period;
-pub(crate) use self::policy::Policy;
 pub use self::policy::{OnError, Scope};
+pub(crate) use self::policy::{Policy, Wait};
 pub use self::quota::Quota;
 pub(crate) use self::rate::Rate;
 pub(crate) use self::scale::WindowScale;
@@ -299,19 +301,9 @@ impl Limit {
         self
     }
 
-    /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
-    ///
-    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
-    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
-    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
-    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
-    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
-    ///
-    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
-    /// `wait` waits as long as it takes.
-    #[must_use]
-    pub const fn wait(mut self, wait: Duration) -> Self {
-        self.policy.wait = Some(wait);
+    /// Lets a call wait. `by` decides calls that wait.
+    pub(crate) const fn with_wait(mut self, time: Duration, by: Capability) -> Self {
+        self.policy.wait = Some(Wait { time, by });
         self
     }
 
@@ -388,7 +380,7 @@ impl Limit {
     /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
     #[must_use]
     pub const fn get_wait(&self) -> Option<Duration> {
-        self.policy.wait
+        self.policy.wait()
     }
 
     /// Returns how many units of a count a process may [lease](Self::lease).
@@ -415,7 +407,7 @@ impl Limit {
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     #[inline]
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
-        if self.policy.shadow { None } else { self.policy.wait }
+        if self.policy.shadow { None } else { self.policy.wait() }
     }
 
     #[track_caller]

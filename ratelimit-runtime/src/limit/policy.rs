@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Lease;
+use super::{Capability, Lease};
 
 /// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
 /// for leases and for what is hidden.
@@ -12,7 +12,7 @@ pub(crate) struct Policy {
     pub(super) scope: Scope,
     pub(super) on_error: Option<OnError>,
     pub(super) shadow: bool,
-    pub(super) wait: Option<Duration>,
+    pub(super) wait: Option<Wait>,
     pub(super) lease: Lease,
     /// Whether responses do not report the limit.
     pub(super) hidden: bool,
@@ -20,6 +20,13 @@ pub(crate) struct Policy {
     pub(super) varies: bool,
     /// Whether the capacity is not the default one of the threshold.
     pub(super) has_burst: bool,
+}
+
+/// How long a call may wait, and what decides calls that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Wait {
+    pub(crate) time: Duration,
+    pub(crate) by: Capability,
 }
 
 impl Policy {
@@ -45,12 +52,20 @@ impl Policy {
 
     /// Returns how long a call may wait, also if it is one of a shadow.
     pub(crate) const fn wait(self) -> Option<Duration> {
-        self.wait
+        match self.wait {
+            Some(wait) => Some(wait.time),
+            None => None,
+        }
+    }
+
+    /// Returns what decides calls that wait, if a call may wait.
+    pub(crate) fn waits_by(self) -> Option<Capability> {
+        self.wait.map(|wait| wait.by)
     }
 
     /// Returns whether limits with these policies can be decided together.
     pub(crate) const fn agrees_with(self, other: Self) -> bool {
-        let has_same_wait = match (self.wait, other.wait) {
+        let has_same_wait = match (self.wait(), other.wait()) {
             (None, None) => true,
             (Some(one), Some(other)) => one.as_nanos() == other.as_nanos(),
             (None, Some(_)) | (Some(_), None) => false,

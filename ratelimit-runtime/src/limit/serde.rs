@@ -257,7 +257,7 @@ impl Serialize for Limit {
                 OnError::Allow => OnErrorField::Allow,
                 OnError::Deny => OnErrorField::Deny,
             }),
-            wait: policy.wait.filter(|wait| !wait.is_zero()).map(|wait| {
+            wait: policy.wait().filter(|wait| !wait.is_zero()).map(|wait| {
                 // The longest that can be read.
                 let micros = wait.as_micros().min(u128::from(LimitError::MAX_US));
                 format!("{}us", micros.max(1))

@@ -32,7 +32,7 @@ use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
 use crate::settle::Settlements;
-use crate::waiting::Waiting;
+use crate::waiting::WaitingSlot;
 
 /// A timer.
 #[cfg(feature = "stream")]
@@ -93,15 +93,17 @@ impl RateLimiter {
 
     fn new(backend: Backend, max_waiting: usize) -> Self {
         let backend = Arc::new(backend);
-        let leases = Leases::new(Arc::clone(&backend));
-        let waiting = Waiting::new(Arc::clone(&backend), max_waiting);
+        let leases = backend.of_shared(|| Leases::new(Arc::clone(&backend)));
+        let waiting = Arc::new(WaitingSlot::new(max_waiting));
         let settlements = Settlements::new(Arc::clone(&backend));
-        let holder = Arc::downgrade(&leases);
-        backend.on_closing(move |key_id| {
-            if let Some(leases) = holder.upgrade() {
-                leases.give_back(key_id);
-            }
-        });
+        if let Some(leases) = &leases {
+            let holder = Arc::downgrade(leases);
+            backend.on_closing(move |key_id| {
+                if let Some(leases) = holder.upgrade() {
+                    leases.give_back(key_id);
+                }
+            });
+        }
         let rules = Arc::default();
         Self {
             checker: Checker { backend, leases, waiting, settlements, rules },
@@ -373,10 +375,9 @@ impl RateLimiter {
         let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {
             waiting.close();
-            if !backend.has_shared() {
-                return Ok(());
-            }
-            shutdown::give_back_all(backend.deadline(), leases, waiting, settlements).await
+            let Some(leases) = leases else { return Ok(()) };
+            let deadline = backend.deadline();
+            shutdown::give_back_all(deadline, Arc::clone(&leases), waiting, settlements).await
         })
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::lease::Leases;
 use crate::reply::StoreError;
 use crate::settle::{ReportedLosses, Settlements};
-use crate::waiting::Waiting;
+use crate::waiting::WaitingSlot;
 
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
 pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
@@ -35,7 +35,7 @@ pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Resu
 pub(super) async fn give_back_all(
     deadline: Duration,
     leases: Arc<Leases>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingSlot>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {
     let Ok(runtime) = Handle::try_current() else { return Err(StoreError::NoRuntime) };

@@ -18,12 +18,13 @@ use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Source, StoreError};
 use crate::report;
-use crate::store::{Charge, SettledCharge};
+use crate::store::{Charge, OfShared, SettledCharge};
 
 /// The settlements of a limiter.
 pub(crate) struct Settlements {
     backend: Arc<Backend>,
-    queue: Arc<SharedQueue>,
+    /// Those that wait for the shared store.
+    queue: Option<OfShared<Arc<SharedQueue>>>,
 }
 
 /// Which lost settlements a flush reports.
@@ -37,7 +38,8 @@ pub(crate) enum ReportedLosses {
 
 impl Settlements {
     pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
-        Arc::new(Self { backend, queue: Arc::default() })
+        let queue = backend.of_shared(Arc::default);
+        Arc::new(Self { backend, queue })
     }
 
     /// Returns the units of a charge that `source` has charged.
@@ -66,8 +68,11 @@ impl Settlements {
         settlement: Settlement,
         opening: OpeningChange,
     ) {
+        let Some(queue) = self.queue.as_deref() else {
+            return self.settle_here(charge.key_id, &charge.terms, settlement, opening);
+        };
         let closes = opening != OpeningChange::None && self.backend.is_shared(policy);
-        let closing = closes.then(|| self.backend.hold_calls(charge.key_id));
+        let closing = closes.then(|| self.backend.hold_calls(charge.key_id)).flatten();
         let mut settlement = settlement;
         if self.backend.settle_here(policy, source, charge, settlement, opening) {
             report::settled(charge.terms.name(), settlement.more());
@@ -82,10 +87,10 @@ impl Settlements {
         let settled = SettledCharge { charge: Arc::clone(charge), settlement, opening };
         let (group, at) = (self.backend.settle_group(charge), self.backend.clock().steady());
         let sender = |lane| {
-            let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+            let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(queue));
             LaneSender::new(backend, queue, Arc::downgrade(self), lane)
         };
-        match self.queue.add(group, settled, closing, at, sender) {
+        match queue.add(group, settled, closing, at, sender) {
             Ok(None) => {}
             Ok(Some(sender)) => self.backend.background().spawn(LaneSender::run(sender)),
             Err(QueueFull) => {
@@ -97,12 +102,12 @@ impl Settlements {
 
     /// Returns whether a flush would succeed now.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.queue.is_flushed()
+        self.queue.as_ref().is_none_or(|queue| queue.is_flushed())
     }
 
     /// Returns the number of settlements to which the shared store has replied.
     pub(crate) fn replies(&self) -> u64 {
-        self.queue.lock().replies()
+        self.queue.as_ref().map_or(0, |queue| queue.lock().replies())
     }
 
     /// Completes once all settlements up to now are done. Fails if some were lost.
@@ -110,6 +115,12 @@ impl Settlements {
         &self,
         losses: ReportedLosses,
     ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        self.queue.flushed(losses)
+        let flushed = self.queue.as_ref().map(|queue| queue.flushed(losses));
+        async move {
+            match flushed {
+                Some(flushed) => flushed.await,
+                None => Ok(()),
+            }
+        }
     }
 }

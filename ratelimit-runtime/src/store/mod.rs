@@ -2,6 +2,7 @@
 //! share, and the Redis store.
 
 pub(crate) mod embedded;
+mod of_shared;
 mod one_or_many;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -12,6 +13,7 @@ mod settle_error;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
+pub(crate) use self::of_shared::OfShared;
 pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;

@@ -7,10 +7,11 @@
 mod call;
 mod driver;
 mod line;
+mod slot;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings};
+pub(crate) use self::slot::{WaitingCalls, WaitingSlot};
 use crate::algorithm::{Op, Receipt};
 use crate::backend::{Backend, GivenBack};
 use crate::background::{JobSlot, OwnValue, WorkCount, is_in_runtime, lock_own};
@@ -111,9 +113,8 @@ impl Waiting {
         waiting
     }
 
-    /// Waits up to `wait` until the call is admitted. Returns a rejection once it is known that the call cannot be
-    /// admitted in time. `settles` says whether its charges can be settled.
-    pub(crate) async fn admit(
+    /// Decides a call, as [`admit`](WaitingCalls::admit) says.
+    async fn decide(
         self: Arc<Self>,
         policy: Policy,
         charges: OneOrMany<Arc<Charge>>,
@@ -163,46 +164,6 @@ impl Waiting {
         }
     }
 
-    /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
-    pub(crate) fn close(self: &Arc<Self>) {
-        let mut lines = lock_own(&self.lines);
-        lines.is_shut_down = true;
-        let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
-        drop(lines);
-        for line in all {
-            lock(&line.line).close(&StoreError::ShuttingDown);
-            self.drive(&line);
-        }
-    }
-
-    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not
-    /// be given back.
-    pub(crate) async fn rested(&self) -> Result<(), StoreError> {
-        self.pending.all_ended().await;
-        lock(&self.lost).take().map_or(Ok(()), Err)
-    }
-
-    /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these
-    /// amounts. If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of
-    /// the others.
-    pub(crate) fn dissolve(self: &Arc<Self>, charge: &Charge) {
-        let lines = lock_own(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
-        for line in lines {
-            let now = self.now();
-            let is_first = {
-                let mut inner = lock(&line.line);
-                let is_first = inner.has(charge) && !inner.dissolves(now);
-                if is_first {
-                    inner.dissolve(now);
-                }
-                is_first
-            };
-            if is_first {
-                self.drive(&line);
-            }
-        }
-    }
-
     /// Completes once all lines that share a count with `line`, and in which no call stays, hold no units.
     async fn others_have_left(&self, line: &Arc<SharedLine>) {
         loop {
@@ -226,18 +187,6 @@ impl Waiting {
             }
             rested.await;
         }
-    }
-
-    /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
-    pub(crate) fn is_settled(&self) -> bool {
-        let lines = lock_own(&self.lines);
-        let mut all = lines.by_count.values().flatten();
-        all.all(|line| line.is_idle(self.now()))
-    }
-
-    /// Returns the number of lines; for tests.
-    pub(crate) fn lines(&self) -> usize {
-        lock_own(&self.lines).by_count.len()
     }
 
     /// Adds a call to the line of its counts, and creates the line if there is none. Adds none after the limiter was
@@ -362,6 +311,64 @@ impl Waiting {
                 self.remove_if_empty(&line);
             }
         }
+    }
+}
+
+impl WaitingCalls for Waiting {
+    fn admit(
+        self: Arc<Self>,
+        policy: Policy,
+        charges: OneOrMany<Arc<Charge>>,
+        wait: Duration,
+        settles: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>> {
+        Box::pin(self.decide(policy, charges, wait, settles))
+    }
+
+    fn dissolve(self: Arc<Self>, charge: &Charge) {
+        let lines = lock_own(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
+        for line in lines {
+            let now = self.now();
+            let is_first = {
+                let mut inner = lock(&line.line);
+                let is_first = inner.has(charge) && !inner.dissolves(now);
+                if is_first {
+                    inner.dissolve(now);
+                }
+                is_first
+            };
+            if is_first {
+                self.drive(&line);
+            }
+        }
+    }
+
+    fn close(self: Arc<Self>) {
+        let mut lines = lock_own(&self.lines);
+        lines.is_shut_down = true;
+        let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
+        drop(lines);
+        for line in all {
+            lock(&line.line).close(&StoreError::ShuttingDown);
+            self.drive(&line);
+        }
+    }
+
+    fn rested(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>> {
+        Box::pin(async move {
+            self.pending.all_ended().await;
+            lock(&self.lost).take().map_or(Ok(()), Err)
+        })
+    }
+
+    fn is_settled(&self) -> bool {
+        let lines = lock_own(&self.lines);
+        let mut all = lines.by_count.values().flatten();
+        all.all(|line| line.is_idle(self.now()))
+    }
+
+    fn lines(&self) -> usize {
+        lock_own(&self.lines).by_count.len()
     }
 }
 
