@@ -143,12 +143,8 @@ impl Backend {
         self.give_backs.rejections.get(&charge.terms, charge.key_id, self.clock().local())
     }
 
-    /// Executes a request at once if this process decides calls with this policy.
-    pub(crate) fn execute_locally(&self, policy: Policy, request: &Request) -> Option<Reply> {
-        (!self.is_shared(policy)).then(|| self.apply_here(request))
-    }
-
-    fn apply_here(&self, request: &Request) -> Reply {
+    /// Executes a request on the embedded store. The caller knows that [no other store](Self::is_shared) decides it.
+    pub(crate) fn execute_here(&self, request: &Request) -> Reply {
         let reply = self.local.apply(request, Source::Embedded);
         self.observe_give_back(request, Some(&reply));
         reply
@@ -172,7 +168,7 @@ impl Backend {
         request: &Request,
     ) -> Result<Reply, StoreError> {
         let Some(shared) = self.shared_for(policy) else {
-            return Ok(self.apply_here(request));
+            return Ok(self.execute_here(request));
         };
         let key_ids = request.charges().iter().map(|charge| charge.key_id);
         // With the request, the call takes one deadline and a half at most.
@@ -229,7 +225,7 @@ impl Backend {
                 result
             }
             Some(_) => Ok(self.apply_share(&request)),
-            None => Ok(self.apply_here(&request)),
+            None => Ok(self.execute_here(&request)),
         }
     }
 

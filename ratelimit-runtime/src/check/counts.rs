@@ -34,8 +34,8 @@ impl Checker {
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let request = Request::Apply(Op::Peek, OneOrMany::One(charge));
-        if let Some(reply) = self.backend.execute_locally(policy, &request) {
-            return Check::from(Ok(decision(reply)));
+        if !self.backend.is_shared(policy) {
+            return Check::from(Ok(decision(self.backend.execute_here(&request))));
         }
         let lease = self.leases_of(limit).cloned();
         let lease = lease.map(|leases| (leases, self.backend.key_id(limit.terms(), key)));
@@ -71,8 +71,8 @@ impl Checker {
         let capacity = charge.terms.capacity();
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let request = Request::give_back(op, charge);
-        if let Some(reply) = self.backend.execute_locally(policy, &request) {
-            return Answer::ready(Ok(decision(reply)));
+        if !self.backend.is_shared(policy) {
+            return Answer::ready(Ok(decision(self.backend.execute_here(&request))));
         }
         Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
     }

@@ -218,7 +218,8 @@ impl Checker {
         } else {
             Request::Apply(Op::Decide, charges)
         };
-        if let Some(reply) = self.backend.execute_locally(policy, &request) {
+        if !self.backend.is_shared(policy) {
+            let reply = self.backend.execute_here(&request);
             return StartedCall::Decided(call.conclude(Ok(reply)));
         }
         let backend = Arc::clone(&self.backend);

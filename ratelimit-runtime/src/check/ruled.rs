@@ -10,7 +10,7 @@ use crate::key::{Key, OwnedKey};
 use crate::limit::{Access, Limit};
 use crate::reply::Rejection;
 use crate::report::Report;
-use crate::rules::{RuleTable, Ruled};
+use crate::rules::{ResolveRules, Ruled};
 use crate::store::OneOrMany;
 
 /// A part that borrows nothing.
@@ -93,9 +93,10 @@ impl Checker {
     pub(super) fn all_under_rules(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
         // One set of rules for all parts.
         let table = self.rules.table();
+        let under = |part| self.under(table.as_deref(), part);
         match parts {
-            [part] => OneOrMany::One(self.under(&table, part)),
-            parts => OneOrMany::Many(parts.iter().map(|part| self.under(&table, part)).collect()),
+            [part] => OneOrMany::One(under(part)),
+            parts => OneOrMany::Many(parts.iter().map(under).collect()),
         }
     }
 
@@ -104,16 +105,15 @@ impl Checker {
         if !self.rules.may_apply(part.limit) {
             return Ruled { access: part.access, ..Ruled::as_written(part.limit) };
         }
-        self.under(&self.rules.table(), part)
+        self.under(self.rules.table().as_deref(), part)
     }
 
-    fn under(&self, table: &RuleTable, part: &AnyPart<'_>) -> Ruled {
+    fn under(&self, table: Option<&dyn ResolveRules>, part: &AnyPart<'_>) -> Ruled {
         let Part { limit, key, access, .. } = *part;
-        let resolve = || {
-            let key_id = || self.backend.key_id(limit.terms(), key);
-            table.resolve(limit, key_id, self.backend.clock().local())
-        };
-        let ruled = if table.is_empty() { None } else { resolve() };
+        let key_id = || self.backend.key_id(limit.terms(), key);
+        let resolve =
+            |table: &dyn ResolveRules| table.resolve(limit, &key_id, self.backend.clock().local());
+        let ruled = table.and_then(resolve);
         let mut ruled = ruled.unwrap_or_else(|| Ruled::as_written(limit));
         if !ruled.has_threshold && ruled.access == Access::Limited {
             ruled.access = access;

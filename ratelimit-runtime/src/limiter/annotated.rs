@@ -52,7 +52,7 @@ pub fn limits() -> Vec<AnnotatedLimit> {
     });
     let annotated = |(registered, calls): (RegisteredLimit, CallCounts)| {
         let RegisteredLimit { limit, place, is_computed } = registered;
-        let rule = rules.as_ref().and_then(|(rules, now)| rules.rule_of(&limit, *now));
+        let rule = rules.as_ref().and_then(|(rules, now)| rules.as_ref()?.rule_of(&limit, *now));
         AnnotatedLimit { limit, place, is_computed, rule, calls }
     };
     seen.into_iter().map(annotated).collect()

@@ -20,13 +20,29 @@ use crate::limit::{Access, Limit, Period, bit_of_name};
 pub(crate) struct RulesInForce {
     /// A bit for each name with rules (see [`bit_of_name`]), so that other limits pay one load.
     names: AtomicU64,
-    table: RwLock<Arc<RuleTable>>,
+    /// `None` until there are rules. A trait object, so that a program that sets no rules does not contain a
+    /// [`RuleTable`] (`benches/all -- footprint`).
+    table: RwLock<Option<Arc<dyn ResolveRules>>>,
     changed: Notify,
 }
 
+/// The rules in force as they are at one moment, for all limits of a call.
+pub(crate) trait ResolveRules: Send + Sync {
+    fn set(&self) -> &RuleSet;
+
+    /// Returns the rule of a limit at `now`, without those of its keys.
+    fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule>;
+
+    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
+    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled>;
+
+    /// Returns the names, with their periods if the rules have them, for which no call has asked.
+    #[cfg(feature = "rules")]
+    fn unasked(&self) -> Vec<LimitName>;
+}
+
 /// A set of rules, by the names of limits and the fingerprints of keys.
-#[derive(Default)]
-pub(crate) struct RuleTable {
+struct RuleTable {
     set: RuleSet,
     by_name: HashMap<String, NamedRules>,
 }
@@ -98,7 +114,7 @@ impl RulesInForce {
 
     /// Returns the rules in force.
     pub(crate) fn set(&self) -> RuleSet {
-        self.table().set.clone()
+        self.table().map(|table| table.set().clone()).unwrap_or_default()
     }
 
     /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
@@ -121,7 +137,7 @@ impl RulesInForce {
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
         // A call that sees the bits of one set and the table of another asks the table in vain.
         self.names.fetch_or(bits, Ordering::Relaxed);
-        *current = Arc::new(table);
+        *current = Some(Arc::new(table));
         self.names.store(bits, Ordering::Relaxed);
         drop(current);
         self.changed.notify_waiters();
@@ -129,25 +145,14 @@ impl RulesInForce {
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.
-    pub(crate) fn table(&self) -> Arc<RuleTable> {
-        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn table(&self) -> Option<Arc<dyn ResolveRules>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     pub(crate) fn unasked(&self) -> Vec<LimitName> {
-        let table = self.table();
-        let was_asked = |name: &LimitName| {
-            let rules = table.by_name.get(&name.name).and_then(|rules| match name.period {
-                None => rules.of_name.as_ref(),
-                Some(period) => {
-                    rules.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules)
-                }
-            });
-            rules.is_none_or(|rules| rules.was_asked.load(Ordering::Relaxed))
-        };
-        let unasked = table.set.limits.keys().filter(|name| !was_asked(name));
-        unasked.cloned().collect()
+        self.table().map(|table| table.unasked()).unwrap_or_default()
     }
 
     /// Completes when the rules change after this call.
@@ -156,26 +161,19 @@ impl RulesInForce {
     }
 }
 
-impl RuleTable {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+impl ResolveRules for RuleTable {
+    fn set(&self) -> &RuleSet {
+        &self.set
     }
 
-    /// Returns the rule of a limit at `now`, without those of its keys.
-    pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
+    fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
         let rule = Some(rules.rule).filter(|rule| rule.is_in_force(now))?;
         let is_empty = Rule { until: None, ..rule } == Rule::default();
         (!is_empty).then_some(rule)
     }
 
-    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
-    pub(crate) fn resolve(
-        &self,
-        limit: &Limit,
-        key_id: impl FnOnce() -> KeyId,
-        now: u64,
-    ) -> Option<Ruled> {
+    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
         if !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
@@ -184,6 +182,21 @@ impl RuleTable {
         let key =
             by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(limit.terms().identity())));
         rules.apply(limit, key, now)
+    }
+
+    #[cfg(feature = "rules")]
+    fn unasked(&self) -> Vec<LimitName> {
+        let was_asked = |name: &LimitName| {
+            let rules = self.by_name.get(&name.name).and_then(|rules| match name.period {
+                None => rules.of_name.as_ref(),
+                Some(period) => {
+                    rules.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules)
+                }
+            });
+            rules.is_none_or(|rules| rules.was_asked.load(Ordering::Relaxed))
+        };
+        let unasked = self.set.limits.keys().filter(|name| !was_asked(name));
+        unasked.cloned().collect()
     }
 }
 
@@ -316,7 +329,7 @@ mod tests {
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(limit.terms().identity(), 0);
-            let resolved = rules.table().resolve(&limit, key_id, 0);
+            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0);
             assert_eq!(resolved.is_some(), name != "other");
         }
         let unasked = rules.unasked();

@@ -61,14 +61,13 @@ impl Waiting {
             let wake = match duty {
                 Duty::Request(asked) => {
                     let request = Request::Line(asked.request.clone());
-                    if let Some(reply) = self.backend.execute_locally(line.policy, &request) {
-                        lock(&line.line).replied(asked, reply, self.now());
-                    }
+                    let reply = self.backend.execute_here(&request);
+                    lock(&line.line).replied(asked, reply, self.now());
                     continue;
                 }
                 Duty::Return(returned) => {
                     for (_, request) in returned.requests {
-                        self.backend.execute_locally(line.policy, &request);
+                        self.backend.execute_here(&request);
                     }
                     lock(&line.line).returned();
                     continue;

@@ -121,7 +121,7 @@ impl RuleFeed {
                     .map_err(|error| invalid(file.in_file(&error)))?;
                 FeedSource::File(path, Mutex::new(file))
             }
-            RulesSource::Redis if backend.has_shared() => FeedSource::Redis,
+            RulesSource::Redis if backend.rule_store().is_some() => FeedSource::Redis,
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
         let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));

@@ -1,12 +1,13 @@
-//! A part of the embedded store, under a lock of its own: a table for each kind of state, bounded together.
+//! A part of the embedded store, under a lock of its own: a table for each kind of state and one for closed keys, bounded
+//! together.
 
 use std::any::Any;
 use std::mem;
 
 use super::table::Table;
 use crate::algorithm::{
-    ClosedCount, Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm, states,
-    with_state,
+    ClosedCount, Expires, Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm,
+    states, with_state,
 };
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
@@ -27,22 +28,54 @@ impl<'a> From<&'a Charge> for LocalCharge<'a> {
     }
 }
 
-/// A state type that has tables in each shard.
-pub(crate) trait StoredState: State {
-    fn tables(shard: &mut Shard) -> &mut Tables<Self>;
+/// A state type that has a table in each shard.
+pub(crate) trait StoredState: State + Send + 'static {
+    fn table(shard: &mut Shard) -> &mut Table<Self>;
 }
 
-/// The counts with one kind of state.
-pub(crate) struct Tables<S> {
-    open: Table<S>,
-    closed: Table<ClosedCount<S>>,
+/// The count of a closed key, with any kind of state. Few keys are closed, so one table has all of them.
+#[derive(Default)]
+struct AnyClosed(Option<Box<dyn ClosedState>>);
+
+/// A [`ClosedCount`].
+trait ClosedState: Any + Send {
+    fn expires(&self) -> u64;
+}
+
+impl<S: StoredState> ClosedState for ClosedCount<S> {
+    fn expires(&self) -> u64 {
+        Expires::expires(self)
+    }
+}
+
+impl Expires for AnyClosed {
+    fn expires(&self) -> u64 {
+        self.0.as_ref().map_or(0, |count| count.expires())
+    }
+}
+
+impl AnyClosed {
+    fn new<S: StoredState>(count: ClosedCount<S>) -> Self {
+        Self(Some(Box::new(count)))
+    }
+
+    fn get_mut<S: StoredState>(&mut self) -> Option<&mut ClosedCount<S>> {
+        let count: &mut dyn Any = &mut **self.0.as_mut()?;
+        count.downcast_mut()
+    }
+
+    fn into_count<S: StoredState>(self) -> Option<ClosedCount<S>> {
+        let count: Box<dyn Any> = self.0?;
+        count.downcast().ok().map(|count| *count)
+    }
 }
 
 /// Defines the shard, with a table for each state in the list of [`states`].
 macro_rules! define_shard {
     (() $($table:ident: $state:ty = $($algorithm:ident)|+;)*) => {
         pub(crate) struct Shard {
-            $($table: Tables<$state>,)*
+            $($table: Table<$state>,)*
+            closed: Table<AnyClosed>,
             /// The most counts that the shard keeps.
             capacity: usize,
             /// The change in the number of counts since [`take_unreported`](Self::take_unreported).
@@ -53,43 +86,37 @@ macro_rules! define_shard {
 
         $(impl StoredState for $state {
             #[inline(always)]
-            fn tables(shard: &mut Shard) -> &mut Tables<Self> {
+            fn table(shard: &mut Shard) -> &mut Table<Self> {
                 &mut shard.$table
             }
         })*
 
         impl Shard {
             pub(super) fn new(capacity: usize) -> Self {
-                Self { $($table: Tables::new(),)* capacity, unreported: 0, births: 1 }
+                let closed = Table::new();
+                Self { $($table: Table::new(),)* closed, capacity, unreported: 0, births: 1 }
             }
 
             /// Returns the number of counts.
             pub(super) fn len(&self) -> usize {
-                [$(self.$table.len()),*].into_iter().sum()
+                self.closed.len() $(+ self.$table.len())*
             }
 
             /// Reclaims a few expired counts. If the shard is still full, evicts one from the largest table: a closed
             /// one only if more than half of the counts are closed.
             fn make_room(&mut self, now: u64, spread: usize) {
-                $(
-                    self.$table.open.sweep(now);
-                    self.$table.closed.sweep(now);
-                )*
+                self.closed.sweep(now);
+                $(self.$table.sweep(now);)*
                 if self.len() < self.capacity {
                     return;
                 }
-                let closed = [$(self.$table.closed.len()),*];
-                if 2 * closed.iter().sum::<usize>() > self.len() {
-                    let largest = closed.into_iter().max().unwrap_or(0);
-                    $(if self.$table.closed.len() == largest {
-                        return self.$table.closed.evict(spread);
-                    })*
-                } else {
-                    let largest = [$(self.$table.open.len()),*].into_iter().max().unwrap_or(0);
-                    $(if self.$table.open.len() == largest {
-                        return self.$table.open.evict(spread);
-                    })*
+                if 2 * self.closed.len() > self.len() {
+                    return self.closed.evict(spread);
                 }
+                let largest = [$(self.$table.len()),*].into_iter().max().unwrap_or(0);
+                $(if self.$table.len() == largest {
+                    return self.$table.evict(spread);
+                })*
             }
         }
     };
@@ -102,19 +129,19 @@ impl Shard {
     /// removed.
     #[inline(always)]
     pub(super) fn place_of<S: StoredState>(&mut self, key_id: KeyId) -> Option<usize> {
-        S::tables(self).open.place_of(key_id)
+        S::table(self).place_of(key_id)
     }
 
     /// Returns the state at a place.
     #[inline(always)]
     pub(super) fn state_at<S: StoredState>(&mut self, place: usize) -> &mut S {
-        S::tables(self).open.at_mut(place)
+        S::table(self).at_mut(place)
     }
 
     /// Records that the state at a place has rejected a call, so that it is evicted after others.
     #[inline(always)]
     pub(super) fn mark_rejecting<S: StoredState>(&mut self, place: usize) {
-        S::tables(self).open.mark(place);
+        S::table(self).mark(place);
     }
 
     /// Applies an operation to a count. Adds the count if it has no state.
@@ -190,14 +217,13 @@ impl Shard {
         open: impl FnOnce(&mut S) -> T,
         closed: impl FnOnce(&mut ClosedCount<S>) -> T,
     ) -> T {
-        let tables = S::tables(self);
-        if tables.closed.len() > 0 {
-            tables.open_if_over(key_id, clock);
-            if let Some(count) = tables.closed.get_mut(key_id) {
+        if self.closed.len() > 0 {
+            self.open_if_over::<S>(key_id, clock);
+            if let Some(count) = self.closed_count::<S>(key_id) {
                 return closed(count);
             }
         }
-        if let Some(state) = tables.open.get_mut(key_id) {
+        if let Some(state) = S::table(self).get_mut(key_id) {
             return open(state);
         }
         let mut state = S::default();
@@ -206,7 +232,7 @@ impl Shard {
         if state.expires() > 0 {
             self.count_changes(|shard| {
                 shard.make_room(clock, spread(key_id));
-                S::tables(shard).open.insert(key_id, state);
+                S::table(shard).insert(key_id, state);
             });
         }
         result
@@ -232,38 +258,55 @@ impl Shard {
         change: OpeningChange,
         clock: u64,
     ) -> bool {
-        let tables = S::tables(self);
-        tables.open_if_over(key_id, clock);
-        let was_closed = tables.closed.get_mut(key_id).is_some();
+        self.open_if_over::<S>(key_id, clock);
+        let was_closed = self.closed_count::<S>(key_id).is_some();
         match change {
             OpeningChange::None | OpeningChange::CloseFor(0) => {}
             OpeningChange::CloseFor(time) => {
                 if !was_closed {
                     self.count_changes(|shard| {
-                        let state = S::tables(shard).open.remove(key_id);
+                        let state = S::table(shard).remove(key_id);
                         if state.is_none() {
                             shard.make_room(clock, spread(key_id));
                         }
-                        let count = ClosedCount::new(state.unwrap_or_default(), clock);
-                        S::tables(shard).closed.insert(key_id, count);
+                        let count = ClosedCount::<S>::new(state.unwrap_or_default(), clock);
+                        shard.closed.insert(key_id, AnyClosed::new(count));
                     });
                 }
-                if let Some(count) = S::tables(self).closed.get_mut(key_id) {
+                if let Some(count) = self.closed_count::<S>(key_id) {
                     count.close_for(clock, time);
                 }
             }
-            OpeningChange::Open => tables.open(key_id, clock),
+            OpeningChange::Open => self.open::<S>(key_id, clock),
         }
         was_closed
+    }
+
+    /// Returns the count of a closed key.
+    fn closed_count<S: StoredState>(&mut self, key_id: KeyId) -> Option<&mut ClosedCount<S>> {
+        self.closed.get_mut(key_id)?.get_mut()
+    }
+
+    /// Opens a key whose opening has come.
+    fn open_if_over<S: StoredState>(&mut self, key_id: KeyId, clock: u64) {
+        if self.closed_count::<S>(key_id).is_some_and(|count| count.is_over(clock)) {
+            self.open::<S>(key_id, clock);
+        }
+    }
+
+    /// Opens a key, if it is closed.
+    fn open<S: StoredState>(&mut self, key_id: KeyId, clock: u64) {
+        if let Some(count) = self.closed.remove(key_id).and_then(AnyClosed::into_count::<S>) {
+            // Also a state that equals that of an unused key, so that the number of counts does not change.
+            S::table(self).insert(key_id, count.open(clock));
+        }
     }
 
     /// Removes a count, and opens its key. Returns what it was, which the caller drops after the shard is unlocked.
     pub(super) fn remove(&mut self, algorithm: Algorithm, key_id: KeyId) -> Option<Box<dyn Any>> {
         with_state!(algorithm, S => {
-            let remove = |shard: &mut Self| {
-                let tables = S::tables(shard);
-                (tables.open.remove(key_id), tables.closed.remove(key_id))
-            };
+            let remove =
+                |shard: &mut Self| (S::table(shard).remove(key_id), shard.closed.remove(key_id));
             match self.count_changes(remove) {
                 (None, None) => None,
                 count => Some(Box::new(count)),
@@ -275,29 +318,4 @@ impl Shard {
 /// Returns a number that differs from key to key. The lowest bit of each key id is 0.
 fn spread(key_id: KeyId) -> usize {
     (key_id.bits() >> 1) as usize
-}
-
-impl<S: State> Tables<S> {
-    const fn new() -> Self {
-        Self { open: Table::new(), closed: Table::new() }
-    }
-
-    fn len(&self) -> usize {
-        self.open.len() + self.closed.len()
-    }
-
-    /// Opens a key whose opening has come.
-    fn open_if_over(&mut self, key_id: KeyId, clock: u64) {
-        if self.closed.get_mut(key_id).is_some_and(|count| count.is_over(clock)) {
-            self.open(key_id, clock);
-        }
-    }
-
-    /// Opens a key, if it is closed.
-    fn open(&mut self, key_id: KeyId, clock: u64) {
-        if let Some(count) = self.closed.remove(key_id) {
-            // Also a state that equals that of an unused key, so that the number of counts does not change.
-            self.open.insert(key_id, count.open(clock));
-        }
-    }
 }

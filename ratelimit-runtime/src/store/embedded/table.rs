@@ -128,6 +128,7 @@ impl<S: Expires> Table<S> {
     }
 
     /// Frees memory once most states are gone.
+    #[inline(never)]
     fn shrink(&mut self) {
         if self.len * 8 < self.homes {
             self.resize(self.homes / 4);
@@ -183,6 +184,7 @@ impl<S: Expires> Table<S> {
     }
 
     /// Frees a cell, and moves the key ids after it back towards their homes.
+    #[inline(never)]
     fn take(&mut self, mut at: usize) -> S {
         let taken = std::mem::replace(&mut self.cells[at], TableCell::free());
         self.len -= 1;
@@ -198,6 +200,7 @@ impl<S: Expires> Table<S> {
     }
 
     /// Spreads the states over another number of homes.
+    #[inline(never)]
     fn resize(&mut self, homes: usize) {
         self.homes = homes;
         self.hand = 0;
