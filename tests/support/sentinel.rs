@@ -15,9 +15,11 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts the servers, with Sentinels that detect a failure within half a second.
+    /// Starts the servers, with Sentinels that detect a failure within half a second, and know each other and the
+    /// replica: otherwise, they would never agree on a new primary.
     pub fn start() -> Self {
         let sentinels = Self { cluster: RedisSentinelCluster::new(1, 1, 3) };
+        let mut connections = Vec::new();
         for sentinel in &sentinels.cluster.sentinel_servers {
             let client = Client::open(sentinel.connection_info()).expect("an address");
             // A Sentinel starts within some milliseconds, and only a reply shows that it has started.
@@ -32,6 +34,12 @@ impl Sentinels {
                 let mut set = redis::cmd("SENTINEL");
                 set.arg("SET").arg("master0").arg(setting).arg(value);
                 set.exec(&mut connection).expect("SENTINEL SET");
+            }
+            connections.push(connection);
+        }
+        for connection in &mut connections {
+            while !knows_all(connection) {
+                sleep(Duration::from_millis(50));
             }
         }
         sentinels
@@ -84,4 +92,14 @@ impl Sentinels {
         let server = self.cluster.servers.iter_mut().find(|server| is_primary(server));
         server.expect("the primary").stop();
     }
+}
+
+/// Returns whether a Sentinel knows the two others and the replica.
+fn knows_all(sentinel: &mut Connection) -> bool {
+    let mut known = |whom: &str| {
+        let mut command = redis::cmd("SENTINEL");
+        let known = command.arg(whom).arg("master0").query::<Vec<redis::Value>>(sentinel);
+        known.map_or(0, |known| known.len())
+    };
+    known("SENTINELS") == 2 && known("REPLICAS") == 1
 }

@@ -8,13 +8,14 @@ use super::SharedStore;
 
 /// A value that only a limiter with a shared store has. In a build without such a store, this type has no values, so
 /// the program does not contain the functions of a `T` (`benches/all -- footprint`).
-#[cfg(feature = "redis")]
 #[derive(Clone)]
-pub(crate) struct OfShared<T>(T);
+pub(crate) struct OfShared<T>(Inner<T>);
+
+#[cfg(feature = "redis")]
+type Inner<T> = T;
 
 #[cfg(not(feature = "redis"))]
-#[derive(Clone)]
-pub(crate) struct OfShared<T>(SharedStore, PhantomData<T>);
+type Inner<T> = (SharedStore, PhantomData<T>);
 
 #[cfg(feature = "redis")]
 impl<T> OfShared<T> {
@@ -42,6 +43,6 @@ impl<T> Deref for OfShared<T> {
 
     #[cfg(not(feature = "redis"))]
     fn deref(&self) -> &T {
-        match self.0 {}
+        match self.0.0 {}
     }
 }

@@ -1,5 +1,5 @@
-//! A part of the embedded store, under a lock of its own: a table for each kind of state and one for closed keys, bounded
-//! together.
+//! A part of the embedded store, under a lock of its own: a table for each kind of state, and one for closed keys. They
+//! are bounded together.
 
 use std::any::Any;
 use std::mem;
