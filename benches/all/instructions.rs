@@ -7,6 +7,8 @@
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use support::ALGORITHMS;
 
@@ -17,6 +19,9 @@ use crate::{FLOWING, Scale, child, keys};
 
 /// The number of keys that are decided in turn. All of them exist before the count starts.
 const KEYS: u32 = 1_000;
+
+/// The time in which another thread has calibrated the counter of the processor, also under callgrind.
+const CALIBRATED: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let there = Command::new("valgrind")
@@ -147,12 +152,14 @@ pub(crate) fn child(case: &str, calls: u64) {
             keys::write(key, index);
             who.admits(key);
         }
+        sleep(CALIBRATED);
         counted_by_callgrind(calls, &|id| who.admits(&keys[id as usize]));
         assert_eq!(who.admits(&keys[0]), outcome == "admitted", "{case}");
     } else {
         let call =
             if case == "by hand" { attribute::by_hand() } else { attribute::call(case, KEYS) };
         (0..KEYS).for_each(|id| assert!(call(id)));
+        sleep(CALIBRATED);
         counted_by_callgrind(calls, &call);
     }
 }

@@ -26,15 +26,16 @@
 //!   [`Decision`] is the result of a check. A [`Rejection`] is the reason why a call was not admitted.
 #![cfg_attr(
     feature = "redis",
-    doc = "- The [guides](guide) cover [choosing an algorithm](guide::algorithms), limits\n  \
-           [per plan and tenant](guide::plans), [testing](guide::testing), and\n  \
-           [production](guide::production), [security](guide::security), and what [Redis](guide::redis) holds."
+    doc = "- The [guides](guide): [choosing an algorithm](guide::algorithms), limits [per plan and\n  \
+           tenant](guide::plans), [metering by result](guide::metering), [testing](guide::testing),\n  \
+           [production](guide::production), [planning for scale](guide::scale), and what\n  \
+           [Redis](guide::redis) holds."
 )]
 #![cfg_attr(
-    all(feature = "redis", feature = "axum", feature = "actix"),
-    doc = "  [Migrating](guide::migrating) maps the terms of other limiters to this one, and\n  \
-           [web](guide::web) is about clients behind proxies and limits for each request, and\n  \
-           [recipes](guide::recipes) are about common tasks."
+    all(feature = "redis", feature = "rules", feature = "axum", feature = "actix"),
+    doc = "  Also [changing limits at run time](guide::rules), [limits in front of a web\n  \
+           service](guide::web), [recipes](guide::recipes), [security](guide::security), and [coming from\n  \
+           another limiter](guide::migrating)."
 )]
 //!
 //! # Features
@@ -106,6 +107,7 @@ pub mod guide {
     #[doc = "[testing]: crate::guide::testing"]
     #[doc = "[plans]: crate::guide::plans"]
     #[doc = "[production]: crate::guide::production"]
+    #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]
     #[doc = include_str!("../docs/algorithms.md")]
     pub mod algorithms {}
