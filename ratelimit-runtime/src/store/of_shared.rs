@@ -9,13 +9,10 @@ use super::SharedStore;
 /// A value that only a limiter with a shared store has. In a build without such a store, this type has no values, so
 /// the program does not contain the functions of a `T` (`benches/all -- footprint`).
 #[derive(Clone)]
-pub(crate) struct OfShared<T>(Inner<T>);
-
-#[cfg(feature = "redis")]
-type Inner<T> = T;
-
-#[cfg(not(feature = "redis"))]
-type Inner<T> = (SharedStore, PhantomData<T>);
+pub(crate) struct OfShared<T>(
+    #[cfg(feature = "redis")] T,
+    #[cfg(not(feature = "redis"))] (SharedStore, PhantomData<T>),
+);
 
 #[cfg(feature = "redis")]
 impl<T> OfShared<T> {
