@@ -1,32 +1,78 @@
--- Several limits in one decision: either all admit the call and are charged, or none is charged.
--- Twin of `Embedded::apply_many` in ratelimit-runtime/src/store/embedded/several.rs.
+-- Decides calls in their order, until one is rejected: all limits admit a call and are charged, or none is charged.
+-- Consecutive calls with the same costs are a run. Twin of `Embedded::decide_calls` in
+-- ratelimit-runtime/src/store/embedded/several.rs.
 --
 -- KEYS[i]      the key of limit i; all are different
 -- ARGV[1]      op: `decide`, `acquire` or `peek`, and a zero byte; the birth that `acquire` gives to states without one
---              (7); then the cost for each limit (4)
+--              (7). If there is one limit: the end (7) and the units (4) of the reservations to cancel, or zeros; the
+--              units that the process holds (4) and the most that it reserves (4), or zeros. Then for each run: its
+--              count (4); if there is one limit, the longest wait until a reserved moment (7); the cost for each limit
+--              (4)
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  limit i, see `several.lua`
--- Reply        the replies of the limits in this order, see `answer.lua`; after an `acquire` that is admitted, each
---              with a receipt, which is zeros if the cost is 0; or, if a limit failed, its index and its error
+-- Reply        the reply to the cancellation if there is one. Then parts: a number of calls (4) and the replies of the
+--              limits to the last of them, see `answer.lua`, with receipts after an `acquire`. A receipt is zeros if
+--              the cost is 0. Equal calls that are admitted now are one part. A part of 0 calls is the reply to the
+--              rejected call, or to a `peek`. If the cancellation is rejected, there are no parts. Or, if a limit
+--              failed, its index and its error
 
 --@include prelude, several
 
-local op, birth, costs = unpack('>sI7', ARGV[1])
-local replies, admitted = {}, true
+-- The most calls that this script reserves, as in ratelimit-runtime/src/store/request.rs.
+local MAX_RESERVED = 64
 
-for limit = 1, #KEYS do
-  local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
-  -- A command that fails raises an error, which does not name the key.
-  local done, reply = pcall(ask, limit, KEYS[limit], 'peek', cost)
-  if not done then return { limit, type(reply) == 'table' and reply.err or reply } end
-  admitted = admitted and string.byte(reply, 8) == 1
-  replies[limit] = reply
-end
+local runs, reply, current = ARGV[1], '', 1
 
-if admitted and op ~= 'peek' then
-  for limit = 1, #KEYS do
-    local cost = unpack('>I4', ARGV[1], costs + 4 * (limit - 1))
-    replies[limit] = ask(limit, KEYS[limit], op, cost, birth)
+local function decide()
+  local op, birth, position = unpack('>sI7', runs)
+  local stop, cancelled, held, most, wait, reserved = 0, 0, 0, 0, 0, 0
+  if #KEYS == 1 then stop, cancelled, held, most, position = unpack('>I7I4I4I4', runs, position) end
+  if stop > 0 then
+    reply = ask(1, KEYS[1], 'cancel', cancelled, stop)
+    if string.byte(reply, 8) ~= 1 then return end
+  end
+  while position <= #runs do
+    local count, costs, parts, is_full = nil, {}, {}, false
+    count, position = unpack('>I4', runs, position)
+    if #KEYS == 1 then wait, position = unpack('>I7', runs, position) end
+    for limit = 1, #KEYS do costs[limit], position = unpack('>I4', runs, position) end
+    while count > 0 do
+      -- The calls that all limits admit now.
+      local now = is_full and 0 or count
+      for limit = 1, is_full and 0 or #KEYS do
+        current = limit
+        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit])
+        if string.byte(peeked, 8) ~= 1 then
+          now = 0
+        elseif now > 1 and cost > 0 then
+          now = math.min(now, math.floor(unpack('>I4', peeked, 9) / cost))
+        end
+        parts[limit] = peeked
+      end
+      local reserves = now == 0 and wait > 0 and (held == 0 or held + costs[1] <= most)
+      if op == 'peek' then
+        now = 0
+      elseif now > 0 then
+        for limit = 1, #KEYS do
+          current = limit
+          parts[limit] = ask(limit, KEYS[limit], op, costs[limit] * now, birth)
+        end
+      elseif reserves then
+        local part = ask(1, KEYS[1], 'reserve', costs[1], wait)
+        if string.byte(part, 8) == 1 then
+          if op == 'acquire' then part = part .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31) end
+          parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
+        end
+      end
+      if now > 0 or not is_full then reply = reply .. pack('>I4', now) .. table.concat(parts) end
+      if now == 0 and not is_full or reserved == MAX_RESERVED then return end
+      -- A bucket with reservations is full. Saves a peek at each of them.
+      count, is_full = count - now, reserves and now > 0
+    end
   end
 end
-return table.concat(replies)
+
+-- A command that fails raises an error, which does not name the key.
+local done, failed = pcall(decide)
+if not done then return { current, type(failed) == 'table' and failed.err or failed } end
+return reply

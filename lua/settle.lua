@@ -10,7 +10,7 @@
 -- Reply            list of strings, see `each.lua`. The reply to an entry is the reply to its correction, see
 --                  `answer.lua`; if it failed, 30 zero bytes
 
---@include prelude, closing, close, each, several
+--@include prelude, answer, closing, close, each, several
 
 local entries, BORN, OPEN = ARGV[1], 64, 9007199254740991
 
@@ -30,7 +30,9 @@ end
 
 return each(function(entry, key)
   local limit, birth, place, less, more, time = unpack('>I1I7I7I4I4I7', entries, entry * 30 - 29)
-  local stands_still = stand_still[limits[limit][1]]
+  local decide_and_terms = limits[limit]
+  local decide = decide_and_terms[1]
+  local stands_still = RUNTIME.stands_still
   -- A correction and a closing are written together.
   local count = time > 0 and read_count(key)
   local op, cost, operand = 'peek', 0, 0
@@ -41,7 +43,10 @@ return each(function(entry, key)
     op, cost = 'charge', more
   end
   if not count then return ask(limit, key, op, cost, operand) end
-  local apply = apply_to(limit, key)
+  local function apply(call, clock, op, cost, operand)
+    return answer(call, pack, key, clock, given,
+      decide(call, pack, unpack, key, clock, given, op, cost, operand, unpack_list(decide_and_terms, 2)))
+  end
   local reply = ask_count(count, apply, stands_still, op, cost, operand)
   if type(reply) == 'table' then error(reply) end
   if time == OPEN then

@@ -1,14 +1,15 @@
 -- The common part of the scripts that decide several limits: reads the limits, and defines `ask`.
 --
 -- ARGV[limit + 2]  a limit: the index of its function (1), and its terms
+--
+-- RUNTIME.algorithms are all functions, and RUNTIME.layouts the formats of their terms. RUNTIME.stands_still tells
+-- whether counts of the function `decide` stand still while their keys are closed.
 
---@include prelude, answer, closing, RUNTIME.algorithms
+--@include prelude, answer, RUNTIME.algorithms
 
--- The functions of the algorithms, the formats of their terms for `unpack`, and the functions whose counts stand still
--- while their keys are closed.
+-- The functions of the algorithms, and the formats of their terms for `unpack`.
 local algorithms = { RUNTIME.algorithms }
 local layouts = { RUNTIME.layouts }
-local stand_still = { RUNTIME.stand_still }
 
 -- Of each limit the function and its last arguments.
 local limits, unpack_list = {}, _G.unpack
@@ -16,16 +17,6 @@ for limit = 1, #ARGV - 2 do
   local packed = ARGV[limit + 2]
   local index = string.byte(packed)
   limits[limit] = { algorithms[index], unpack(layouts[index], packed, 2) }
-end
-
--- Returns a function that applies an operation to a call of a key, and returns the reply of `answer.lua`.
-local function apply_to(limit, key)
-  local decide_and_terms = limits[limit]
-  local decide = decide_and_terms[1]
-  return function(call, clock, op, cost, operand)
-    return answer(call, pack, key, clock, given,
-      decide(call, pack, unpack, key, clock, given, op, cost, operand, unpack_list(decide_and_terms, 2)))
-  end
 end
 
 -- Applies `op` to a call of `cost` units of `key`; an `operand` is 0 unless given. Returns the reply. If the call
@@ -36,7 +27,13 @@ local function ask(limit, key, op, cost, operand)
   local reply = answer(call, pack, key, clock, given,
     decide(call, pack, unpack, key, clock, given, op, cost, operand or 0, unpack_list(decide_and_terms, 2)))
   if type(reply) == 'table' then
-    reply = ask_closed(apply_to(limit, key), stand_still[decide], key, op, cost, operand or 0)
+    -- Only calls of closed keys create these functions.
+    --@include closing
+    local function apply(call, clock, op, cost, operand)
+      return answer(call, pack, key, clock, given,
+        decide(call, pack, unpack, key, clock, given, op, cost, operand, unpack_list(decide_and_terms, 2)))
+    end
+    reply = ask_closed(apply, RUNTIME.stands_still, key, op, cost, operand or 0)
     if type(reply) == 'table' then error(reply) end
   end
   -- A call that is charged nothing has a receipt of zeros.

@@ -27,7 +27,7 @@ const ALGORITHMS: [&str; 4] = ["sliding", "fixed", "sliding_counter", "bucket"];
 const APART: &str = "one";
 
 /// The scripts that the runtime composes.
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 10] = [
     "sliding",
     "fixed",
     "sliding_counter",
@@ -36,7 +36,6 @@ const SCRIPTS: [&str; 11] = [
     "all",
     "batch",
     "batch_of_node",
-    "line",
     "settle",
     "reset",
 ];

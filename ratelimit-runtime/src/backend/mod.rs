@@ -14,7 +14,7 @@ pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
 use self::outage::OutageLog;
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::Outcome;
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
@@ -22,7 +22,7 @@ use crate::limit::{OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::ReportSettings;
 use crate::store::embedded::Embedded;
-use crate::store::{Charge, OfShared, Reply, Request, SharedStore, Store};
+use crate::store::{Charge, DecideOp, OfShared, Reply, Request, SharedStore, Store};
 
 /// The stores of a limiter, and its settings for a shared store that fails.
 pub(crate) struct Backend {
@@ -178,16 +178,15 @@ impl Backend {
             Ok(()) => shared.execute(request.clone()).await,
             Err(error) => Err(error),
         };
-        match (request, &result) {
-            (Request::Apply(Op::Decide, charges) | Request::Acquire(charges), Ok(reply)) => {
-                let now = self.clock().local();
-                // A rejection of several limits may hold for one of them only.
-                if let ([charge], [outcome]) = (&charges[..], &reply.outcomes[..]) {
-                    self.give_backs.rejections.record(charge, stamp, now, outcome, reply.source);
-                }
-            }
-            (request, result) => self.observe_give_back(request, result.as_ref().ok()),
+        // A rejection of several limits may hold for one of them only.
+        if let (Request::Decide(calls), Ok(reply)) = (request, &result)
+            && calls.op != DecideOp::Peek
+            && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
+        {
+            let now = self.clock().local();
+            self.give_backs.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
+        self.observe_give_back(request, result.as_ref().ok());
         let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
         self.outages.observe(self.clock(), name, self.on_error(policy), &result);
         result
@@ -232,22 +231,20 @@ impl Backend {
     /// Observes a request after its reply, if it gives units back. After a failure, the units may have been given back.
     fn observe_give_back(&self, request: &Request, reply: Option<&Reply>) {
         match request {
-            Request::Apply(op, charges) if op.gives_back() => {
-                for (index, charge) in charges.iter().enumerate() {
-                    let end = reply.and_then(|reply| {
-                        let outcome = reply.outcomes.get(index)?;
-                        Some((reply.source, outcome.clock + outcome.reset_us))
-                    });
-                    let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
-                    self.give_backs.observe(given_back);
-                }
+            Request::GiveBack(_, charge) => {
+                let end = reply.map(|reply| {
+                    let outcome = reply.first();
+                    (reply.source, outcome.clock + outcome.reset_us)
+                });
+                let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
+                self.give_backs.observe(given_back);
             }
             // A line that cancels reservations knows of it.
-            Request::Line(line) if line.cancels() => {
+            Request::Decide(calls) if calls.cancels() => {
                 let charges = request.charges().iter();
                 charges.for_each(|charge| self.give_backs.rejections.forget(charge.key_id));
             }
-            Request::Apply(..) | Request::Acquire(_) | Request::Line(_) => {}
+            Request::Decide(_) => {}
         }
     }
 

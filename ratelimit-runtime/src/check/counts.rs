@@ -8,7 +8,7 @@ use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::Key;
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::reply::{Answer, Decision, Rejection};
-use crate::store::{Charge, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 impl Checker {
     /// Peeks at the decision about a call.
@@ -33,7 +33,7 @@ impl Checker {
             return Check::from(apply_shadow(&label, Err(rejection)));
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let request = Request::Apply(Op::Peek, OneOrMany::One(charge));
+        let request = Request::Decide(Calls::one(DecideOp::Peek, OneOrMany::One(charge)));
         if !self.backend.is_shared(policy) {
             return Check::from(Ok(decision(self.backend.execute_here(&request))));
         }
@@ -70,7 +70,7 @@ impl Checker {
         let charge = self.charge(limit, key, cost);
         let capacity = charge.terms.capacity();
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let request = Request::give_back(op, charge);
+        let request = Request::GiveBack(op, charge);
         if !self.backend.is_shared(policy) {
             return Answer::ready(Ok(decision(self.backend.execute_here(&request))));
         }
@@ -90,7 +90,7 @@ impl Checker {
         let charge = self.backend.charge(*limit.terms(), key, cost);
         let (capacity, source) = (charge.terms.capacity(), self.backend.source());
         let charge = self.backend.address(policy, charge, key);
-        let request = Request::give_back(Op::Return { at }, charge);
+        let request = Request::GiveBack(Op::Return { at }, charge);
         Answer::pending(async move {
             let reply = backend.give_back(policy, source, request).await?;
             Ok(Decision::new(capacity, &reply.first(), reply.source))

@@ -8,13 +8,12 @@ use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall, c
 use super::permit::SettledParts;
 use super::waiting_call::WaitFunctions;
 use super::{AnyPart, Checker, Part};
-use crate::algorithm::Op;
 use crate::key::{Key, KeyId};
 use crate::lease::{LeasedCall, Leases};
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report};
-use crate::store::{Charge, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {
@@ -213,11 +212,8 @@ impl Checker {
             let leased = leases.call(limit, lease_id, Arc::clone(charge));
             return call.pending(move || LeasedCall::decide(leased));
         }
-        let request = if options.settles {
-            Request::Acquire(charges)
-        } else {
-            Request::Apply(Op::Decide, charges)
-        };
+        let op = DecideOp::charging(options.settles);
+        let request = Request::Decide(Calls::one(op, charges));
         if !self.backend.is_shared(policy) {
             let reply = self.backend.execute_here(&request);
             return StartedCall::Decided(call.conclude(Ok(reply)));

@@ -49,7 +49,7 @@ impl LeaseAmounts {
 impl LeaseTarget {
     /// Returns the charge of `units` units.
     pub(super) fn charge_of(&self, units: u32) -> Arc<Charge> {
-        Arc::new(Charge { cost: units, ..(*self.charge).clone() })
+        self.charge.with_cost(units)
     }
 
     fn capacity(&self) -> u32 {

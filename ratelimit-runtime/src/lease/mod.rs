@@ -195,7 +195,7 @@ impl Drop for Leases {
 
 async fn return_one(backend: &Backend, unspent: UnspentUnits) -> Result<(), StoreError> {
     let UnspentUnits { target, units, place, .. } = unspent;
-    let request = Request::give_back(Op::Return { at: place }, target.charge_of(units));
+    let request = Request::GiveBack(Op::Return { at: place }, target.charge_of(units));
     backend.give_back(target.policy, backend.source(), request).await.map(drop)
 }
 

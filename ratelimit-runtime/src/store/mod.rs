@@ -18,7 +18,7 @@ pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Redis as SharedStore;
 pub(crate) use self::request::{
-    BucketCharge, CancelledUnits, Charge, EqualCalls, LineCounts, LineRequest, MAX_RESERVED,
+    BucketCharge, Calls, CancelledUnits, Charge, Counts, DecideOp, EqualCalls, MAX_RESERVED,
     MAX_SETTLED, Reply, Request, Reservations, SettledCharge,
 };
 #[cfg(feature = "rules")]

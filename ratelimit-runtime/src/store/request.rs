@@ -29,6 +29,15 @@ impl Charge {
         let cost = self.cost.min(terms.capacity());
         Self { terms, key_id: self.key_id, count_name: Vec::new(), cost }
     }
+
+    /// Returns a charge of `cost` units of the same count.
+    pub(crate) fn with_cost(self: &Arc<Self>, cost: u32) -> Arc<Self> {
+        if self.cost == cost {
+            Arc::clone(self)
+        } else {
+            Arc::new(Self { cost, ..(**self).clone() })
+        }
+    }
 }
 
 /// A charge, and its correction once its call has ended.
@@ -62,18 +71,35 @@ impl BucketCharge {
     }
 }
 
-/// Calls that wait for the same counts, in the order of their arrival.
+/// Calls of the same counts, in their order. All counts admit a call and are charged, or no count is charged.
 #[derive(Clone, Debug)]
-pub(crate) struct LineRequest {
-    pub(crate) counts: LineCounts,
-    pub(crate) calls: Vec<EqualCalls>,
-    /// Whether the charges can be settled. The reply then has receipts for each admitted call.
-    pub(crate) settles: bool,
+pub(crate) struct Calls {
+    pub(crate) op: DecideOp,
+    pub(crate) counts: Counts,
+    pub(crate) runs: OneOrMany<EqualCalls>,
 }
 
-/// The counts of a line. The costs are in [`EqualCalls`].
+/// What happens to a call that all its counts admit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DecideOp {
+    /// Charges nothing. No call after the first is decided.
+    Peek,
+    /// Charges the call.
+    Decide,
+    /// Charges the call. Its charges can be settled: the reply has their receipts.
+    Acquire,
+}
+
+impl DecideOp {
+    /// Returns the operation that charges a call. `settles` says whether its charges can be settled.
+    pub(crate) fn charging(settles: bool) -> Self {
+        if settles { Self::Acquire } else { Self::Decide }
+    }
+}
+
+/// The counts of calls, each another one. The costs are in [`EqualCalls`].
 #[derive(Clone, Debug)]
-pub(crate) enum LineCounts {
+pub(crate) enum Counts {
     /// Calls are admitted now or not at all.
     Each(OneOrMany<Arc<Charge>>),
     /// Calls are admitted now, or at a moment ahead, which the bucket reserves for them.
@@ -99,10 +125,10 @@ pub(crate) struct CancelledUnits {
     pub(crate) end: u64,
 }
 
-/// Consecutive calls of a line that take the same units.
+/// Consecutive calls that take the same units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EqualCalls {
-    /// The cost for each count of the line.
+    /// The cost for each count, within its capacity.
     pub(crate) costs: OneOrMany<u32>,
     pub(crate) count: u32,
     /// The longest wait until the reserved moment of a call, in microseconds. Only buckets reserve.
@@ -113,54 +139,75 @@ pub(crate) struct EqualCalls {
 /// them are not decided.
 pub(crate) const MAX_RESERVED: usize = 64;
 
-impl LineCounts {
+impl Counts {
     pub(crate) fn charges(&self) -> &[Arc<Charge>] {
         match self {
             Self::Each(charges) => charges,
             Self::Bucket(bucket, _) => std::slice::from_ref(bucket.charge()),
         }
     }
+
+    pub(crate) fn reservations(&self) -> Reservations {
+        match self {
+            Self::Each(_) => Reservations::default(),
+            Self::Bucket(_, reservations) => *reservations,
+        }
+    }
 }
 
-impl LineRequest {
-    /// Returns a request that only cancels the last reservations of a bucket.
+impl Calls {
+    /// Creates one call, which is decided now.
+    pub(crate) fn one(op: DecideOp, charges: OneOrMany<Arc<Charge>>) -> Self {
+        let costs = charges.map(|charge| charge.cost);
+        let runs = OneOrMany::One(EqualCalls { costs, count: 1, wait: 0 });
+        Self { op, counts: Counts::Each(charges), runs }
+    }
+
+    /// Creates the cancellation of the last reservations of a bucket, without calls.
     pub(crate) fn cancel(bucket: BucketCharge, cancelled: CancelledUnits) -> Self {
         let reservations = Reservations { cancelled: Some(cancelled), ..Reservations::default() };
-        Self { counts: LineCounts::Bucket(bucket, reservations), calls: Vec::new(), settles: false }
+        let counts = Counts::Bucket(bucket, reservations);
+        Self { op: DecideOp::Decide, counts, runs: OneOrMany::Many(Vec::new()) }
+    }
+
+    /// Returns the charge of a single call of a single count, which has no reservations.
+    pub(crate) fn only_charge(&self) -> Option<Arc<Charge>> {
+        match (&self.counts, &*self.runs) {
+            (
+                Counts::Each(OneOrMany::One(charge)),
+                [EqualCalls { costs: OneOrMany::One(cost), count: 1, .. }],
+            ) => Some(charge.with_cost(*cost)),
+            _ => None,
+        }
     }
 
     /// Returns whether this request cancels reservations.
     pub(crate) fn cancels(&self) -> bool {
-        match &self.counts {
-            LineCounts::Each(_) => false,
-            LineCounts::Bucket(_, reservations) => reservations.cancelled.is_some(),
-        }
+        self.counts.reservations().cancelled.is_some()
     }
 
     /// Returns the costs of the call with an index.
     pub(crate) fn costs_of(&self, index: usize) -> Option<&OneOrMany<u32>> {
         let mut before = 0;
-        let run = self.calls.iter().find(|run| {
+        let run = self.runs.iter().find(|run| {
             before += run.count as usize;
             before > index
         });
         run.map(|run| &run.costs)
     }
 
-    /// Returns this request under the shares of one of `instances` processes.
+    /// Returns these calls under the shares of one of `instances` processes.
     fn share(&self, instances: u32) -> Self {
         let share = |charge: &Charge| charge.share(instances);
         let counts = match &self.counts {
-            LineCounts::Each(charges) => {
-                LineCounts::Each(charges.map(|charge| Arc::new(share(charge))))
-            }
-            LineCounts::Bucket(bucket, reservations) => {
+            Counts::Each(charges) => Counts::Each(charges.map(|charge| Arc::new(share(charge)))),
+            Counts::Bucket(bucket, reservations) => {
                 let bucket = bucket.map(share);
                 let most = bucket.charge().terms.capacity();
                 let within =
                     |CancelledUnits { units, end }| CancelledUnits { units: units.min(most), end };
                 let cancelled = reservations.cancelled.map(within);
-                LineCounts::Bucket(bucket, Reservations { cancelled, ..*reservations })
+                Counts::Bucket(bucket, Reservations { cancelled, ..*reservations })
             }
         };
         let within = |calls: &EqualCalls| {
@@ -168,8 +215,7 @@ impl LineRequest {
             let costs = costs.map(|(cost, charge)| (*cost).min(charge.terms.capacity()));
             EqualCalls { costs: costs.collect::<Vec<_>>().into(), ..*calls }
         };
-        let calls = self.calls.iter().map(within).collect();
-        Self { calls, counts, settles: self.settles }
+        Self { op: self.op, runs: self.runs.map(within), counts }
     }
 }
 
@@ -177,63 +223,50 @@ impl LineRequest {
 /// hold a pointer.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    /// Applies an operation to all charges atomically: either all counts admit the call and are charged, or no count
-    /// is charged. Each charge is of another count. The cost of a charge is within its capacity, except for a
-    /// refund.
-    Apply(Op, OneOrMany<Arc<Charge>>),
-    /// Decides a call as `Apply(Op::Decide, ..)` does. Its charges can be settled: the reply has their receipts.
-    Acquire(OneOrMany<Arc<Charge>>),
-    /// Decides the calls of a line atomically, in their order, until one is rejected. The reply has the outcome of the
-    /// cancellation, if there is one; then for each admitted call the outcomes of its counts; then those of the
-    /// rejected call, if one was rejected. If the cancellation is rejected, no call is decided.
-    Line(LineRequest),
+    /// Decides calls atomically, in their order, until one is rejected. The reply has the outcome of the cancellation,
+    /// if there is one; then for each admitted call the outcomes of its counts; then those of the rejected call, if one
+    /// was rejected. If the cancellation is rejected, no call is decided.
+    Decide(Calls),
+    /// Gives units back to one count.
+    GiveBack(Op, Arc<Charge>),
 }
 
 impl Request {
     /// Returns the request to decide one charge.
     pub(crate) fn decide(charge: Arc<Charge>) -> Self {
-        Self::Apply(Op::Decide, OneOrMany::One(charge))
-    }
-
-    /// Returns the request to give units back to one count.
-    pub(crate) fn give_back(op: Op, charge: Arc<Charge>) -> Self {
-        Self::Apply(op, OneOrMany::One(charge))
+        Self::Decide(Calls::one(DecideOp::Decide, OneOrMany::One(charge)))
     }
 
     /// Returns whether this request gives units back.
     pub(crate) fn gives_back(&self) -> bool {
         match self {
-            Self::Apply(op, _) => op.gives_back(),
-            Self::Acquire(_) => false,
-            Self::Line(line) => line.cancels(),
+            Self::Decide(calls) => calls.cancels(),
+            Self::GiveBack(..) => true,
         }
     }
 
     pub(crate) fn charges(&self) -> &[Arc<Charge>] {
         match self {
-            Self::Apply(_, charges) | Self::Acquire(charges) => charges,
-            Self::Line(line) => line.counts.charges(),
+            Self::Decide(calls) => calls.counts.charges(),
+            Self::GiveBack(_, charge) => std::slice::from_ref(charge),
         }
     }
 
     /// Returns this request for one of `instances` processes that decide without the shared store.
     pub(crate) fn share(&self, instances: u32) -> Self {
-        let share = |charge: &Arc<Charge>| Arc::new(charge.share(instances));
         match self {
-            Self::Apply(op, charges) => Self::Apply(*op, charges.map(share)),
-            Self::Acquire(charges) => Self::Acquire(charges.map(share)),
-            Self::Line(line) => Self::Line(line.share(instances)),
+            Self::Decide(calls) => Self::Decide(calls.share(instances)),
+            Self::GiveBack(op, charge) => Self::GiveBack(*op, Arc::new(charge.share(instances))),
         }
     }
 }
 
-/// The reply of a store: one outcome for each charge, in the order of the request. [`Request::Line`] says what the
-/// reply to a line contains.
+/// The reply of a store: one outcome for each charge, in the order of the request. [`Request::Decide`] says what the
+/// reply to calls contains.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) outcomes: OneOrMany<Outcome>,
-    /// The receipts of the charges of a [`Request::Acquire`] that was admitted, or of the admitted calls of a line
-    /// whose charges can be settled; otherwise empty.
+    /// The receipts of the charges of the admitted calls, if they can be settled; otherwise empty.
     pub(crate) receipts: OneOrMany<Receipt>,
     pub(crate) source: Source,
 }
@@ -245,6 +278,19 @@ impl Reply {
 
     pub(crate) fn one(outcome: Outcome, source: Source) -> Self {
         Self::new(OneOrMany::One(outcome), source)
+    }
+
+    /// Returns the reply to a call of one count.
+    pub(crate) fn to_call(
+        op: DecideOp,
+        (outcome, receipt): (Outcome, Receipt),
+        source: Source,
+    ) -> Self {
+        let mut reply = Self::one(outcome, source);
+        if op == DecideOp::Acquire && outcome.is_allowed() {
+            reply.receipts = OneOrMany::One(receipt);
+        }
+        reply
     }
 
     /// Returns whether all charges were admitted.

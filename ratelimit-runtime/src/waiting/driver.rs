@@ -60,7 +60,7 @@ impl Waiting {
             let duty = lock(&line.line).duty(self.now());
             let wake = match duty {
                 Duty::Request(asked) => {
-                    let request = Request::Line(asked.request.clone());
+                    let request = Request::Decide(asked.request.clone());
                     let reply = self.backend.execute_here(&request);
                     lock(&line.line).replied(asked, reply, self.now());
                     continue;
@@ -164,7 +164,7 @@ impl LineDriver {
 
     async fn ask_store(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
-        let request = Request::Line(asked.request.clone());
+        let request = Request::Decide(asked.request.clone());
         let result = backend.try_execute(self.line.policy, &request).await;
         let error = match result {
             Ok(reply) => return lock(line).replied(asked, reply, self.waiting.now()),
@@ -175,7 +175,7 @@ impl LineDriver {
         }
         let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
         if let Some(asked) = asked {
-            let reply = backend.apply_share(&Request::Line(asked.request.clone()));
+            let reply = backend.apply_share(&Request::Decide(asked.request.clone()));
             lock(line).replied(asked, reply, self.waiting.now());
         }
     }

@@ -21,14 +21,14 @@ use tokio::sync::{Notify, Semaphore};
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings};
 pub(crate) use self::slot::{WaitingCalls, WaitingSlot};
-use crate::algorithm::{Op, Receipt};
+use crate::algorithm::Receipt;
 use crate::backend::{Backend, GivenBack};
 use crate::background::{JobSlot, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{Charge, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
@@ -126,9 +126,8 @@ impl Waiting {
         }
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
-        let request = |charges| {
-            if settles { Request::Acquire(charges) } else { Request::Apply(Op::Decide, charges) }
-        };
+        let op = DecideOp::charging(settles);
+        let request = |charges| Request::Decide(Calls::one(op, charges));
         if takes_nothing {
             // Only a closed key rejects it.
             let request = request(charges.clone());
@@ -249,7 +248,7 @@ impl Waiting {
         if let Some(rejection) = known {
             return Ok(rejection);
         }
-        let peek = Request::Apply(Op::Peek, charges);
+        let peek = Request::Decide(Calls::one(DecideOp::Peek, charges));
         let peeked = self.backend.execute(policy, peek).await?;
         if peeked.is_allowed() && !peeked.is_charged() {
             // Admitted by `on_error`.

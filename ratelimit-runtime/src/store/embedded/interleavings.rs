@@ -7,12 +7,12 @@ use loom::sync::Arc;
 use loom::thread::spawn;
 
 use super::{Embedded, shard_of};
-use crate::algorithm::{Op, Outcome};
+use crate::algorithm::Outcome;
 use crate::clock::{Clock, VirtualClock};
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::reply::Source;
-use crate::store::{Charge, OneOrMany, Request};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
 
 const ONCE: Limit = Limit::fixed("once", 1, Duration::from_secs(3600));
 
@@ -29,19 +29,19 @@ fn store() -> Arc<Embedded> {
     Arc::new(Embedded::new(640, Clock::Virtual(clock)))
 }
 
-fn apply(store: &Embedded, op: Op, key_ids: &[KeyId]) -> Vec<Outcome> {
+fn apply(store: &Embedded, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
         let (terms, count_name) = (*ONCE.terms(), Vec::new());
         std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1 })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();
-    let request = Request::Apply(op, OneOrMany::from(charges));
+    let request = Request::Decide(Calls::one(op, OneOrMany::from(charges)));
     store.apply(&request, Source::Embedded).outcomes.to_vec()
 }
 
 /// Charges all of these counts at once, or none. Returns whether they admitted the call.
 fn charge_all(store: &Embedded, key_ids: &[KeyId]) -> bool {
-    apply(store, Op::Decide, key_ids).iter().all(Outcome::is_allowed)
+    apply(store, DecideOp::Decide, key_ids).iter().all(Outcome::is_allowed)
 }
 
 fn charge(store: &Embedded, key_id: KeyId) -> bool {
@@ -49,7 +49,7 @@ fn charge(store: &Embedded, key_id: KeyId) -> bool {
 }
 
 fn is_charged(store: &Embedded, key_id: KeyId) -> bool {
-    apply(store, Op::Peek, &[key_id])[0].remaining == 0
+    apply(store, DecideOp::Peek, &[key_id])[0].remaining == 0
 }
 
 /// Each call has two counts. Its second count is the first count of the next call.

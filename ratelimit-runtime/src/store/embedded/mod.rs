@@ -11,7 +11,6 @@
 
 #[cfg(all(test, loom))]
 mod interleavings;
-mod line;
 mod several;
 mod shard;
 mod table;
@@ -29,9 +28,9 @@ use loom::sync::{Mutex, MutexGuard};
 use loom::thread;
 
 pub(crate) use self::several::FEW;
-use self::shard::Shard;
+use self::shard::{CountOp, Shard};
 pub(crate) use self::shard::{LocalCharge, StoredState};
-use super::{OneOrMany, Reply, Request};
+use super::{Reply, Request};
 use crate::algorithm::{
     Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
 };
@@ -92,42 +91,24 @@ impl Embedded {
 
     /// Executes a request. The reply names `source`: this store, or a fallback to it.
     pub(crate) fn apply(&self, request: &Request, source: Source) -> Reply {
-        let outcomes = match request {
-            Request::Acquire(OneOrMany::One(charge)) => {
-                let (outcome, receipt) = with_state!(charge.terms.algorithm(), S => {
-                    self.acquire_as::<S>((&**charge).into())
-                });
-                let mut reply = Reply::one(outcome, source);
-                if outcome.is_allowed() {
-                    reply.receipts = OneOrMany::One(receipt);
+        match request {
+            Request::GiveBack(op, charge) => {
+                let op = CountOp::Apply(*op);
+                Reply::one(self.apply_one(op, (&**charge).into()).0, source)
+            }
+            Request::Decide(calls) => match calls.only_charge() {
+                None => self.decide_calls(calls, source),
+                Some(charge) => {
+                    let decided = self.apply_one(calls.op.into(), (&*charge).into());
+                    Reply::to_call(calls.op, decided, source)
                 }
-                return reply;
-            }
-            Request::Acquire(OneOrMany::Many(charges)) => {
-                let (outcomes, receipts) = self.acquire_many(charges);
-                let receipts = OneOrMany::Many(receipts);
-                return Reply { outcomes: OneOrMany::Many(outcomes), receipts, source };
-            }
-            Request::Apply(op, OneOrMany::One(charge)) => {
-                OneOrMany::One(self.apply_one(*op, (&**charge).into()))
-            }
-            Request::Apply(op, OneOrMany::Many(charges)) => {
-                OneOrMany::Many(self.apply_many(*op, charges))
-            }
-            Request::Line(line) => {
-                let (outcomes, receipts) = self.apply_line(line);
-                let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
-                return Reply { outcomes, receipts, source };
-            }
-        };
-        Reply::new(outcomes, source)
+            },
+        }
     }
 
     /// Applies an operation to one count.
-    pub(crate) fn apply_one(&self, op: Op, charge: LocalCharge<'_>) -> Outcome {
-        with_state!(charge.terms.algorithm(), S => {
-            self.in_shard(charge.key_id, |shard, clock| shard.apply::<S>(op, charge, clock))
-        })
+    fn apply_one(&self, op: CountOp, charge: LocalCharge<'_>) -> (Outcome, Receipt) {
+        self.in_shard(charge.key_id, |shard, clock| shard.apply_op(op, charge, clock))
     }
 
     /// Decides a call of one count, whose state is an `S`.

@@ -1,22 +1,19 @@
-//! Several counts in one decision, and their locks.
+//! Several counts or several calls in one decision, and their locks.
 
+use std::iter;
 use std::sync::Arc;
 
-use super::shard::Shard;
+use super::shard::{CountOp, Shard};
 use super::{Embedded, LocalCharge, MutexGuard, shard_of, unlock};
-use crate::algorithm::{Op, Outcome, Receipt, State, match_algorithm, with_state};
-use crate::store::Charge;
+use crate::algorithm::{BucketOp, Op, Outcome, Receipt, State, match_algorithm, with_state};
+use crate::reply::Source;
+use crate::store::{
+    Calls, CancelledUnits, Charge, DecideOp, EqualCalls, MAX_RESERVED, OneOrMany, Reply,
+    Reservations,
+};
 
 /// The most counts that [`Embedded::decide_few`] decides.
 pub(crate) const FEW: usize = 8;
-
-/// An operation on one of several counts.
-#[derive(Clone, Copy)]
-pub(super) enum CountOp {
-    Apply(Op),
-    /// Decides a call whose charge can be settled.
-    Acquire,
-}
 
 impl Embedded {
     /// Decides a call of at most [`FEW`] counts without an allocation. If one of them has no state or is closed,
@@ -66,64 +63,73 @@ impl Embedded {
         true
     }
 
-    /// Decides a call whose charges can be settled. Without receipts if it is rejected. Twin of `lua/all.lua`.
-    pub(super) fn acquire_many(&self, charges: &[Arc<Charge>]) -> (Vec<Outcome>, Vec<Receipt>) {
-        self.with_counts(charges, |apply| {
-            let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
-                let apply = |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost);
-                charges.iter().enumerate().map(apply).unzip()
-            };
-            let (peeked, _) = apply_all(CountOp::Apply(Op::Peek));
-            let fits = peeked.iter().all(Outcome::is_allowed);
-            if fits { apply_all(CountOp::Acquire) } else { (peeked, Vec::new()) }
-        })
-    }
-
-    /// Applies an operation to several counts. Twin of `lua/all.lua`.
-    pub(super) fn apply_many(&self, op: Op, charges: &[Arc<Charge>]) -> Vec<Outcome> {
-        self.with_counts(charges, |apply| {
-            let mut apply_all = |op| {
-                let op = CountOp::Apply(op);
-                let apply =
-                    |(index, charge): (usize, &Arc<Charge>)| apply(index, op, charge.cost).0;
-                charges.iter().enumerate().map(apply).collect()
-            };
-            match op {
-                Op::Decide => {
-                    let peeked: Vec<Outcome> = apply_all(Op::Peek);
-                    let fits = peeked.iter().all(Outcome::is_allowed);
-                    if fits { apply_all(Op::Decide) } else { peeked }
+    /// Decides calls in their order, until one is rejected. Twin of `lua/all.lua`.
+    pub(super) fn decide_calls(&self, Calls { op, counts, runs }: &Calls, source: Source) -> Reply {
+        let Reservations { cancelled, mut held, most } = counts.reservations();
+        let settles = *op == DecideOp::Acquire;
+        let (mut outcomes, mut receipts, mut reserved) = (Vec::new(), Vec::new(), 0);
+        self.with_counts(counts.charges(), |apply| {
+            if let Some(CancelledUnits { units, end }) = cancelled {
+                let (outcome, _) = apply(0, CountOp::Ahead(BucketOp::Cancel { end }, false), units);
+                outcomes.push(outcome);
+                if !outcome.is_allowed() {
+                    return;
                 }
-                Op::Peek | Op::Refund | Op::Return { .. } => apply_all(op),
             }
-        })
+            let calls = runs.iter().flat_map(|run| iter::repeat_n(run, run.count as usize));
+            for EqualCalls { costs, wait, .. } in calls {
+                let mut apply_all = |op| -> (Vec<Outcome>, Vec<Receipt>) {
+                    let apply = |(index, cost): (usize, &u32)| apply(index, op, *cost);
+                    costs.iter().enumerate().map(apply).unzip()
+                };
+                let first_cost = costs.first().copied().unwrap_or(0);
+                let (mut decided, mut marks) = apply_all(CountOp::Apply(Op::Peek));
+                let fits = decided.iter().all(Outcome::is_allowed);
+                if fits {
+                    (decided, marks) = apply_all((*op).into());
+                } else if *wait > 0 && (held == 0 || held.saturating_add(first_cost) <= most) {
+                    let reserve = BucketOp::Reserve { wait: *wait };
+                    (decided, marks) = apply_all(CountOp::Ahead(reserve, settles));
+                }
+                let is_admitted = decided.iter().all(Outcome::is_allowed);
+                outcomes.append(&mut decided);
+                if !is_admitted || *op == DecideOp::Peek {
+                    return;
+                }
+                if settles {
+                    receipts.append(&mut marks);
+                }
+                if !fits {
+                    held = held.saturating_add(first_cost);
+                    reserved += 1;
+                    if reserved == MAX_RESERVED {
+                        return;
+                    }
+                }
+            }
+        });
+        Reply { outcomes: OneOrMany::Many(outcomes), receipts: OneOrMany::Many(receipts), source }
     }
 
     /// Locks the shards of several counts. Passes a function to `work` that applies an operation to the count with an
     /// index.
-    pub(super) fn with_counts<T>(
+    fn with_counts(
         &self,
         charges: &[Arc<Charge>],
-        work: impl FnOnce(&mut dyn FnMut(usize, CountOp, u32) -> (Outcome, Receipt)) -> T,
-    ) -> T {
+        work: impl FnOnce(&mut dyn FnMut(usize, CountOp, u32) -> (Outcome, Receipt)),
+    ) {
         let clock = self.clock.local();
         // Every call locks shards in ascending order, so no two calls wait for each other.
         let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
         indices.sort_unstable();
         indices.dedup();
         let mut shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
-        let result = work(&mut |index, op, cost| {
+        work(&mut |index, op, cost| {
             let charge = LocalCharge { cost, ..(&*charges[index]).into() };
             let at = indices.binary_search(&shard_of(charge.key_id)).unwrap_or(0);
-            with_state!(charge.terms.algorithm(), S => match op {
-                CountOp::Apply(op) => {
-                    (shards[at].apply::<S>(op, charge, clock), Receipt::default())
-                }
-                CountOp::Acquire => shards[at].acquire::<S>(charge, clock),
-            })
+            shards[at].apply_op(op, charge, clock)
         });
         unlock(shards);
-        result
     }
 }
 
@@ -166,16 +172,20 @@ mod tests {
                     };
                     parts.iter().map(charge).collect()
                 };
-                let many = other.apply_many(Op::Decide, &charges(&other));
+                let many = |store: &Embedded| {
+                    let calls = Calls::one(DecideOp::Decide, OneOrMany::Many(charges(store)));
+                    store.decide_calls(&calls, Source::Embedded).outcomes.to_vec()
+                };
+                let expected = many(&other);
                 let charged = charges(&one);
                 let borrowed: Vec<LocalCharge<'_>> =
                     charged.iter().map(|charge| (&**charge).into()).collect();
                 let mut few = vec![Outcome::UNDECIDED; charged.len()];
                 if !one.decide_few(&borrowed, &mut few) {
                     // A count has no state yet, and none was charged.
-                    few = one.apply_many(Op::Decide, &charged);
+                    few = many(&one);
                 }
-                prop_assert_eq!(few, many);
+                prop_assert_eq!(few, expected);
             }
         }
     }

@@ -5,13 +5,14 @@ use std::any::Any;
 use std::mem;
 
 use super::table::Table;
+use crate::algorithm::bucket::Bucket;
 use crate::algorithm::{
-    ClosedCount, Expires, Op, OpeningChange, Outcome, Receipt, Settlement, State, match_algorithm,
-    states, with_state,
+    BucketOp, ClosedCount, Expires, Op, OpeningChange, Outcome, Receipt, Settlement, State,
+    match_algorithm, states, with_state,
 };
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Terms};
-use crate::store::Charge;
+use crate::store::{Charge, DecideOp};
 
 /// A borrowed [`Charge`]. Saves a clone of the terms for a call that is decided at once
 /// (`benches/all -- instructions`).
@@ -25,6 +26,26 @@ pub(crate) struct LocalCharge<'a> {
 impl<'a> From<&'a Charge> for LocalCharge<'a> {
     fn from(charge: &'a Charge) -> Self {
         Self { key_id: charge.key_id, terms: &charge.terms, cost: charge.cost }
+    }
+}
+
+/// An operation on one of the counts of a request.
+#[derive(Clone, Copy)]
+pub(super) enum CountOp {
+    Apply(Op),
+    /// Decides a call whose charge can be settled.
+    Acquire,
+    /// Reserves a moment of a bucket, or cancels reservations. The flag says whether the charge can be settled.
+    Ahead(BucketOp, bool),
+}
+
+impl From<DecideOp> for CountOp {
+    fn from(op: DecideOp) -> Self {
+        match op {
+            DecideOp::Peek => Self::Apply(Op::Peek),
+            DecideOp::Decide => Self::Apply(Op::Decide),
+            DecideOp::Acquire => Self::Acquire,
+        }
     }
 }
 
@@ -144,6 +165,20 @@ impl Shard {
         S::table(self).mark(place);
     }
 
+    /// Applies an operation to a count. Returns the receipt of an admitted charge that can be settled.
+    pub(super) fn apply_op(
+        &mut self,
+        op: CountOp,
+        charge: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        with_state!(charge.terms.algorithm(), S => match op {
+            CountOp::Apply(op) => (self.apply::<S>(op, charge, clock), Receipt::default()),
+            CountOp::Acquire => self.acquire::<S>(charge, clock),
+            CountOp::Ahead(op, settles) => self.apply_ahead(op, settles, charge, clock),
+        })
+    }
+
     /// Applies an operation to a count. Adds the count if it has no state.
     pub(super) fn apply<S: StoredState>(
         &mut self,
@@ -187,6 +222,27 @@ impl Shard {
         acquired
     }
 
+    /// Reserves a moment of a bucket, or cancels reservations.
+    fn apply_ahead(
+        &mut self,
+        op: BucketOp,
+        settles: bool,
+        LocalCharge { key_id, terms, cost }: LocalCharge<'_>,
+        clock: u64,
+    ) -> (Outcome, Receipt) {
+        let birth = self.birth();
+        self.visit::<Bucket, _>(
+            key_id,
+            clock,
+            |state| {
+                let outcome = state.apply_ahead(op, terms, clock, cost);
+                let is_marked = settles && cost > 0 && outcome.is_allowed();
+                (outcome, if is_marked { state.mark(birth) } else { Receipt::default() })
+            },
+            |closed| (closed.apply_ahead(op, terms, clock, cost), Receipt::default()),
+        )
+    }
+
     /// Corrects a charge.
     pub(super) fn settle<S: StoredState>(
         &mut self,
@@ -203,7 +259,7 @@ impl Shard {
     }
 
     /// Returns a birth that no other state of this shard has.
-    pub(super) fn birth(&mut self) -> u64 {
+    fn birth(&mut self) -> u64 {
         self.births += 2;
         self.births
     }

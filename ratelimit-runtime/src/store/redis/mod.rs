@@ -20,15 +20,11 @@ use self::network::sentinel::Sentinels;
 use self::network::slot;
 use self::operations::batch::BatchQueues;
 use self::operations::births::Births;
-use self::operations::line::LineReplies;
-pub(crate) use self::operations::rollback::RollbackHook;
-use self::operations::rollback::SlotGroup;
+pub(crate) use self::operations::by_slots::RollbackHook;
 use self::operations::script_call::{ScriptCall, unexpected};
 pub use self::scripts::program::text as script_text;
-use self::scripts::script::{
-    self, RECEIPT, REPLY, Script, ScriptOp, decode_acquired, decode_reply,
-};
-use super::{Charge, OneOrMany, Reply, Request, SettleError, SettledCharge, Store};
+use self::scripts::script::{self, Script, ScriptOp, decode_acquired};
+use super::{Charge, DecideOp, Reply, Request, SettleError, SettledCharge, Store};
 use crate::algorithm::{Op, Outcome, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
@@ -107,35 +103,21 @@ impl Store for Redis {
         let servers = &self.servers;
         // A give-back makes room, so it does not count as a pending decision.
         let (by, _guard) = servers.admit(!request.gives_back())?;
-        let (op, charge) = match request {
-            Request::Apply(Op::Decide, OneOrMany::One(charge)) => {
-                let outcome = servers.decide_one(charge, by).await?;
+        let calls = match request {
+            Request::Decide(calls) => calls,
+            Request::GiveBack(op, charge) => {
+                let (outcome, _) = servers.apply_one(op.into(), &charge, by).await?;
                 return Ok(Reply::one(outcome, Source::Redis));
             }
-            Request::Apply(op, OneOrMany::Many(charges)) => {
-                let outcomes = OneOrMany::Many(servers.apply_many(op, charges, by).await?);
-                return Ok(Reply::new(outcomes, Source::Redis));
-            }
-            Request::Acquire(charges) => {
-                let charges = charges.iter().map(Arc::clone).collect();
-                let acquired = servers.acquire(charges, by).await?;
-                let is_charged = acquired.iter().all(|(outcome, _)| outcome.is_allowed());
-                let (outcomes, receipts): (Vec<_>, Vec<_>) = acquired.into_iter().unzip();
-                let mut reply = Reply::new(outcomes.into(), Source::Redis);
-                if is_charged {
-                    reply.receipts = receipts.into();
-                }
-                return Ok(reply);
-            }
-            Request::Apply(op, OneOrMany::One(charge)) => (op, charge),
-            Request::Line(line) => {
-                let LineReplies { outcomes, receipts } = servers.decide_line(line, by).await?;
-                let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
-                return Ok(Reply { outcomes, receipts, source: Source::Redis });
+        };
+        let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
+        let decided = match calls.op {
+            DecideOp::Decide => (servers.decide_one(charge, by).await?, Receipt::default()),
+            op @ (DecideOp::Peek | DecideOp::Acquire) => {
+                servers.apply_one(servers.script_op(op), &charge, by).await?
             }
         };
-        let outcome = servers.apply_one(op, &charge, by).await?;
-        Ok(Reply::one(outcome, Source::Redis))
+        Ok(Reply::to_call(calls.op, decided, Source::Redis))
     }
 
     async fn settle(&self, charges: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
@@ -230,22 +212,22 @@ impl Servers {
         }
     }
 
-    /// Groups charges so that one script can decide a group: all charges on one server; in a cluster, the charges of
-    /// a hash slot.
-    fn groups(&self, charges: Vec<Arc<Charge>>) -> Vec<SlotGroup> {
-        let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
-        for (index, charge) in charges.into_iter().enumerate() {
-            let slot = self.slot(&charge.count_name);
-            match groups.iter_mut().find(|(other, _)| *other == slot) {
-                Some((_, group)) => group.push((index, charge)),
-                None => groups.push((slot, vec![(index, charge)])),
-            }
+    /// Returns an operation as scripts receive it.
+    fn script_op(&self, op: DecideOp) -> ScriptOp {
+        match op {
+            DecideOp::Peek => Op::Peek.into(),
+            DecideOp::Decide => Op::Decide.into(),
+            DecideOp::Acquire => ScriptOp::acquire(self.births.draw()),
         }
-        groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// Applies an operation to one charge.
-    async fn apply_one(&self, op: Op, charge: &Charge, by: Instant) -> Result<Outcome, StoreError> {
+    /// Applies an operation to one charge. Returns the receipt of an `acquire` that is admitted.
+    async fn apply_one(
+        &self,
+        op: ScriptOp,
+        charge: &Charge,
+        by: Instant,
+    ) -> Result<(Outcome, Receipt), StoreError> {
         let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
             script: Script::of(terms),
@@ -253,89 +235,6 @@ impl Servers {
             keys: vec![count_name],
             is_atomic: true,
         };
-        decode_reply(&self.run(&call, by).await?).ok_or_else(unexpected)
+        decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)
     }
-
-    /// Applies an operation to several charges together. Returns the outcomes in their order.
-    async fn apply_many(
-        self: &Arc<Self>,
-        op: Op,
-        charges: Vec<Arc<Charge>>,
-        by: Instant,
-    ) -> Result<Vec<Outcome>, StoreError> {
-        match op {
-            Op::Decide => Ok(outcomes_of(self.decide_groups(op.into(), charges, by).await?)),
-            Op::Peek => Ok(outcomes_of(self.peek_by_slots(&self.groups(charges), by).await?)),
-            // Each give-back stands by itself: one that fails stops no other.
-            Op::Refund | Op::Return { .. } => {
-                let mut outcomes = Ok(Vec::with_capacity(charges.len()));
-                for charge in charges {
-                    let outcome = self.apply_one(op, &charge, by).await;
-                    outcomes = outcomes.and_then(|mut outcomes| {
-                        outcomes.push(outcome?);
-                        Ok(outcomes)
-                    });
-                }
-                outcomes
-            }
-        }
-    }
-
-    /// Decides a call whose charges can be settled.
-    async fn acquire(
-        self: &Arc<Self>,
-        charges: Vec<Arc<Charge>>,
-        by: Instant,
-    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
-        let op = ScriptOp::acquire(self.births.draw());
-        let [charge] = &charges[..] else { return self.decide_groups(op, charges, by).await };
-        let Charge { terms, count_name, cost, .. } = &**charge;
-        let call = ScriptCall {
-            script: Script::of(terms),
-            arguments: script::arguments_of_one(op, terms, self.clock.sent(), *cost),
-            keys: vec![count_name],
-            is_atomic: true,
-        };
-        Ok(vec![decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)?])
-    }
-
-    /// Decides a call by `op`, in one script or hash slot by hash slot.
-    async fn decide_groups(
-        self: &Arc<Self>,
-        op: ScriptOp,
-        charges: Vec<Arc<Charge>>,
-        by: Instant,
-    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
-        let groups = self.groups(charges);
-        match &groups[..] {
-            [group] => self.apply_group(op, group, by).await,
-            _ => self.decide_by_slots(op, groups, by).await,
-        }
-    }
-
-    /// Applies an operation to the charges of one script. Returns the outcomes in their order, with the receipts of an
-    /// admitted `acquire`.
-    async fn apply_group(
-        &self,
-        op: ScriptOp,
-        group: &SlotGroup,
-        by: Instant,
-    ) -> Result<Vec<(Outcome, Receipt)>, StoreError> {
-        let parts = group.iter().map(|(_, charge)| (&charge.terms, charge.cost));
-        let call = ScriptCall {
-            script: Script::all(),
-            keys: group.iter().map(|(_, charge)| &charge.count_name[..]).collect(),
-            arguments: script::arguments_of_all(op, parts, self.clock.sent()),
-            is_atomic: true,
-        };
-        let reply = self.run_for_group(&call, by).await?;
-        let length =
-            [REPLY, REPLY + RECEIPT].into_iter().find(|it| it * group.len() == reply.len());
-        let replies = reply.chunks(length.ok_or_else(unexpected)?);
-        replies.map(|reply| decode_acquired(reply).ok_or_else(unexpected)).collect()
-    }
-}
-
-fn outcomes_of(replied: Vec<(Outcome, Receipt)>) -> Vec<Outcome> {
-    replied.into_iter().map(|(outcome, _)| outcome).collect()
 }

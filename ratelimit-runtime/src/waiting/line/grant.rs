@@ -8,7 +8,7 @@ use super::Now;
 use crate::algorithm::{Op, Outcome, Receipt, Verdict};
 use crate::limit::Rate;
 use crate::reply::Source;
-use crate::store::{BucketCharge, CancelledUnits, Charge, LineRequest, OneOrMany, Reply, Request};
+use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, OneOrMany, Reply, Request};
 
 /// Units that are charged for a call which has not taken its turn yet.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ impl Returned {
         let cancels = reserved.into_iter().filter(|grant| grant.reset.is_empty()).filter_map(
             |Grant { costs, source, end, .. }| {
                 let cancelled = CancelledUnits { units: costs.first().copied()?, end };
-                Some((source, Request::Line(LineRequest::cancel(bucket?.clone(), cancelled))))
+                Some((source, Request::Decide(Calls::cancel(bucket?.clone(), cancelled))))
             },
         );
         // Grants of one request have one time, so their units go back together.
@@ -144,8 +144,7 @@ impl Returned {
             }
         }
         let returns = sums.into_iter().map(|(source, index, at, cost)| {
-            let charge = Arc::new(Charge { cost, ..(*counts[index]).clone() });
-            (source, Request::give_back(Op::Return { at }, charge))
+            (source, Request::GiveBack(Op::Return { at }, counts[index].with_cost(cost)))
         });
         let requests: Vec<_> = cancels.chain(returns).collect();
         (!requests.is_empty()).then_some(Self { requests })

@@ -10,7 +10,7 @@ use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, EqualCalls, LineCounts, LineRequest, Reply, Reservations};
+use crate::store::{BucketCharge, Calls, Counts, DecideOp, EqualCalls, Reply, Reservations};
 
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
@@ -32,7 +32,7 @@ const SHARED_WAIT: u64 = 50_000;
 
 /// A request of a line.
 pub(in crate::waiting) struct Asked {
-    pub(in crate::waiting) request: LineRequest,
+    pub(in crate::waiting) request: Calls,
     calls: Vec<u64>,
     /// The grants that the request cancels, with the calls that held some of them.
     cancelled: Vec<(Option<u64>, Grant)>,
@@ -193,16 +193,17 @@ impl Line {
             }
         }
         let counts = match &self.bucket {
-            None => LineCounts::Each(self.counts.clone()),
+            None => Counts::Each(self.counts.clone()),
             Some(bucket) => {
                 let (held, most) = (self.held(now), most_reserved(bucket));
                 let reservations = Reservations { cancelled: cancelled_units, held, most };
-                LineCounts::Bucket(bucket.clone(), reservations)
+                Counts::Bucket(bucket.clone(), reservations)
             }
         };
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
-        let request = LineRequest { counts, calls: runs, settles: self.settings.settles };
+        let op = DecideOp::charging(self.settings.settles);
+        let request = Calls { op, counts, runs: runs.into() };
         Some(Asked { request, calls, cancelled })
     }
 

@@ -1,10 +1,10 @@
-//! The requests of the store, each as calls of scripts: alone, in batches, as lines, and over several hash slots; and
-//! settlements, resets and rules.
+//! The requests of the store, each as calls of scripts: one call, in a batch or alone; several counts or calls, also
+//! over several hash slots; settlements, resets and rules.
 
 pub(crate) mod batch;
 pub(crate) mod births;
-pub(crate) mod line;
-pub(crate) mod rollback;
+pub(crate) mod by_slots;
+pub(crate) mod calls;
 #[cfg(feature = "rules")]
 pub(crate) mod rules;
 #[cfg(feature = "rules")]

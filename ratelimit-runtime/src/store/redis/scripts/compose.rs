@@ -31,7 +31,6 @@ const FILES: &[(&str, &str)] = files![
     "each",
     "fixed",
     "least_levels",
-    "line",
     "lower",
     "one",
     "pages",

@@ -36,11 +36,16 @@ impl Form {
 
 /// Returns the value of a word in a script of several limits.
 fn value_of_each(word: &str) -> Option<String> {
-    let still = || Form::EACH.into_iter().filter(|form| form.stands_still());
     Some(match word {
         "algorithms" => listed(Form::EACH.map(|form| form.function().to_owned())),
         "layouts" => listed(Form::EACH.map(|form| format!("'>{}'", form.layout()))),
-        "stand_still" => listed(still().map(|form| format!("[{}] = true", form.function()))),
+        "stands_still" => {
+            let still = Form::EACH.into_iter().filter(|form| form.stands_still());
+            let mut still: Vec<_> =
+                still.map(|form| format!("decide == {}", form.function())).collect();
+            still.dedup();
+            still.join(" or ")
+        }
         _ => return None,
     })
 }
@@ -49,7 +54,7 @@ fn listed(items: impl IntoIterator<Item = String>) -> String {
     items.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the script that decides several limits together.
+/// Returns the script that decides calls, each of all its limits.
 pub(crate) fn all() -> String {
     compose("all", &value_of_each)
 }
@@ -62,11 +67,6 @@ pub(crate) fn batch() -> String {
 /// Returns the script that decides many calls of keys in any hash slots of a node.
 pub(crate) fn batch_of_node() -> String {
     compose("batch_of_node", &value_of_each)
-}
-
-/// Returns the script that decides the calls of a line.
-pub(crate) fn line() -> String {
-    compose("line", &value_of_each)
 }
 
 /// Returns the script that corrects charges once their calls have ended, and closes and opens keys.
@@ -91,7 +91,6 @@ pub fn text(name: &str) -> Option<String> {
         "all" => all(),
         "batch" => batch(),
         "batch_of_node" => batch_of_node(),
-        "line" => line(),
         "settle" => settle(),
         "reset" => reset(),
         _ => return None,
@@ -124,7 +123,7 @@ mod tests {
             BucketOp::Reserve { .. } | BucketOp::Cancel { .. } => ScriptOp::from(op),
         });
         let own = [ScriptOp::acquire(1)];
-        // `lua/settle.lua` and `lua/line.lua` use the others.
+        // `lua/settle.lua` and `lua/all.lua` use the others.
         let all = ops.into_iter().chain(own).map(ScriptOp::word).chain(["charge"]).collect();
         (all, of_buckets.into_iter().map(ScriptOp::word).chain(["mark", "settle"]).collect())
     }
@@ -195,7 +194,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "line", "settle", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "reset"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

@@ -25,7 +25,7 @@ impl Script {
         &SCRIPTS[Form::of(terms).index()]
     }
 
-    /// Returns the script that decides several limits together.
+    /// Returns the script that decides calls, each of all its limits.
     pub(crate) fn all() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::all()));
         &SCRIPT
@@ -40,12 +40,6 @@ impl Script {
     /// Returns the script that decides many calls of keys in any hash slots of a node. The keys are its last arguments.
     pub(crate) fn batch_of_node() -> &'static Self {
         static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
-        &SCRIPT
-    }
-
-    /// Returns the script that decides the calls of a line.
-    pub(crate) fn line() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::line()));
         &SCRIPT
     }
 
@@ -106,7 +100,7 @@ pub(crate) struct ScriptOp {
     /// The word with which the scripts compare `op`.
     word: &'static str,
     /// The time, the wait or the birth of the operation, or 0.
-    operand: u64,
+    pub(crate) operand: u64,
 }
 
 impl ScriptOp {
@@ -145,38 +139,18 @@ impl From<BucketOp> for ScriptOp {
 
 /// Returns the arguments of the script that decides one call.
 pub(crate) fn arguments_of_one(
-    op: impl Into<ScriptOp>,
+    op: ScriptOp,
     terms: &Terms,
     clock: Option<u64>,
     cost: u32,
 ) -> Vec<Vec<u8>> {
-    let ScriptOp { word, operand } = op.into();
     let mut call = Vec::with_capacity(64);
-    put_word(&mut call, word);
+    put_word(&mut call, op);
     call.extend(cost.to_be_bytes());
-    put_7(&mut call, operand);
+    put_7(&mut call, op.operand);
     Form::of(terms).put_terms(&mut call, terms);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
-    arguments
-}
-
-/// Returns the arguments of `lua/all.lua`: the limits, and their costs.
-pub(crate) fn arguments_of_all<'a>(
-    op: impl Into<ScriptOp>,
-    parts: impl Iterator<Item = (&'a Terms, u32)>,
-    clock: Option<u64>,
-) -> Vec<Vec<u8>> {
-    let ScriptOp { word, operand } = op.into();
-    let mut head = Vec::with_capacity(64);
-    put_word(&mut head, word);
-    put_7(&mut head, operand);
-    let mut arguments = vec![Vec::new(), clock.map_or_else(Vec::new, packed_clock)];
-    for (limit, cost) in parts {
-        head.extend(cost.to_be_bytes());
-        arguments.push(packed_limit(limit));
-    }
-    arguments[0] = head;
     arguments
 }
 
@@ -312,9 +286,9 @@ pub(crate) fn error_of(message: &str, key: &[u8]) -> StoreError {
     server_error(code, rest, &[key])
 }
 
-/// Appends a word, and the zero byte that ends it.
-fn put_word(out: &mut Vec<u8>, word: &str) {
-    out.extend(word.as_bytes());
+/// Appends the word of an operation, and the zero byte that ends it.
+pub(crate) fn put_word(out: &mut Vec<u8>, op: ScriptOp) {
+    out.extend(op.word.as_bytes());
     out.push(0);
 }
 

@@ -114,7 +114,8 @@ impl Servers {
         by: Instant,
     ) -> Result<Outcome, StoreError> {
         if self.pending() <= self.most_unqueued() {
-            return self.apply_one(Op::Decide, &charge, by).await;
+            let decided = self.apply_one(Op::Decide.into(), &charge, by).await;
+            return decided.map(|(outcome, _)| outcome);
         }
         let target = self.batch_target(&charge.count_name);
         let mut reply = self.enqueue(&target, charge, by);

@@ -1,0 +1,201 @@
+//! Decides calls whose keys are in different hash slots of a cluster: charges them hash slot by hash slot, and rolls
+//! back if one rejects.
+
+use std::mem;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::calls::DecidedCalls;
+use crate::algorithm::{Op, Outcome, Receipt};
+use crate::key::KeyId;
+use crate::reply::StoreError;
+use crate::store::redis::Servers;
+use crate::store::{Calls, Charge, DecideOp, EqualCalls};
+
+/// Called with each count to which a rollback has given units back.
+pub(crate) type RollbackHook = Arc<dyn Fn(KeyId) + Send + Sync>;
+
+/// The charges of one hash slot, each with its index in the request.
+type SlotGroup = Vec<(usize, Arc<Charge>)>;
+
+impl Servers {
+    /// Decides calls in their order, until one is rejected.
+    pub(super) async fn decide_by_slots(
+        self: &Arc<Self>,
+        calls: &Calls,
+        by: Instant,
+    ) -> Result<DecidedCalls, StoreError> {
+        let mut decided = DecidedCalls::default();
+        for run in &*calls.runs {
+            // What was charged before a failure is granted. The other calls are decided later.
+            match self.decide_run(calls, run, &mut decided, by).await {
+                Ok(true) if Instant::now() + self.deadline / 2 < by => {}
+                Err(error) if decided.outcomes.is_empty() => return Err(error),
+                Ok(_) | Err(_) => break,
+            }
+        }
+        Ok(decided)
+    }
+
+    /// Decides equal calls: peeks at one of them, and charges those that fit together. Adds their outcomes, and returns
+    /// whether all were admitted.
+    async fn decide_run(
+        self: &Arc<Self>,
+        Calls { op, counts, .. }: &Calls,
+        EqualCalls { costs, count, .. }: &EqualCalls,
+        decided: &mut DecidedCalls,
+        by: Instant,
+    ) -> Result<bool, StoreError> {
+        let charges = counts.charges();
+        let groups = |calls: u32| {
+            let costs = costs.iter().map(|cost| cost.saturating_mul(calls));
+            self.groups(charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(cost)))
+        };
+        let mut last = self.peek_groups(&groups(1), by).await?;
+        if is_allowed(&last) && *op != DecideOp::Peek {
+            let fitting = last.iter().zip(&**costs);
+            let fitting = fitting.filter_map(|(peeked, cost)| peeked.remaining.checked_div(*cost));
+            let fitting = fitting.min().unwrap_or(*count).min(*count);
+            let DecidedCalls { outcomes, receipts } =
+                self.charge_groups(*op, groups(fitting), by).await?;
+            let is_admitted = is_allowed(&outcomes);
+            if is_admitted {
+                let slacks = vec![0; charges.len()];
+                decided.add(fitting, charges, costs, (&outcomes, &slacks), &receipts);
+            }
+            if is_admitted && fitting == *count {
+                return Ok(true);
+            }
+            let is_of_one = fitting == 1 && !is_admitted;
+            last = if is_of_one { outcomes } else { self.peek_groups(&groups(1), by).await? };
+            // Concurrent calls change the counts. The other calls are decided later.
+            if is_allowed(&last) {
+                return Ok(false);
+            }
+        }
+        decided.outcomes.append(&mut last);
+        Ok(false)
+    }
+
+    /// Groups charges by their hash slots.
+    fn groups(&self, charges: impl Iterator<Item = Arc<Charge>>) -> Vec<SlotGroup> {
+        let mut groups: Vec<(u16, SlotGroup)> = Vec::new();
+        for (index, charge) in charges.enumerate() {
+            let slot = self.slot(&charge.count_name);
+            match groups.iter_mut().find(|(other, _)| *other == slot) {
+                Some((_, group)) => group.push((index, charge)),
+                None => groups.push((slot, vec![(index, charge)])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    async fn peek_groups(
+        &self,
+        groups: &[SlotGroup],
+        by: Instant,
+    ) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = vec![Outcome::UNDECIDED; groups.iter().map(Vec::len).sum()];
+        for group in groups {
+            let peeked = self.decide_group(DecideOp::Peek, group, by).await?;
+            keep(&mut outcomes, group, &peeked.outcomes);
+        }
+        Ok(outcomes)
+    }
+
+    /// Charges hash slot by hash slot, after a peek. If a concurrent call takes units in between, gives the charges
+    /// back. Until then, other calls can be rejected because of these charges.
+    async fn charge_groups(
+        self: &Arc<Self>,
+        op: DecideOp,
+        groups: Vec<SlotGroup>,
+        by: Instant,
+    ) -> Result<DecidedCalls, StoreError> {
+        let counts = groups.iter().map(Vec::len).sum();
+        let (mut outcomes, mut receipts) =
+            (vec![Outcome::UNDECIDED; counts], vec![Receipt::default(); counts]);
+        let mut rollback = Rollback { servers: Arc::clone(self), charged: Vec::new() };
+        for group in groups {
+            let result = self.decide_group(op, &group, by).await;
+            let fits = result.as_ref().is_ok_and(|decided| is_allowed(&decided.outcomes));
+            if !fits && !rollback.charged.is_empty() {
+                // The caller receives the rejection after the rollback, if the deadline allows.
+                let _ = timeout_at(by, rollback.start()).await;
+            }
+            let decided = result?;
+            keep(&mut outcomes, &group, &decided.outcomes);
+            keep(&mut receipts, &group, &decided.receipts);
+            if !fits {
+                break;
+            }
+            let charged = group.into_iter().zip(&decided.outcomes);
+            rollback.charged.extend(charged.map(|((_, charge), outcome)| {
+                let at = outcome.charged_at(&charge.terms);
+                (charge, at)
+            }));
+        }
+        rollback.charged.clear();
+        receipts.truncate(if op == DecideOp::Acquire { counts } else { 0 });
+        Ok(DecidedCalls { outcomes, receipts })
+    }
+
+    async fn decide_group(
+        &self,
+        op: DecideOp,
+        group: &SlotGroup,
+        by: Instant,
+    ) -> Result<DecidedCalls, StoreError> {
+        let charges: Vec<_> = group.iter().map(|(_, charge)| Arc::clone(charge)).collect();
+        self.decide_in_slot(&Calls::one(op, charges.into()), by).await
+    }
+}
+
+/// Copies the parts of a group to their places in the request.
+fn keep<T: Copy>(parts: &mut [T], group: &SlotGroup, of_group: &[T]) {
+    for ((index, _), part) in group.iter().zip(of_group) {
+        parts[*index] = *part;
+    }
+}
+
+fn is_allowed(outcomes: &[Outcome]) -> bool {
+    outcomes.iter().all(Outcome::is_allowed)
+}
+
+/// The charges of a call that is not admitted yet. Gives them back on drop.
+struct Rollback {
+    servers: Arc<Servers>,
+    /// Each charge with its time.
+    charged: Vec<(Arc<Charge>, u64)>,
+}
+
+impl Rollback {
+    /// Gives the charges back in the background, because the deadline of the call may have passed, or the caller
+    /// may drop the call. The receiver completes once all charges are given back.
+    fn start(&mut self) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        let (charged, servers) = (mem::take(&mut self.charged), Arc::clone(&self.servers));
+        self.servers.background.spawn(async move {
+            let by = Instant::now() + servers.deadline;
+            let key_ids: Vec<_> = charged.iter().map(|(charge, _)| charge.key_id).collect();
+            for (charge, at) in charged {
+                // An error here is not reported: the caller receives the reason of the rollback.
+                let _ = servers.apply_one(Op::Return { at }.into(), &charge, by).await;
+            }
+            for key_id in key_ids {
+                (servers.on_rollback)(key_id);
+            }
+            let _ = done.send(());
+        });
+        is_done
+    }
+}
+
+impl Drop for Rollback {
+    fn drop(&mut self) {
+        if !self.charged.is_empty() {
+            drop(self.start());
+        }
+    }
+}

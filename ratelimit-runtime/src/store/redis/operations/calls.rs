@@ -1,0 +1,142 @@
+//! Decides calls of several counts, or several calls, in one script. Caller of `lua/all.lua`.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::script_call::{ScriptCall, unexpected};
+use crate::algorithm::{Outcome, Receipt};
+use crate::reply::{Source, StoreError};
+use crate::store::redis::Servers;
+use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, Script, ScriptOp};
+use crate::store::{Calls, CancelledUnits, Charge, DecideOp, EqualCalls, OneOrMany, Reply};
+
+/// The outcomes and the receipts of a [`Reply`].
+#[derive(Default)]
+pub(super) struct DecidedCalls {
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) receipts: Vec<Receipt>,
+}
+
+impl Servers {
+    /// Decides calls in their order, until one is rejected.
+    pub(crate) async fn decide(
+        self: &Arc<Self>,
+        calls: &Calls,
+        by: Instant,
+    ) -> Result<Reply, StoreError> {
+        let slot = |charge: &Arc<Charge>| self.slot(&charge.count_name);
+        let mut slots = calls.counts.charges().windows(2);
+        let DecidedCalls { outcomes, receipts } =
+            if slots.all(|pair| slot(&pair[0]) == slot(&pair[1])) {
+                self.decide_in_slot(calls, by).await?
+            } else {
+                self.decide_by_slots(calls, by).await?
+            };
+        let (outcomes, receipts) = (OneOrMany::Many(outcomes), OneOrMany::Many(receipts));
+        Ok(Reply { outcomes, receipts, source: Source::Redis })
+    }
+
+    /// Decides calls whose counts are in one hash slot.
+    pub(super) async fn decide_in_slot(
+        &self,
+        calls: &Calls,
+        by: Instant,
+    ) -> Result<DecidedCalls, StoreError> {
+        let charges = calls.counts.charges();
+        let call = ScriptCall {
+            script: Script::all(),
+            keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
+            arguments: arguments_of(self.script_op(calls.op), calls, self.clock.sent()),
+            is_atomic: true,
+        };
+        let reply = self.run_for_group(&call, by).await?;
+        decode(&reply, calls).ok_or_else(unexpected)
+    }
+}
+
+impl DecidedCalls {
+    /// Adds `count` equal calls that were charged together. `last` has the outcomes of the last of them, `slacks` the
+    /// slacks of their replies.
+    pub(super) fn add(
+        &mut self,
+        count: u32,
+        charges: &[Arc<Charge>],
+        costs: &[u32],
+        (last, slacks): (&[Outcome], &[u32]),
+        receipts: &[Receipt],
+    ) {
+        for later in (0..u64::from(count)).rev() {
+            let counts = last.iter().zip(slacks).zip(charges.iter().zip(costs));
+            self.outcomes.extend(counts.map(|((last, slack), (charge, cost))| {
+                script::outcome_before(*last, &charge.terms, later * u64::from(*cost), *slack)
+            }));
+            self.receipts.extend(receipts);
+        }
+    }
+}
+
+/// Returns the arguments of `lua/all.lua`.
+fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>> {
+    let (charges, reservations) = (calls.counts.charges(), calls.counts.reservations());
+    let may_reserve = charges.len() == 1;
+    let mut packed = Vec::with_capacity(64);
+    script::put_word(&mut packed, op);
+    script::put_7(&mut packed, op.operand);
+    if may_reserve {
+        let CancelledUnits { units, end } =
+            reservations.cancelled.unwrap_or(CancelledUnits { units: 0, end: 0 });
+        script::put_7(&mut packed, end);
+        for number in [units, reservations.held, reservations.most] {
+            packed.extend(number.to_be_bytes());
+        }
+    }
+    for EqualCalls { costs, count, wait } in &*calls.runs {
+        packed.extend(count.to_be_bytes());
+        if may_reserve {
+            script::put_7(&mut packed, *wait);
+        }
+        costs.iter().for_each(|cost| packed.extend(cost.to_be_bytes()));
+    }
+    let clock = clock.map_or_else(Vec::new, script::packed_clock);
+    let limits = charges.iter().map(|charge| script::packed_limit(&charge.terms));
+    [packed, clock].into_iter().chain(limits).collect()
+}
+
+/// Decodes a reply of `lua/all.lua`; `None` if it is malformed.
+fn decode(mut reply: &[u8], calls: &Calls) -> Option<DecidedCalls> {
+    let (charges, mut decided) = (calls.counts.charges(), DecidedCalls::default());
+    if calls.cancels() {
+        decided.outcomes.push(script::decode_reply(take(&mut reply, REPLY)?)?);
+    }
+    let mut runs = calls.runs.iter();
+    // The costs of the current run, and its calls that have no outcome yet.
+    let (mut costs, mut left): (&[u32], _) = (&[], 0);
+    while !reply.is_empty() {
+        let count = u32::from_be_bytes(*take(&mut reply, 4)?.first_chunk()?);
+        let is_acquired = count > 0 && calls.op == DecideOp::Acquire;
+        let length = if is_acquired { REPLY + RECEIPT } else { REPLY };
+        let replies = take(&mut reply, length * charges.len())?.chunks(length);
+        let acquired = replies.clone().map(script::decode_acquired).collect::<Option<Vec<_>>>()?;
+        let (last, receipts): (Vec<_>, Vec<_>) = acquired.into_iter().unzip();
+        if count == 0 {
+            decided.outcomes.extend(last);
+            continue;
+        }
+        if left == 0 {
+            let run = runs.next()?;
+            (costs, left) = (&run.costs, run.count);
+        }
+        left = left.checked_sub(count)?;
+        let slacks = replies.map(script::decode_slack).collect::<Option<Vec<_>>>()?;
+        let receipts = if is_acquired { &receipts[..] } else { &[] };
+        decided.add(count, charges, costs, (&last, &slacks), receipts);
+    }
+    Some(decided)
+}
+
+fn take<'a>(reply: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = reply.split_at_checked(bytes)?;
+    *reply = rest;
+    Some(taken)
+}
