@@ -70,6 +70,86 @@ async fn shadow() -> Option<()> {
     }
     { None }
 }
+async fn hidden() -> Option<()> {
+    {
+        let pending = {
+            const {
+                ::ratelimit_runtime::__private::decided_together(
+                    &[
+                        const { &::ratelimit_runtime::__private::limit(LOGIN) },
+                        &::ratelimit_runtime::Limit::sliding(
+                            "limit",
+                            10,
+                            ::ratelimit_runtime::__private::micros(1000000u64),
+                        ),
+                    ],
+                )
+            };
+            match ((), 1_u32) {
+                (key, cost) => {
+                    let _ = (&key, cost);
+                    ::ratelimit_runtime::__private::check_all(
+                        &::ratelimit_runtime::__private::LimitGroup([
+                            ::ratelimit_runtime::__private::CallPart::constant(
+                                match const {
+                                    &::ratelimit_runtime::Limit::hidden(
+                                        ::ratelimit_runtime::__private::limit(LOGIN),
+                                        false,
+                                    )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
+                                &key,
+                                cost,
+                            ),
+                            ::ratelimit_runtime::__private::CallPart::constant(
+                                match const {
+                                    &::ratelimit_runtime::Limit::hidden(
+                                        ::ratelimit_runtime::Limit::sliding(
+                                            ::core::concat!(
+                                                ::core::concat!(::core::module_path!(), "::", "hidden"),
+                                                "#2"
+                                            ),
+                                            10,
+                                            ::ratelimit_runtime::__private::micros(1000000u64),
+                                        ),
+                                        true,
+                                    )
+                                } {
+                                    limit => {
+                                        static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                        );
+                                        SITE.visit(limit)
+                                    }
+                                },
+                                &key,
+                                cost,
+                            ),
+                        ]),
+                    )
+                }
+            }
+        };
+        if let ::core::option::Option::Some(pending) = pending {
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
+            }
+        }
+    }
+    { None }
+}
 async fn leased() -> Option<()> {
     {
         let pending = ::ratelimit_runtime::__private::check(

@@ -8,6 +8,11 @@ async fn shadow() -> Option<()> {
     None
 }
 
+#[rate_limit(limit(limit = LOGIN, hidden = false), limit(period = 1, threshold = 10), hidden = true)]
+async fn hidden() -> Option<()> {
+    None
+}
+
 #[rate_limit(period = 1, threshold = 100, name = "leased", lease = LEASE)]
 async fn leased() -> Option<()> {
     None

@@ -21,6 +21,7 @@ word_enum! {
         Scope = "scope" | "rate_type",
         OnError = "on_error",
         Shadow = "shadow" | "dry_run",
+        Hidden = "hidden" | "hide",
         Wait = "wait" | "timeout" | "timeout_duration" | "max_wait",
         Lease = "lease" | "prefetch",
         OnLimited = "on_limited" | "fallback" | "fallback_method" | "block_handler" | "on_rejected",
@@ -59,7 +60,7 @@ impl ArgumentName {
             | Self::Permit
             | Self::Close
             | Self::CloseAtMost => Place::OneLimit,
-            Self::Key | Self::Cost | Self::Name | Self::CountIf => Place::Anywhere,
+            Self::Key | Self::Cost | Self::Name | Self::Hidden | Self::CountIf => Place::Anywhere,
             Self::Scope
             | Self::OnError
             | Self::Shadow
@@ -85,6 +86,7 @@ impl ArgumentName {
             Self::Scope => "scope = \"process\"",
             Self::OnError => "on_error = \"deny\"",
             Self::Shadow => "shadow = true",
+            Self::Hidden => "hidden = true",
             Self::Wait => "wait = \"5s\"",
             Self::Lease => "lease = 50",
             Self::OnLimited => "on_limited = |rejection| Err(rejection)",

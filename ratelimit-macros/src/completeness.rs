@@ -40,6 +40,7 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         | ArgumentName::Scope
         | ArgumentName::OnError
         | ArgumentName::Shadow
+        | ArgumentName::Hidden
         | ArgumentName::Wait
         | ArgumentName::Lease
         | ArgumentName::OnLimited

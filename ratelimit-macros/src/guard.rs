@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::limit::{Limit, read_name};
 use crate::limit_source::LimitSource;
 use crate::policy::Policy;
-use crate::values::{as_literal, as_path, unwrap_parens, whole_number};
+use crate::values::{as_literal, as_path, flag, unwrap_parens, whole_number};
 use crate::words::Word;
 
 pub(crate) struct Guard {
@@ -42,6 +42,8 @@ pub(crate) struct ChargeGroup {
 
 pub(crate) struct Charge {
     pub(crate) limit: LimitSource,
+    /// Whether responses do not report the limit. `None` leaves the setting of the limit.
+    pub(crate) hidden: Option<bool>,
     pub(crate) key_and_cost: KeyAndCost,
     pub(crate) after_call: AfterCall,
 }
@@ -104,13 +106,14 @@ impl ChargeGroup {
             .min_by_key(|(capacity, _)| *capacity);
         let shared = KeyAndCost::validate(args, function, capacity);
         let shared_after_call = AfterCall::validate(args, function);
+        let shared_hidden = read_hidden(args);
         placed?;
-        Ok(Self {
-            name: name?,
-            charges: charges.into_iter().collect::<Result<_, _>>()?,
-            shared: shared?,
-            shared_after_call: shared_after_call?,
-        })
+        let mut charges = charges.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let shared_hidden = shared_hidden?;
+        for charge in &mut charges {
+            charge.hidden = charge.hidden.or(shared_hidden);
+        }
+        Ok(Self { name: name?, charges, shared: shared?, shared_after_call: shared_after_call? })
     }
 }
 
@@ -159,9 +162,15 @@ impl Charge {
     fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
         let limit = LimitSource::validate(args);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
+        let hidden = read_hidden(args);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
         let after_call = AfterCall::validate(args, function);
-        Ok(Self { limit: limit?, key_and_cost: key_and_cost?, after_call: after_call? })
+        Ok(Self {
+            limit: limit?,
+            hidden: hidden?,
+            key_and_cost: key_and_cost?,
+            after_call: after_call?,
+        })
     }
 }
 
@@ -176,6 +185,11 @@ impl KeyAndCost {
         let cost = args.optional(ArgumentName::Cost, |expr| read_cost(expr, capacity));
         Ok(Self { key: key.transpose()?, cost: cost.transpose()? })
     }
+}
+
+fn read_hidden(args: &Args<'_>) -> Result<Option<bool>, ReportedError> {
+    let name = ArgumentName::Hidden;
+    args.optional(name, |expr| flag(name, expr)).transpose()
 }
 
 fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<Expr> {

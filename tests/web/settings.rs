@@ -81,6 +81,47 @@ async fn secret() -> Result<&'static str, Rejection> {
     Ok("hi")
 }
 
+#[rate_limit(
+    limit(limit = ALL, key = 8, hidden = false),
+    limit(limit = SECRET, key = 8),
+    limit(period = "1m", threshold = 4, name = "secret.group"),
+    cost = crate::three(),
+    hidden = true
+)]
+async fn secret_in_a_group() -> Result<&'static str, Rejection> {
+    Ok("hi")
+}
+
+#[rate_limit(period = "1m", threshold = 4, name = "secret.written", hidden = true)]
+async fn secret_as_written() -> Result<&'static str, Rejection> {
+    Ok("hi")
+}
+
+#[rate_limit(limit = SECRET, key = 9, hidden = false)]
+async fn shown() -> Result<&'static str, Rejection> {
+    Ok("hi")
+}
+
+#[test]
+fn the_attribute_hides_limits() {
+    let (limiter, _) = timed();
+    let router = Router::new()
+        .route("/written", route_get(secret_as_written))
+        .route("/group", route_get(secret_in_a_group))
+        .route("/shown", route_get(shown));
+    let server = serve(router.layer(RateLimitLayer::new()), &limiter);
+    let ask = |path| get(server.address, path, &["accept: application/json"]);
+    for status in [200, 200, 200, 200, 429] {
+        let answer = ask("/written");
+        assert_eq!(answer.status, status);
+        assert_hidden(&answer);
+    }
+    let answer = ask("/group");
+    assert_eq!(reported(&answer), (r#""all";q=4;w=60"#, r#""all";r=1;t=60"#));
+    assert!(!answer.headers.iter().any(|(_, value)| value.contains("secret")), "{answer:?}");
+    assert_eq!(reported(&ask("/shown")), (r#""secret";q=4;w=60"#, r#""secret";r=3;t=60"#));
+}
+
 /// Asserts that a response does not show the limit `secret`, of 4 a minute.
 #[track_caller]
 pub(crate) fn assert_hidden(answer: &support::http::Response) {

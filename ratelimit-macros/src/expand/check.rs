@@ -21,14 +21,15 @@ impl Expansion<'_> {
         let rt = &self.rt;
         match &self.guard.charges {
             Charges::One(charge) => {
-                let Charge { limit, key_and_cost, after_call } = &**charge;
+                let Charge { limit, hidden, key_and_cost, after_call } = &**charge;
                 let limit = match limit {
                     LimitSource::Constant(constant) => {
-                        let reference = self.constant(constant, Some(after_call));
+                        let reference = self.constant(constant, *hidden, Some(after_call));
                         registered(rt, &reference, NameSource::Constant, false)
                     }
                     LimitSource::Arguments(limit) => {
-                        let tokens = self.limit(limit, &self.name(limit.name.as_ref()));
+                        let name = self.name(limit.name.as_ref());
+                        let tokens = self.limit(limit, *hidden, &name);
                         let tokens = self.arguments(limit, &tokens, limit.name.is_some());
                         if limit.varies() { self.call_limit(limit, &tokens) } else { tokens }
                     }
@@ -64,11 +65,11 @@ impl Expansion<'_> {
         let mut call_limits: Vec<(Ident, TokenStream)> = Vec::new();
         let parts: Vec<_> =
             charges.iter().zip(1_usize..).map(|(charge, number)| {
-                let Charge { limit, key_and_cost, after_call } = charge;
+                let Charge { limit, hidden, key_and_cost, after_call } = charge;
                 let after_call = after_call.or(shared_after_call);
                 let tokens = match limit {
                     LimitSource::Constant(constant) => {
-                        let reference = self.constant(constant, Some(&after_call));
+                        let reference = self.constant(constant, *hidden, Some(&after_call));
                         registered(rt, &reference, NameSource::Constant, false)
                     }
                     LimitSource::Arguments(limit) => {
@@ -78,7 +79,7 @@ impl Expansion<'_> {
                             ToTokens::to_token_stream,
                         );
                         let is_named = is_named || limit.name.is_some();
-                        self.arguments(limit, &self.limit(limit, &own_name), is_named)
+                        self.arguments(limit, &self.limit(limit, *hidden, &own_name), is_named)
                     }
                 };
                 let KeyAndCost { key, cost } = key_and_cost;
@@ -123,7 +124,7 @@ impl Expansion<'_> {
     pub(super) fn agreement(&self, charges: &[Charge]) -> Option<TokenStream> {
         let rt = &self.rt;
         let limits = charges.iter().map(|charge| match &charge.limit {
-            LimitSource::Constant(constant) => Ok(self.constant(constant, None)),
+            LimitSource::Constant(constant) => Ok(self.constant(constant, None, None)),
             LimitSource::Arguments(limit) => Err(limit),
         });
         let limits: Vec<_> = limits.collect();
@@ -135,7 +136,7 @@ impl Expansion<'_> {
         let limits = limits.into_iter().map(|limit| match limit {
             Ok(constant) => constant,
             Err(limit) => {
-                let limit = self.limit(limit, &name);
+                let limit = self.limit(limit, None, &name);
                 quote_spanned!(hygienic()=> &#limit)
             }
         });

@@ -16,7 +16,12 @@ use crate::values::{Amount, Constant};
 use crate::words::Word;
 
 impl Expansion<'_> {
-    pub(super) fn limit(&self, limit: &Limit, name: &TokenStream) -> TokenStream {
+    pub(super) fn limit(
+        &self,
+        limit: &Limit,
+        hidden: Option<bool>,
+        name: &TokenStream,
+    ) -> TokenStream {
         let rt = &self.rt;
         let Limit { name: _, algorithm, threshold, period, burst, align, lease } = limit;
         let constructor = Ident::new(algorithm.as_str(), hygienic());
@@ -53,7 +58,7 @@ impl Expansion<'_> {
                 None => {}
             }
         }
-        self.with_policy(tokens)
+        self.with_policy(tokens, hidden)
     }
 
     /// The limit of a call, from the limit with other amounts.
@@ -89,6 +94,7 @@ impl Expansion<'_> {
     pub(super) fn constant(
         &self,
         LimitConstant { path }: &LimitConstant,
+        hidden: Option<bool>,
         after_call: Option<&AfterCall>,
     ) -> TokenStream {
         let rt = &self.rt;
@@ -97,11 +103,11 @@ impl Expansion<'_> {
             let unleased = quote_spanned!(hygienic()=> #rt::__private::unleased(#limit));
             limit = spanned_at(path, unleased);
         }
-        let limit = self.with_policy(limit);
+        let limit = self.with_policy(limit, hidden);
         quote_spanned!(hygienic()=> const { &#limit })
     }
 
-    pub(super) fn with_policy(&self, mut tokens: TokenStream) -> TokenStream {
+    fn with_policy(&self, mut tokens: TokenStream, hidden: Option<bool>) -> TokenStream {
         let rt = &self.rt;
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         let variant = |name: &str| Ident::new(name, hygienic());
@@ -120,6 +126,9 @@ impl Expansion<'_> {
         }
         if let Some(shadow) = shadow {
             tokens = quote_spanned!(hygienic()=> #rt::Limit::shadow(#tokens, #shadow));
+        }
+        if let Some(hidden) = hidden {
+            tokens = quote_spanned!(hygienic()=> #rt::Limit::hidden(#tokens, #hidden));
         }
         tokens
     }

@@ -35,6 +35,16 @@ async fn number() -> Option<()> {
     None
 }
 
+#[rate_limit(period = 30, threshold = 2, hidden = "true")]
+async fn quoted_hidden() -> Option<()> {
+    None
+}
+
+#[rate_limit(limit(period = 30, threshold = 2, hidden = yes))]
+async fn word_in_a_group() -> Option<()> {
+    None
+}
+
 #[rate_limit(period = 30, threshold = 2, dry_run = true)]
 async fn synonym() -> Option<()> {
     None
