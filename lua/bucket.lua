@@ -25,7 +25,7 @@
 -- term     microseconds, if the limit leases; otherwise a number without a meaning
 -- reserve  tokens, if the limit leases; otherwise nil
 --
--- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the moment.
+-- Returns the arguments of `answer.lua`. For an admitted `reserve`, `retry` is the wait until the reserved moment.
 
 --@include least_levels
 
@@ -68,8 +68,8 @@ local function bucket(
     capacity, charge = burst * token, cost * token
   end
   local lag, level_before, full = now - clock, level, nil
-  -- Of a reserved moment: the level at the moment, before the charge, and the level now that drains to it.
-  local level_at_moment, ahead
+  -- The level at the time at which a rejected call fits, before its charge, and the level now that drains to it.
+  local level_then, level_now
 
   -- If the rate has changed, computes the level that the new rate would have given since the last change.
   if old_token ~= token or old_drain ~= drain then
@@ -116,12 +116,12 @@ local function bucket(
     end
     retry = until_spent + math.ceil((rest - capacity + charge) / drain)
     if full and full < retry then retry = full end
-    -- The moment is after the term of leased units, which do not drain before.
-    level_at_moment, ahead = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
+    -- The call fits after the term of leased units, which do not drain before.
+    level_then, level_now = math.max(level - retry * drain, 0), math.max(level, rest + until_spent * drain)
     retry = retry + lag
     if op == 'reserve' then
       local longest_wait = operand
-      allowed = retry <= longest_wait and ahead + charge <= MOST
+      allowed = retry <= longest_wait and level_now + charge <= MOST
     end
   end
   if allowed and cost > 0 and op ~= 'peek' then
@@ -130,10 +130,10 @@ local function bucket(
       level = level + charge
     elseif op == 'reserve' then
       if retry > 0 then
-        -- The call starts at its moment, whatever is given back until then. So the charges before it can give back the
-        -- level right before that moment, and no more.
-        if lower then lower(level_at_moment) end
-        level = ahead
+        -- The call starts at its reserved moment, whatever is given back until then. So the charges before it can give
+        -- back the level right before that moment, and no more.
+        if lower then lower(level_then) end
+        level = level_now
       end
       level = level + charge
     elseif op == 'acquire' or op == 'mark' then

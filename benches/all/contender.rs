@@ -64,7 +64,7 @@ impl Who {
     fn ours(url: &str, limit: Limit) -> Self {
         // The deadline is long, as it is for all others here, so that no call falls back.
         let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
-        let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
+        let limiter = limiter.max_pending(100_000).on_error(OnError::Deny);
         Self::Ours(limiter.build().expect("valid"), limit)
     }
 

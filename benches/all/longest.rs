@@ -11,8 +11,8 @@ use tokio::runtime::Runtime;
 use crate::Scale;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 
-/// The number of calls in flight: so few that each call has a script and a record of its own.
-const IN_FLIGHT: u32 = 4;
+/// The number of pending calls: so few that each call has a script and a record of its own.
+const PENDING: u32 = 4;
 
 const PERIOD: Duration = Duration::from_secs(86_400);
 
@@ -107,11 +107,11 @@ impl Log {
 
     fn calls(&self, calls: u32, threshold: u32, cost: u32, apart: Duration) {
         self.runtime.block_on(async {
-            let tasks: Vec<_> = (0..IN_FLIGHT.min(calls))
+            let tasks: Vec<_> = (0..PENDING.min(calls))
                 .map(|task| {
                     let (limiter, clock) = (self.limiter.clone(), self.clock.clone());
                     tokio::spawn(async move {
-                        for _ in (task..calls).step_by(IN_FLIGHT as usize) {
+                        for _ in (task..calls).step_by(PENDING as usize) {
                             let _ = limiter.check(&limit(threshold), "key", cost).await;
                             clock.advance(apart);
                         }

@@ -51,7 +51,7 @@ impl Who {
         match name {
             "ours" => {
                 let limiter = RateLimiter::builder().redis(url).deadline(Duration::from_secs(10));
-                let limiter = limiter.max_in_flight(100_000).on_error(OnError::Deny);
+                let limiter = limiter.max_pending(100_000).on_error(OnError::Deny);
                 let limit = Limit::token_bucket("bench", units, period);
                 Self::Ours(limiter.build().expect("valid"), limit)
             }

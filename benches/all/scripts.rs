@@ -13,8 +13,8 @@ use crate::figure::grouped;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::turns::in_turns;
 
-/// The number of calls in flight: so few that each call has a script of its own.
-const IN_FLIGHT: u32 = 4;
+/// The number of pending calls: so few that each call has a script of its own.
+const PENDING: u32 = 4;
 
 /// A threshold that no test reaches: one connection cannot send as many calls in a second.
 const FLOWING: (u32, Duration) = (1_000_000, Duration::from_secs(1));
@@ -144,11 +144,11 @@ impl Bench {
             limit = limit.burst(threshold);
         }
         self.runtime.block_on(async {
-            let tasks: Vec<_> = (0..IN_FLIGHT.min(calls))
+            let tasks: Vec<_> = (0..PENDING.min(calls))
                 .map(|task| {
                     let limiter = self.limiter.clone();
                     tokio::spawn(async move {
-                        for _ in (task..calls).step_by(IN_FLIGHT as usize) {
+                        for _ in (task..calls).step_by(PENDING as usize) {
                             let _ = limiter.check(&limit, "key", 1).await;
                         }
                     })
@@ -164,9 +164,9 @@ impl Bench {
         let mut connection = self.connection();
         let hash = Script::new(script).get_hash().to_owned();
         redis::cmd("SCRIPT").arg("LOAD").arg(script).exec(&mut connection).expect("LOAD");
-        for first in (0..calls).step_by(IN_FLIGHT as usize) {
+        for first in (0..calls).step_by(PENDING as usize) {
             let mut flight = redis::pipe();
-            for call in first..calls.min(first + IN_FLIGHT) {
+            for call in first..calls.min(first + PENDING) {
                 flight.cmd("EVALSHA").arg(&hash).arg(1).arg("textbook:bench:key");
                 flight.arg(threshold).arg(period.as_micros() as u64).arg(call);
             }

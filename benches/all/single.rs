@@ -2,7 +2,7 @@
 //!
 //! The benchmark uses the clock of the standard library. On Linux, the processor completes all earlier
 //! instructions before it reads this clock.
-//! The counter of the processor costs less, but can be read while loads from memory are still in flight. A
+//! The counter of the processor costs less, but can be read while loads from memory are still pending. A
 //! separate column contains the time of two reads with nothing between them; it is not subtracted.
 
 use std::hint::black_box;

@@ -59,7 +59,7 @@ pin_project! {
     /// it, and yields it later. It asks again after the time that the rejection reports; without such a time, after 100
     /// ms; outside of a tokio runtime, at the next poll.
     ///
-    /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the work in flight. To go on after
+    /// Adaptors that end at the first error, such as `try_for_each_concurrent`, drop the pending work. To go on after
     /// errors, report them and continue: `.filter_map(async |item| item.inspect_err(log).ok())`.
     ///
     /// After [`shutdown`](RateLimiter::shutdown), items no longer wait for their turn in line: a rejected item is an

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::__private::leases_are_settled;
+use ratelimit_runtime::__private::leases_are_idle;
 use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, RuleSet};
 use tokio::time::timeout;
 
@@ -77,7 +77,7 @@ impl Player<'_> {
     async fn settle_processes(&mut self) {
         let processes = self.processes().to_vec();
         let settled = async {
-            while !processes.iter().all(|process| leases_are_settled(&process.limiter)) {
+            while !processes.iter().all(|process| leases_are_idle(&process.limiter)) {
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratelimit_runtime::Rejection;
-use support::lines::{run_tasks, settle_lines};
+use support::lines::{run_tasks, wait_until_idle};
 
 use crate::calls::{Gate, Gated, Waiting};
 use crate::exceptions::Excepted;
@@ -132,7 +132,7 @@ impl Player<'_> {
             return run_tasks().await;
         }
         for process in self.processes() {
-            settle_lines(&process.limiter).await;
+            wait_until_idle(&process.limiter).await;
         }
     }
 }

@@ -312,6 +312,6 @@ async fn settlements_that_are_too_many_are_counted() {
         }
     });
     let lost = recording.await.lost["large"];
-    // 65,536 wait, and up to 1,024 are in flight.
+    // 65,536 wait, and up to 1,024 are sent.
     assert!((70_000 - 65_536 - 1_024..=70_000 - 65_536).contains(&lost), "{lost}");
 }

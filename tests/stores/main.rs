@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use ratelimit_runtime::{
     Answer, Check, Clock, Decision, Limit, RateLimiter, Rejection, VirtualClock,
 };
-pub(crate) use support::lines::settle_lines;
+pub(crate) use support::lines::wait_until_idle;
 use support::server::Server;
 
 /// Declares tests that run on the embedded store, and then on Redis. There, each key has to have a TTL.

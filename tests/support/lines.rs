@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::__private::lines_are_settled;
+use ratelimit_runtime::__private::lines_are_idle;
 use ratelimit_runtime::RateLimiter;
 
 /// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
-pub async fn settle_lines(limiter: &RateLimiter) {
+pub async fn wait_until_idle(limiter: &RateLimiter) {
     let mut quiet = 0;
     // A task that was woken may change its line again.
     while quiet < 3 {
         yield_to_tasks().await;
-        if lines_are_settled(limiter) {
+        if lines_are_idle(limiter) {
             quiet += 1;
         } else {
             quiet = 0;

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use ratelimit_runtime::__private::lines_are_settled;
+use ratelimit_runtime::__private::lines_are_idle;
 use ratelimit_runtime::web::{
     OutboundLayer, OutboundService, RateLimitLayer, RequestLimits, host_key,
 };
@@ -54,7 +54,7 @@ async fn counting() -> (SocketAddr, Arc<AtomicU32>) {
 
 /// Runs all other tasks until the waiting calls wait for the clock.
 async fn settle(limiter: &RateLimiter) {
-    while !lines_are_settled(limiter) {
+    while !lines_are_idle(limiter) {
         tokio::task::yield_now().await;
     }
 }
@@ -218,7 +218,7 @@ async fn a_request_that_is_dropped_while_it_waits_takes_nothing() {
         let mut service = layer.limiter(limiter.clone()).layer(client());
         service.call(request(server, "/")).await.expect("a response");
         let mut waiting = Box::pin(service.call(request(server, "/")));
-        while !lines_are_settled(&limiter) || futures::poll!(&mut waiting).is_ready() {
+        while !lines_are_idle(&limiter) || futures::poll!(&mut waiting).is_ready() {
             tokio::task::yield_now().await;
         }
         drop(waiting);

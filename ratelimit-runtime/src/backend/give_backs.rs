@@ -1,5 +1,5 @@
-//! Observes units that are given back to a count: removes the cached rejection of the count, and wakes the calls that
-//! wait for it. Observes keys that this process closes: the units that it has leased of such a key go back.
+//! Notifies the other rooms of units that are given back to a count: calls wait for them. Notifies them of keys that
+//! this process closes: the units that it has leased of such a key go back.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) struct GivenBack {
     pub(crate) is_reset: bool,
 }
 
-/// The observers of units that are given back.
+/// The rejection cache, and the listeners to give-backs and closings.
 pub(crate) struct GiveBacks {
     pub(super) rejections: RejectionCache,
     listener: OnceCell<Box<dyn Fn(GivenBack) + Send + Sync>>,
@@ -27,7 +27,7 @@ pub(crate) struct GiveBacks {
 }
 
 impl GiveBacks {
-    /// Creates the observers. `caches_rejections` says whether the rejections of a shared store are cached.
+    /// Creates a value without listeners. `caches_rejections` says whether the rejections of a shared store are cached.
     pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
         let rejections = RejectionCache::new(caches_rejections);
         Arc::new(Self { rejections, listener: OnceCell::new(), closing_listener: OnceCell::new() })
@@ -45,13 +45,14 @@ impl GiveBacks {
         debug_assert!(is_first, "a limiter sets its listener once");
     }
 
-    pub(super) fn observe_closing(&self, key_id: KeyId) {
+    pub(super) fn notify_closing(&self, key_id: KeyId) {
         if let Some(listener) = self.closing_listener.get() {
             listener(key_id);
         }
     }
 
-    pub(crate) fn observe(&self, given_back: GivenBack) {
+    /// Removes the cached rejection of a count, and notifies the listener of its units.
+    pub(crate) fn notify(&self, given_back: GivenBack) {
         self.rejections.forget(given_back.key_id);
         if let Some(listener) = self.listener.get() {
             listener(given_back);

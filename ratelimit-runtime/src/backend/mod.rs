@@ -146,7 +146,7 @@ impl Backend {
     /// Executes a request on the embedded store. The caller knows that [no other store](Self::is_shared) decides it.
     pub(crate) fn execute_here(&self, request: &Request) -> Reply {
         let reply = self.local.apply(request, Source::Embedded);
-        self.observe_give_back(request, Some(&reply));
+        self.notify_give_back(request, Some(&reply));
         reply
     }
 
@@ -160,7 +160,7 @@ impl Backend {
         result.or_else(|error| self.fall_back(policy, &request, error))
     }
 
-    /// Executes a request, and observes what the shared store replies. If it fails, the caller may
+    /// Executes a request, and records what the shared store replies. If it fails, the caller may
     /// [fall back](Self::fall_back).
     pub(crate) async fn try_execute(
         &self,
@@ -186,9 +186,9 @@ impl Backend {
             let now = self.clock().local();
             self.give_backs.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        self.observe_give_back(request, result.as_ref().ok());
+        self.notify_give_back(request, result.as_ref().ok());
         let name = request.charges().first().map_or("", |charge| charge.terms.name().as_str());
-        self.outages.observe(self.clock(), name, self.on_error(policy), &result);
+        self.outages.record(self.clock(), name, self.on_error(policy), &result);
         result
     }
 
@@ -220,7 +220,7 @@ impl Backend {
         match self.shared_for(policy) {
             Some(shared) if source == shared.source() => {
                 let result = shared.execute(request.clone()).await;
-                self.observe_give_back(&request, result.as_ref().ok());
+                self.notify_give_back(&request, result.as_ref().ok());
                 result
             }
             Some(_) => Ok(self.apply_share(&request)),
@@ -228,8 +228,8 @@ impl Backend {
         }
     }
 
-    /// Observes a request after its reply, if it gives units back. After a failure, the units may have been given back.
-    fn observe_give_back(&self, request: &Request, reply: Option<&Reply>) {
+    /// Notifies of the units that a request has given back. After a failure, it may have.
+    fn notify_give_back(&self, request: &Request, reply: Option<&Reply>) {
         match request {
             Request::GiveBack(_, charge) => {
                 let end = reply.map(|reply| {
@@ -237,7 +237,7 @@ impl Backend {
                     (reply.source, outcome.clock + outcome.reset_us)
                 });
                 let given_back = GivenBack { key_id: charge.key_id, end, is_reset: false };
-                self.give_backs.observe(given_back);
+                self.give_backs.notify(given_back);
             }
             // A line that cancels reservations knows of it.
             Request::Decide(calls) if calls.cancels() => {
@@ -254,7 +254,7 @@ impl Backend {
         let was_here = self.local.remove(&charge.terms, charge.key_id);
         let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
         if !self.is_shared(policy) {
-            self.give_backs.observe(given_back);
+            self.give_backs.notify(given_back);
             return Answer::ready(Ok(was_here));
         }
         let backend = Arc::clone(self);
@@ -263,7 +263,7 @@ impl Backend {
             // A closing that is still queued would close the key again.
             backend.wait_until_closed([charge.key_id]).await?;
             let result = shared.reset(&charge).await;
-            backend.give_backs.observe(given_back);
+            backend.give_backs.notify(given_back);
             result.map(|was_there| was_there || was_here)
         })
     }
@@ -284,7 +284,7 @@ impl Backend {
     pub(crate) fn apply_share(&self, request: &Request) -> Reply {
         let share = request.share(self.settings.instances);
         let reply = self.local.apply(&share, Source::Fallback);
-        self.observe_give_back(request, Some(&reply));
+        self.notify_give_back(request, Some(&reply));
         reply
     }
 

@@ -19,8 +19,8 @@ pub(super) struct OutageLog {
 }
 
 impl OutageLog {
-    /// Observes the result of a request about the limit `name`.
-    pub(super) fn observe<T>(
+    /// Records the result of a request about the limit `name`.
+    pub(super) fn record<T>(
         &self,
         clock: &Clock,
         name: &str,

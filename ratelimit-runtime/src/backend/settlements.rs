@@ -28,7 +28,7 @@ impl Backend {
         opening: OpeningChange,
     ) {
         let outcome = self.local.settle_one(LocalCharge { key_id, terms, cost: 0 }, settlement);
-        self.observe_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
+        self.notify_settlement(key_id, settlement, Some(&outcome), Source::Embedded);
         self.close_here(key_id, terms, opening);
     }
 
@@ -39,7 +39,7 @@ impl Backend {
             return false;
         }
         let was_closed = self.local.change_opening(terms, key_id, opening);
-        self.observe_opening_change(key_id, opening);
+        self.notify_opening_change(key_id, opening);
         was_closed
     }
 
@@ -85,14 +85,14 @@ impl Backend {
         self.closings.as_ref().map(|closings| closings.add(key_id))
     }
 
-    /// Observes that a key was closed or opened: waiting calls ask again, and leased units of a closed key go back.
-    fn observe_opening_change(&self, key_id: KeyId, opening: OpeningChange) {
+    /// Notifies that a key was closed or opened: waiting calls ask again, and leased units of a closed key go back.
+    fn notify_opening_change(&self, key_id: KeyId, opening: OpeningChange) {
         match opening {
             OpeningChange::None => return,
-            OpeningChange::CloseFor(_) => self.give_backs.observe_closing(key_id),
+            OpeningChange::CloseFor(_) => self.give_backs.notify_closing(key_id),
             OpeningChange::Open => {}
         }
-        self.give_backs.observe(GivenBack { key_id, end: None, is_reset: false });
+        self.give_backs.notify(GivenBack { key_id, end: None, is_reset: false });
     }
 
     /// Corrects a charge that this process has made, also as a fallback. Returns whether it has.
@@ -112,7 +112,7 @@ impl Backend {
             }
             None => self.local.settle_one((&**charge).into(), settlement),
         };
-        self.observe_settlement(charge.key_id, settlement, Some(&outcome), source);
+        self.notify_settlement(charge.key_id, settlement, Some(&outcome), source);
         self.close_here(charge.key_id, &charge.terms, opening);
         true
     }
@@ -133,8 +133,8 @@ impl Backend {
         {
             if !matches!(result, Err(SettleError::NotExecuted(_))) {
                 let outcome = result.as_ref().ok();
-                self.observe_settlement(charge.key_id, *settlement, outcome, shared.source());
-                self.observe_opening_change(charge.key_id, *opening);
+                self.notify_settlement(charge.key_id, *settlement, outcome, shared.source());
+                self.notify_opening_change(charge.key_id, *opening);
             }
         }
         results
@@ -150,8 +150,8 @@ impl Backend {
         }
     }
 
-    /// Observes a charge that was corrected. After a failure, it may have been.
-    fn observe_settlement(
+    /// Notifies of a charge that was corrected. After a failure, it may have been.
+    fn notify_settlement(
         &self,
         key_id: KeyId,
         settlement: Settlement,
@@ -160,7 +160,7 @@ impl Backend {
     ) {
         if settlement.less() > 0 {
             let end = outcome.map(|outcome| (source, outcome.clock + outcome.reset_us));
-            self.give_backs.observe(GivenBack { key_id, end, is_reset: false });
+            self.give_backs.notify(GivenBack { key_id, end, is_reset: false });
         } else {
             // A debt makes the wait longer.
             self.give_backs.rejections.forget(key_id);

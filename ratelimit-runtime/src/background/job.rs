@@ -27,7 +27,7 @@ const PROCESS_SHIFT: u32 = 32;
 
 /// What a job does, beside its work.
 pub(crate) trait Job {
-    /// Observes that the job has stopped before its end: it has panicked, its runtime has shut down, or its thread
+    /// Called when the job has stopped before its end: it has panicked, its runtime has shut down, or its thread
     /// could not start. The slot is free then, and the next work starts another job.
     fn abandon(&mut self) {}
 }

@@ -62,7 +62,7 @@ impl Checker {
             receipt,
             opening: OpeningChange::None,
         };
-        let decision = if outcome.is_allowed() && !report::is_observed() {
+        let decision = if outcome.is_allowed() && !report::is_recorded() {
             Ok(Decision::new(limit.capacity(), &outcome, Source::Embedded))
         } else {
             self.report_here(started, limit, key, &outcome)

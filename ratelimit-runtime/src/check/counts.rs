@@ -107,7 +107,7 @@ impl Checker {
         let Some(leases) = leases else { return reset };
         let key_id = self.backend.key_id(limit.terms(), key);
         Answer::pending(async move {
-            // Discards twice, because units can be leased while the reset is in flight.
+            // Discards twice, because units can be leased while the reset is pending.
             leases.discard(key_id);
             let result = reset.await;
             leases.discard(key_id);
@@ -133,7 +133,7 @@ impl Checker {
         Answer::pending(async move {
             leases.give_back(key_id);
             let result = answer.await;
-            // Units can be leased while the request is in flight.
+            // Units can be leased while the request is pending.
             leases.give_back(key_id);
             result
         })

@@ -20,7 +20,7 @@ use crate::store::embedded::{LocalCharge, StoredState};
 /// The units that remain after an admitted call, and its reset. A function returns two whole words in registers
 /// (`benches/all -- embedded`).
 struct Left {
-    /// [`u64::MAX`] unless the call was admitted and nothing observes it, so that nothing else is to be done.
+    /// [`u64::MAX`] unless the call was admitted and nothing records it, so that nothing else is to be done.
     remaining: u64,
     reset_us: u64,
 }
@@ -74,7 +74,7 @@ impl Checker {
         }
         if let Some(outcome) = &outcome
             && outcome.verdict == Verdict::Rejected
-            && !report::is_observed()
+            && !report::is_recorded()
             && !self.reports_rejections()
         {
             return Check::rejected_here(limit, outcome);
@@ -141,7 +141,7 @@ impl Checker {
     ) -> Left {
         let charge = LocalCharge { key_id, terms, cost };
         let decided = self.backend.local().decide_as::<S>(charge);
-        if decided.is_allowed() && !report::is_observed() {
+        if decided.is_allowed() && !report::is_recorded() {
             return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };
         }
         *outcome = Some(decided);

@@ -25,14 +25,14 @@ impl Checker {
         })
     }
 
-    /// Checks a call that this process decides at once, without rules, and that nothing observes; `None` for any other
+    /// Checks a call that this process decides at once, without rules, and that nothing records; `None` for any other
     /// call, which is not charged.
     fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let is_fast = parts.len() <= FEW
             && !self.backend.is_shared(policy)
             && first.limit.max_wait().is_none()
-            && !report::is_observed()
+            && !report::is_recorded()
             && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
         if !is_fast {
             return None;
@@ -89,9 +89,9 @@ mod tests {
         limiter.check_all(parts).now(|| WIDE.label())
     }
 
-    /// With and without the feature `metrics`, which observes all calls, so that none takes the fast path.
+    /// With and without the feature `metrics`, which records all calls, so that none takes the fast path.
     #[test]
-    fn a_call_that_nothing_observes_gets_the_decision_of_an_observed_one() {
+    fn a_call_that_nothing_records_gets_the_decision_of_a_recorded_one() {
         let limiter = RateLimiter::embedded();
         let parts = [Part::new(&WIDE, &"key", 1), Part::new(&NARROW, &"key", 1)];
         for left in [1, 0] {

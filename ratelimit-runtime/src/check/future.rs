@@ -50,7 +50,7 @@ struct DecidedCall {
 }
 
 impl Check {
-    /// Creates the check of a call that this process has admitted, and that nothing observes.
+    /// Creates the check of a call that this process has admitted, and that nothing records.
     #[inline]
     pub(super) fn admitted(capacity: u32, remaining: u32, reset_us: u64) -> Self {
         let decided = DecidedCall {
@@ -65,7 +65,7 @@ impl Check {
         Self { stage: CheckStage::Admitted, pending: None, decided }
     }
 
-    /// Creates the check of a call that this process has rejected, and that nothing observes. The key is open.
+    /// Creates the check of a call that this process has rejected, and that nothing records. The key is open.
     #[inline]
     pub(super) fn rejected_here(limit: &Limit, outcome: &Outcome) -> Self {
         let rejected_by = (!limit.is_shadow()).then(|| (*limit.terms().name(), limit.quota()));

@@ -35,7 +35,7 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
     }
 }
 
-/// Counts the limits that the result does not report. Only metrics observe them.
+/// Counts the limits that the result does not report. Only metrics record them.
 pub(super) fn count_others(
     report: &Report,
     labels: &[LimitLabel],

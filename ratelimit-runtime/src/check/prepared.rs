@@ -70,7 +70,7 @@ impl Checker {
         let lease_id = self.backend.key_id(limit.terms(), key);
         let report = Report::start();
         let decision = leases.spend(lease_id, limit.terms(), cost)?;
-        report.end_if_observed(|| limit.label(), || Ok(decision));
+        report.end_if_recorded(|| limit.label(), || Ok(decision));
         Some(StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() })))
     }
 

@@ -202,8 +202,8 @@ pub fn return_units(
 
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
 #[must_use]
-pub fn lines_are_settled(limiter: &RateLimiter) -> bool {
-    limiter.checker().waiting.started().is_none_or(|waiting| waiting.is_settled())
+pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
+    limiter.checker().waiting.started().is_none_or(|waiting| waiting.is_idle())
 }
 
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.
@@ -214,8 +214,8 @@ pub fn lines(limiter: &RateLimiter) -> usize {
 
 /// Returns whether no lease has ended whose units the limiter still keeps.
 #[must_use]
-pub fn leases_are_settled(limiter: &RateLimiter) -> bool {
-    limiter.checker().leases.as_ref().is_none_or(|leases| leases.is_settled())
+pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
+    limiter.checker().leases.as_ref().is_none_or(|leases| leases.is_idle())
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.

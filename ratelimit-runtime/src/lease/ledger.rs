@@ -337,7 +337,7 @@ impl LeaseLedger {
     }
 
     /// From now on, no call starts a request for units.
-    pub(super) fn close(&self) {
+    pub(super) fn shut_down(&self) {
         self.is_shut_down.store(true, SeqCst);
     }
 

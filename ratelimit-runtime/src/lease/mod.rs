@@ -142,10 +142,10 @@ impl Leases {
     }
 
     /// Gives back all units that this process holds. Calls lease no more.
-    pub(crate) async fn close(&self) -> Result<(), StoreError> {
-        self.ledger.close();
+    pub(crate) async fn shut_down(&self) -> Result<(), StoreError> {
+        self.ledger.shut_down();
         let held = return_all(&self.backend, self.ledger.take_all()).await;
-        // The reply to a pending request can lease units, also after the ledger was closed.
+        // The reply to a pending request can lease units, also after the ledger was shut down.
         self.fetches.all_ended().await;
         let late = return_all(&self.backend, self.ledger.take_all()).await;
         // Each give-back counts as pending before its units are taken out of the ledger.
@@ -154,7 +154,7 @@ impl Leases {
     }
 
     /// Returns whether all leases that have ended are removed and given back, for tests.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.ledger.is_idle(self.backend.clock().steady()) && self.returns.pending() == 0
     }
 

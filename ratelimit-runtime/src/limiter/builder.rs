@@ -44,7 +44,7 @@ pub struct Builder {
     redis: Option<String>,
     #[cfg(feature = "redis")]
     certificates: Certificates,
-    max_in_flight: usize,
+    max_pending: usize,
     key_prefix: String,
     deadline: Duration,
     max_keys: usize,
@@ -115,10 +115,10 @@ impl Builder {
         self
     }
 
-    /// Sets how many decisions of this limiter may be in flight to Redis at a time; 10,000 unless set. Above
+    /// Sets how many decisions of this limiter may be pending in Redis at a time; 10,000 unless set. Above
     /// that, the limiter sends no request, and [`OnError`] applies to the call.
-    pub fn max_in_flight(mut self, decisions: usize) -> Self {
-        self.max_in_flight = decisions;
+    pub fn max_pending(mut self, decisions: usize) -> Self {
+        self.max_pending = decisions;
         self
     }
 
@@ -174,9 +174,9 @@ impl Builder {
         self
     }
 
-    /// Calls `observe` with each rejected call, for instance to count the rejections of each key. Calls that a
-    /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `observe` receives the
-    /// limit that the rejection names. The caller waits until `observe` returns, so keep it short. It is not called for
+    /// Calls `hook` with each rejected call, for instance to count the rejections of each key. Calls that a
+    /// [shadow](crate::Limit::shadow) would reject are included. If a call has several limits, `hook` receives the
+    /// limit that the rejection names. The caller waits until `hook` returns, so keep it short. It is not called for
     /// a check with invalid limits.
     ///
     /// ```
@@ -195,11 +195,8 @@ impl Builder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn on_rejected(
-        mut self,
-        observe: impl Fn(&RejectedCall<'_>) + Send + Sync + 'static,
-    ) -> Self {
-        self.reports.on_rejected = Some(Arc::new(observe));
+    pub fn on_rejected(mut self, hook: impl Fn(&RejectedCall<'_>) + Send + Sync + 'static) -> Self {
+        self.reports.on_rejected = Some(Arc::new(hook));
         self
     }
 
@@ -239,7 +236,7 @@ impl Builder {
     /// # Errors
     ///
     /// [`BuildError`] on an invalid URL or certificate; on a key prefix with braces, or with an algorithm and a
-    /// period; on a deadline, a `max_keys` or a `max_in_flight` of 0; on a file of rules that cannot be read or has a
+    /// period; on a deadline, a `max_keys` or a `max_pending` of 0; on a file of rules that cannot be read or has a
     /// mistake.
     pub fn build(self) -> Result<RateLimiter, BuildError> {
         let limiter = self.build_unreported()?;
@@ -265,8 +262,8 @@ impl Builder {
         if self.max_keys == 0 {
             return Err(BuildError::ZeroKeys);
         }
-        if self.max_in_flight == 0 {
-            return Err(BuildError::ZeroInFlight);
+        if self.max_pending == 0 {
+            return Err(BuildError::ZeroPending);
         }
         let background = Arc::default();
         #[cfg(feature = "redis")]
@@ -279,11 +276,11 @@ impl Builder {
                 prefix: &self.key_prefix,
                 // With a longer deadline, the end of a request could exceed the range of `Instant`.
                 deadline: self.deadline.min(MAX_DEADLINE),
-                max_in_flight: self.max_in_flight,
+                max_pending: self.max_pending,
                 clock: self.clock.clone(),
                 background: Arc::clone(&background),
                 on_rollback: Arc::new(move |key_id| {
-                    rolled_back.observe(GivenBack { key_id, end: None, is_reset: false });
+                    rolled_back.notify(GivenBack { key_id, end: None, is_reset: false });
                 }),
             })?;
             return Ok(self.build_on(Some(shared), give_backs, background));
@@ -318,7 +315,7 @@ impl Default for Builder {
             redis: None,
             #[cfg(feature = "redis")]
             certificates: Certificates::default(),
-            max_in_flight: 10_000,
+            max_pending: 10_000,
             key_prefix: "ratelimit".to_owned(),
             deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
@@ -340,7 +337,7 @@ impl fmt::Debug for Builder {
         f.debug_struct("Builder")
             .field("key_prefix", &self.key_prefix)
             .field("deadline", &self.deadline)
-            .field("max_in_flight", &self.max_in_flight)
+            .field("max_pending", &self.max_pending)
             .field("max_keys", &self.max_keys)
             .field("max_waiting", &self.max_waiting)
             .field("clock", &self.clock)

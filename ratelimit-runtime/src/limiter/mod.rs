@@ -374,7 +374,7 @@ impl RateLimiter {
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {
-            waiting.close();
+            waiting.shut_down();
             let Some(leases) = leases else { return Ok(()) };
             let deadline = backend.deadline();
             shutdown::give_back_all(deadline, Arc::clone(&leases), waiting, settlements).await

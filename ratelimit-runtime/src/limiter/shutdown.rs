@@ -42,7 +42,7 @@ pub(super) async fn give_back_all(
     let by = Instant::now() + 2 * deadline;
     let late = |_| StoreError::Timeout { deadline };
     let flushed = settlements.flushed(ReportedLosses::SinceNow);
-    let mut leases = runtime.spawn(async move { leases.close().await });
+    let mut leases = runtime.spawn(async move { leases.shut_down().await });
     let rested = timeout_at(by, waiting.rested()).await.map_err(late);
     let returned = timeout_at(by, &mut leases).await.map_err(late);
     leases.abort();

@@ -30,12 +30,12 @@ pub enum StoreError {
         /// The error that opened the breaker.
         cause: Arc<StoreError>,
     },
-    /// The request was not sent, because the number of decisions in flight has reached `max_in_flight`. Nothing was
+    /// The request was not sent, because the number of pending decisions has reached `max_pending`. Nothing was
     /// charged.
     #[non_exhaustive]
     Overloaded {
-        /// The setting [`Builder::max_in_flight`](crate::Builder::max_in_flight).
-        max_in_flight: usize,
+        /// The setting [`Builder::max_pending`](crate::Builder::max_pending).
+        max_pending: usize,
     },
     /// The key in Redis holds a value that is not the state of a rate limit.
     #[non_exhaustive]
@@ -98,10 +98,10 @@ impl fmt::Display for StoreError {
             Self::CircuitOpen { cause } => {
                 write!(f, "Redis receives no requests until it replies to a probe; cause: {cause}")
             }
-            Self::Overloaded { max_in_flight } => write!(
+            Self::Overloaded { max_pending } => write!(
                 f,
-                "{max_in_flight} decisions are already in flight: reduce the load on Redis, or raise \
-                 `max_in_flight`"
+                "{max_pending} decisions are already pending: reduce the load on Redis, or raise \
+                 `max_pending`"
             ),
             Self::ForeignKey { key } => write!(
                 f,
@@ -223,8 +223,8 @@ pub enum BuildError {
     ZeroDeadline,
     /// `max_keys` is zero, so the embedded store could hold no key.
     ZeroKeys,
-    /// `max_in_flight` is zero, so the limiter could send no request.
-    ZeroInFlight,
+    /// `max_pending` is zero, so the limiter could send no request.
+    ZeroPending,
     /// The key prefix has braces, which would put all keys into one slot of a cluster.
     BracesInPrefix,
     /// The key prefix contains an algorithm and a period. These stand between the prefix and the name of a
@@ -276,8 +276,8 @@ impl fmt::Display for BuildError {
             Self::ZeroKeys => {
                 f.write_str("`max_keys` must be at least 1: with 0, the store could not count")
             }
-            Self::ZeroInFlight => f.write_str(
-                "`max_in_flight` must be at least 1: with 0, the limiter could send no request",
+            Self::ZeroPending => f.write_str(
+                "`max_pending` must be at least 1: with 0, the limiter could send no request",
             ),
             Self::InvalidRules { message } => f.write_str(message),
             #[cfg(feature = "rules")]

@@ -47,7 +47,7 @@ impl Report {
         Self { started, keys: KeyTrace::None, on_rejected: None }
     }
 
-    /// Adds the key of the check, if an event would contain it or the application observes rejections.
+    /// Adds the key of the check, if an event would contain it or the application listens to rejections.
     pub(crate) fn with_key(
         mut self,
         settings: &ReportSettings,
@@ -63,7 +63,7 @@ impl Report {
         self
     }
 
-    /// Adds the keys of the check if an event would contain them or the application observes
+    /// Adds the keys of the check if an event would contain them or the application listens to
     /// rejections.
     pub(crate) fn with_keys<'a, K: Key + ?Sized + 'a>(
         mut self,
@@ -81,14 +81,14 @@ impl Report {
         self
     }
 
-    /// Reports the result of the check. The result is built only if something observes it.
+    /// Reports the result of the check. The result is built only if something records it.
     #[inline]
-    pub(crate) fn end_if_observed(
+    pub(crate) fn end_if_recorded(
         self,
         label: impl FnOnce() -> LimitLabel,
         result: impl FnOnce() -> Result<Decision, Rejection>,
     ) {
-        if is_observed() || !matches!(self.keys, KeyTrace::None) {
+        if is_recorded() || !matches!(self.keys, KeyTrace::None) {
             self.end(&label(), &result());
         }
     }
@@ -118,9 +118,9 @@ impl Report {
     }
 }
 
-/// Returns whether metrics or the log of a request observe checks. They also observe checks without an event.
+/// Returns whether metrics or the log of a request record checks. They also record checks without an event.
 #[inline]
-pub(crate) fn is_observed() -> bool {
+pub(crate) fn is_recorded() -> bool {
     #[cfg(any(feature = "tower", feature = "actix"))]
     if request_log::is_open() {
         return true;
@@ -128,7 +128,7 @@ pub(crate) fn is_observed() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// Adds a decision to the log of the current web request. Skips shadows, because clients must not observe them.
+/// Adds a decision to the log of the current web request. Skips shadows, because clients must not see them.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(unused_variables, reason = "no web request has a log")

@@ -53,7 +53,7 @@ impl RequestLog {
         self.limits.is_empty()
     }
 
-    /// Adds a limit that has not decided yet. Skips a shadow and a hidden limit, because clients must not observe them.
+    /// Adds a limit that has not decided yet. Skips a shadow and a hidden limit, because clients must not see them.
     pub(crate) fn expect(&mut self, limit: &Limit) {
         if !limit.is_shadow() && !limit.get_hidden() {
             let name = *limit.terms().name();

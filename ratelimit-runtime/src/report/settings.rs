@@ -1,4 +1,4 @@
-//! What the builder of a limiter sets about its reports: a function that observes rejections, and whether events
+//! What the builder of a limiter sets about its reports: a function that listens to rejections, and whether events
 //! contain keys.
 
 use std::fmt;
@@ -16,7 +16,7 @@ pub(crate) struct ReportSettings {
     pub(crate) log_secret: Option<LogSecret>,
 }
 
-/// Observes a rejected call.
+/// Called with each rejected call.
 pub(crate) type RejectionHook = Arc<dyn Fn(&RejectedCall<'_>) + Send + Sync>;
 
 /// A secret for hashes in events, from the bytes that the application sets.

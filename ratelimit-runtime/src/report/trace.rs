@@ -1,4 +1,4 @@
-//! The keys in `tracing` events, and for the function that observes rejections. An event contains a hash of the key
+//! The keys in `tracing` events, and for the function that listens to rejections. An event contains a hash of the key
 //! under a secret: events of one key have the same hash, and without the secret, a reader of the events cannot test
 //! guesses of the key. The application can choose the secret, or have the keys themselves in the events.
 
@@ -16,7 +16,7 @@ use crate::limit::Terms;
 
 /// The keys of a check.
 pub(super) enum KeyTrace {
-    /// Nothing observes the keys.
+    /// Nothing records the keys.
     None,
     One(TracedKey),
     /// The keys of several limits, in their order.
@@ -27,7 +27,7 @@ pub(super) enum KeyTrace {
 pub(super) struct TracedKey {
     /// `None` if no event will contain the key.
     logged: Option<LoggedKey>,
-    /// `None` if nothing observes the text.
+    /// `None` if nothing records the text.
     text: Option<Arc<str>>,
 }
 

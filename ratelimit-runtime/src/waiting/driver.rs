@@ -48,7 +48,7 @@ impl Waiting {
 
     /// Records that units could not be given back. They leave the window or drain as if they had been used. Only a
     /// shutdown reports the error.
-    fn observe_loss(&self, error: Option<StoreError>) {
+    fn record_loss(&self, error: Option<StoreError>) {
         if error.is_some() && lock_own(&self.lines).is_shut_down {
             *lock(&self.lost) = error;
         }
@@ -135,7 +135,7 @@ impl LineDriver {
                     job.waiting.backend.background().spawn(async move {
                         for (source, request) in returned.requests {
                             let result = waiting.backend.give_back(line.policy, source, request);
-                            waiting.observe_loss(result.await.err());
+                            waiting.record_loss(result.await.err());
                         }
                         lock(&line.line).returned();
                         waiting.drive(&line);
@@ -171,7 +171,7 @@ impl LineDriver {
             Err(error) => error,
         };
         if asked.request.cancels() {
-            self.waiting.observe_loss(Some(error.clone()));
+            self.waiting.record_loss(Some(error.clone()));
         }
         let asked = lock(line).failed(&mut asked, &error, self.waiting.now());
         if let Some(asked) = asked {

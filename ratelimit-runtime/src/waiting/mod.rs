@@ -107,7 +107,7 @@ impl Waiting {
             if has_lines.load(Ordering::Relaxed)
                 && let Some(waiting) = weak.upgrade()
             {
-                waiting.observe(given_back);
+                waiting.record_give_back(given_back);
             }
         });
         waiting
@@ -225,7 +225,7 @@ impl Waiting {
         });
         let mut inner = lock(&line.line);
         if settles {
-            inner.settle();
+            inner.keep_receipts();
         }
         let arrival = inner.enter(costs, now.local.saturating_add(wait), on_error, now);
         let long = inner.outgrown();
@@ -295,15 +295,15 @@ impl Waiting {
         self.has_lines.store(!lines.by_count.is_empty(), Ordering::Relaxed);
     }
 
-    /// Observes that units were given back to a count, and wakes the lines of the count.
-    fn observe(self: &Arc<Self>, given_back: GivenBack) {
+    /// Records that units were given back to a count, and wakes the lines of the count.
+    fn record_give_back(self: &Arc<Self>, given_back: GivenBack) {
         let lines =
             lock_own(&self.lines).by_count.get(&given_back.key_id).cloned().unwrap_or_default();
         for line in lines {
             if given_back.is_reset {
-                lock(&line.line).observe_reset(given_back.key_id, self.now());
+                lock(&line.line).record_reset(given_back.key_id, self.now());
             } else {
-                lock(&line.line).observe_give_back(given_back.end);
+                lock(&line.line).record_give_back(given_back.end);
             }
             self.drive(&line);
             if !line.is_shared() {
@@ -342,13 +342,13 @@ impl WaitingCalls for Waiting {
         }
     }
 
-    fn close(self: Arc<Self>) {
+    fn shut_down(self: Arc<Self>) {
         let mut lines = lock_own(&self.lines);
         lines.is_shut_down = true;
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
         drop(lines);
         for line in all {
-            lock(&line.line).close(&StoreError::ShuttingDown);
+            lock(&line.line).shut_down(&StoreError::ShuttingDown);
             self.drive(&line);
         }
     }
@@ -360,7 +360,7 @@ impl WaitingCalls for Waiting {
         })
     }
 
-    fn is_settled(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let lines = lock_own(&self.lines);
         let mut all = lines.by_count.values().flatten();
         all.all(|line| line.is_idle(self.now()))

@@ -32,14 +32,14 @@ pub(crate) trait WaitingCalls: Send + Sync {
     fn dissolve(self: Arc<Self>, charge: &Charge);
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
-    fn close(self: Arc<Self>);
+    fn shut_down(self: Arc<Self>);
 
-    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not
-    /// be given back.
+    /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
+    /// could not be given back.
     fn rested(self: Arc<Self>) -> Boxed<Result<(), StoreError>>;
 
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
-    fn is_settled(&self) -> bool;
+    fn is_idle(&self) -> bool;
 
     /// Returns the number of lines; for tests.
     fn lines(&self) -> usize;
@@ -70,21 +70,21 @@ impl WaitingSlot {
         let calls = Arc::clone(self.calls.get_or_init(|| start(self.max_calls)));
         // A shutdown may have come before the first call.
         if self.is_shut_down.load(Ordering::SeqCst) {
-            Arc::clone(&calls).close();
+            Arc::clone(&calls).shut_down();
         }
         calls
     }
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
-    pub(crate) fn close(&self) {
+    pub(crate) fn shut_down(&self) {
         self.is_shut_down.store(true, Ordering::SeqCst);
         if let Some(calls) = self.started() {
-            calls.close();
+            calls.shut_down();
         }
     }
 
-    /// Completes once no line of Redis holds units of a call, after [`close`](Self::close). Returns why units could not
-    /// be given back.
+    /// Completes once no line of Redis holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
+    /// could not be given back.
     pub(crate) async fn rested(&self) -> Result<(), StoreError> {
         match self.started() {
             Some(calls) => calls.rested().await,

@@ -12,7 +12,7 @@ use support::server::Server;
 use tokio::time::timeout;
 
 use super::{closed, limits};
-use crate::settle_lines;
+use crate::wait_until_idle;
 
 /// Two processes hold reservations in one bucket, one between those of the other.
 #[tokio::test]
@@ -25,18 +25,18 @@ async fn reservations_of_several_processes_wait_for_the_opening() {
     let mut calls = Vec::new();
     for number in 0..6 {
         calls.push(tokio::spawn(processes[number % 2].check(&waiting, "key", 1)));
-        settle_lines(&processes[number % 2]).await;
+        wait_until_idle(&processes[number % 2]).await;
     }
     processes[0].close(&limit, "key", 10 * SECOND).await.expect("closed");
     // The other process looks within a second. A second's worth of calls may start until then.
     clock.advance(Duration::from_micros(1));
-    settle_lines(&processes[0]).await;
+    wait_until_idle(&processes[0]).await;
     let other: Vec<_> = calls.iter().skip(1).step_by(2).collect();
     let (mut started, opening) = (0, clock.now() + 10 * SECOND - Duration::from_micros(1));
     while clock.now() + SECOND / 10 < opening {
         clock.advance(SECOND / 10);
         for process in &processes {
-            settle_lines(process).await;
+            wait_until_idle(process).await;
         }
         assert!(calls.iter().step_by(2).all(|call| !call.is_finished()), "the own calls obey");
         let finished = other.iter().filter(|call| call.is_finished()).count();
@@ -48,7 +48,7 @@ async fn reservations_of_several_processes_wait_for_the_opening() {
     let mut finished = started;
     for _ in 0..40 {
         for process in &processes {
-            settle_lines(process).await;
+            wait_until_idle(process).await;
         }
         let now = calls.iter().filter(|call| call.is_finished()).count();
         assert!(now <= finished + 1, "{now} calls, {finished} before");
@@ -72,15 +72,15 @@ async fn an_early_opening_admits_no_two_calls_at_a_moment() {
     let mut calls = Vec::new();
     for limiter in [&here, &there] {
         calls.push(tokio::spawn(limiter.check(&waiting, "key", 1)));
-        settle_lines(limiter).await;
+        wait_until_idle(limiter).await;
     }
     here.close(&limit, "key", 10 * SECOND).await.expect("closed");
-    settle_lines(&here).await;
+    wait_until_idle(&here).await;
     assert!(here.open(&limit, "key").await.expect("opened"));
     let mut finished = 0;
     for _ in 0..10 {
         for limiter in [&here, &there] {
-            settle_lines(limiter).await;
+            wait_until_idle(limiter).await;
         }
         let now = calls.iter().filter(|call| call.is_finished()).count();
         assert!(now <= finished + 1, "{now} calls, {finished} before");

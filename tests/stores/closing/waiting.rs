@@ -9,7 +9,7 @@ use support::server::Server;
 use tokio::time::timeout;
 
 use super::{closed, limits};
-use crate::{on_both_stores, settle_lines};
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn waiting_calls_go_on_in_order_once_the_key_opens(test: TestLimiter) {
@@ -27,7 +27,7 @@ on_both_stores! {
                 tokio::task::yield_now().await;
             }
             let takes_nothing = tokio::spawn(test.limiter.check(&waiting, "key", 0));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!takes_nothing.is_finished());
             // A call that cannot wait long enough is rejected at once.
             let impatient = limit.wait(MINUTE);
@@ -35,12 +35,12 @@ on_both_stores! {
             assert!(closed(rejection) >= 2 * MINUTE, "{limit:?}");
             assert_eq!(closed(test.limiter.check(&impatient, "key", 0).await), 2 * MINUTE);
             test.clock.advance(2 * MINUTE - Duration::from_micros(1));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(admitted.try_recv().is_err(), "{limit:?}: a call started before the opening");
             let mut order = Vec::new();
             for _ in 0..40 {
                 test.clock.advance(limit.period() / 10);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 while let Ok(number) = admitted.try_recv() {
                     order.push(number);
                 }
@@ -57,10 +57,10 @@ on_both_stores! {
             let waiting = limit.wait(10 * MINUTE);
             test.limiter.close(&limit, "key", 5 * MINUTE).await.expect("closed");
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 1));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished());
             test.limiter.open(&limit, "key").await.expect("opened");
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             timeout(5 * SECOND, call).await.expect("soon").expect("no panic").expect("admitted");
         }
     }
@@ -74,17 +74,17 @@ on_both_stores! {
             let mut calls: Vec<_> = (0..5)
                 .map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1)))
                 .collect();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             test.limiter.close(&limit, "key", 10 * SECOND).await.expect("closed");
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             for _ in 0..19 {
                 test.clock.advance(SECOND / 2);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
             }
             assert!(calls.iter().all(|call| !call.is_finished()), "a call started while closed");
             test.clock.advance(SECOND / 2);
             for started in 0..=5 {
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 let finished = calls.iter().filter(|call| call.is_finished()).count();
                 assert_eq!(finished, started, "burst {burst}");
                 test.clock.advance(SECOND / 10);
@@ -103,9 +103,9 @@ on_both_stores! {
             let waiting = limit.wait(2 * MINUTE + SECOND);
             let calls: Vec<_> =
                 (0..10).map(|_| tokio::spawn(test.limiter.check(&waiting, "key", 1))).collect();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             test.clock.advance(2 * MINUTE);
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             for call in calls {
                 call.await.expect("no panic").expect("admitted");
             }
@@ -124,7 +124,7 @@ async fn a_line_does_not_ask_without_a_pause() {
     here.check(&limit, "key", 1).await.expect("a new key");
     let mut first = Box::pin(here.check(&waiting, "key", 1));
     assert!(first.as_mut().now_or_never().is_none());
-    settle_lines(&here).await;
+    wait_until_idle(&here).await;
     there.close(&limit, "key", Duration::from_millis(5)).await.expect("closed");
     let mut second = Box::pin(here.check(&waiting, "key", 1));
     assert!(second.as_mut().now_or_never().is_none());

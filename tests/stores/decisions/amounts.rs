@@ -8,7 +8,7 @@ use support::limits::{MINUTE, SECOND, is_bucket};
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use crate::{decision, on_both_stores, settle_lines};
+use crate::{decision, on_both_stores, wait_until_idle};
 
 /// Limits with these thresholds on one count.
 fn limits<const N: usize>(algorithm: Algorithm, thresholds: [u32; N]) -> [Limit; N] {
@@ -60,16 +60,16 @@ on_both_stores! {
             assert!(test.allows(&small, 10).await);
             let waiting = small.wait(10 * MINUTE);
             let call = tokio::spawn(test.limiter.check(&waiting, "key", 10));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             let other = tokio::spawn(test.limiter.check(&large.wait(10 * MINUTE), "key", 1));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             // A bucket has reserved units for the first call, above the capacity of both.
             let is_bucket = is_bucket(algorithm);
             assert_eq!(other.is_finished(), !is_bucket, "{algorithm}");
             call.abort();
             for _ in 0..20 {
                 test.clock.advance(MINUTE / 2);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
             }
             other.await.expect("no panic").expect("admitted");
             test.limiter.reset(&small, "key").await.expect("reset");

@@ -141,7 +141,7 @@ async fn a_queued_call_that_is_dropped_is_not_charged() {
     for call in &mut calls {
         assert!(call.as_mut().poll(&mut context).is_pending());
     }
-    // The first four are in flight, and the others are queued.
+    // The first four are pending, and the others are queued.
     drop(calls.split_off(4));
     for call in calls {
         call.await.expect("admitted");

@@ -162,7 +162,7 @@ async fn a_connection_to_a_slow_server_is_kept() {
     assert_eq!(proxy.connections(), before);
 }
 
-/// Calls do not wait for the replies of batches that are in flight.
+/// Calls do not wait for the replies of batches that are pending.
 #[tokio::test]
 async fn calls_with_a_distant_server_end_within_their_deadline() {
     let server = Server::start();

@@ -180,10 +180,7 @@ fn errors_of_invalid_settings_name_the_setting_and_no_password() {
     assert!(!format!("{builder:?}").contains("hunter2"));
     let braces = RateLimiter::builder().redis("redis://localhost").key_prefix("{shop}").build();
     assert_eq!(braces.err(), Some(BuildError::BracesInPrefix));
-    assert_eq!(
-        RateLimiter::builder().max_in_flight(0).build().err(),
-        Some(BuildError::ZeroInFlight)
-    );
+    assert_eq!(RateLimiter::builder().max_pending(0).build().err(), Some(BuildError::ZeroPending));
     let zero = RateLimiter::builder().deadline(Duration::ZERO).build();
     assert_eq!(zero.err(), Some(BuildError::ZeroDeadline));
     assert_eq!(RateLimiter::builder().max_keys(0).build().err(), Some(BuildError::ZeroKeys));

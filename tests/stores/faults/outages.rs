@@ -96,9 +96,9 @@ async fn a_connection_without_replies_is_replaced() {
 }
 
 #[tokio::test]
-async fn calls_above_max_in_flight_are_rejected_without_a_request() {
+async fn calls_above_max_pending_are_rejected_without_a_request() {
     let server = Server::start();
-    let limiter = server.builder().max_in_flight(3).build().expect("valid");
+    let limiter = server.builder().max_pending(3).build().expect("valid");
     limiter.check(&DAILY, (), 1).await.expect("admitted");
     let mut calls: Vec<_> = (0..4).map(|_| Box::pin(limiter.check(&DAILY, (), 1))).collect();
     let mut context = Context::from_waker(Waker::noop());
@@ -107,9 +107,9 @@ async fn calls_above_max_in_flight_are_rejected_without_a_request() {
         panic!("{polls:?}")
     };
     let error = store_error(fourth.clone());
-    assert!(matches!(error, StoreError::Overloaded { max_in_flight: 3, .. }), "{error:?}");
-    assert!(error.to_string().contains("max_in_flight"), "{error}");
-    // Dropped calls are no longer in flight.
+    assert!(matches!(error, StoreError::Overloaded { max_pending: 3, .. }), "{error:?}");
+    assert!(error.to_string().contains("max_pending"), "{error}");
+    // Dropped calls are no longer pending.
     drop(calls);
     assert!(limiter.check(&DAILY, (), 1).await.is_ok());
 }

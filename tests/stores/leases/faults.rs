@@ -129,7 +129,7 @@ async fn the_units_of_dropped_calls_are_at_most_a_lease() {
     assert_eq!(server.script_calls(), before, "the process holds a lease");
 }
 
-/// A runtime that is no longer polled while its request is in flight.
+/// A runtime that is no longer polled while its request is pending.
 #[test]
 fn an_idle_runtime_does_not_delay_the_calls_of_another() {
     let server = Server::start();
@@ -201,11 +201,11 @@ fn idle_units_return_while_no_runtime_is_polled() {
     wait_until_left(1_000 - 85);
 }
 
-/// `max_in_flight` does not reject the return of units.
+/// `max_pending` does not reject the return of units.
 #[tokio::test]
-async fn units_return_while_max_in_flight_rejects_calls() {
+async fn units_return_while_max_pending_rejects_calls() {
     let (server, clock) = (Server::start(), VirtualClock::new());
-    let builder = server.builder().clock(Clock::Virtual(clock.clone())).max_in_flight(3);
+    let builder = server.builder().clock(Clock::Virtual(clock.clone())).max_pending(3);
     let limiter = builder.build().expect("valid");
     assert_eq!(spend(&limiter, &LEASED, 65).await, 65);
     let other = Limit::sliding("other", 1_000, MINUTE);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ratelimit_runtime::__private::leases_are_settled;
+use ratelimit_runtime::__private::leases_are_idle;
 use ratelimit_runtime::{Clock, Limit, RateLimiter, Rejection, Source, VirtualClock};
 use support::judge::Judge;
 use support::leases::{Fleet, Leasing, Quota, Verdict};
@@ -89,7 +89,7 @@ async fn play(quota: Quota, leasing: Leasing, trace: &[Calls]) -> Result<bool, T
         now += wait;
         fleet.end_leases(now);
         // Limiters give units back in the background.
-        wait_until(async || limiters.iter().all(leases_are_settled)).await;
+        wait_until(async || limiters.iter().all(leases_are_idle)).await;
         for key in 0..2 {
             let expected = fleet.remaining(key, now);
             wait_until(async || {

@@ -196,7 +196,7 @@ async fn dropped_calls_lose_no_units() {
         let limiter = limiter.clone();
         async move { limiter.check(&LEASED, "key", 7).await }
     });
-    // The call is dropped while its request is in flight.
+    // The call is dropped while its request is pending.
     tokio::task::yield_now().await;
     only.abort();
     assert!(only.await.is_err(), "the call was dropped");
@@ -252,7 +252,7 @@ async fn concurrent_rejections_of_many_costs_share_requests() {
     assert!(calls < 450, "{calls} scripts for 900 costs");
 }
 
-/// A reset drops the leased units, also those of a lease that was in flight.
+/// A reset drops the leased units, also those of a lease that was pending.
 #[tokio::test]
 async fn a_reset_drops_leased_units() {
     let (server, clock) = (Server::start(), VirtualClock::new());

@@ -4,7 +4,7 @@ use ratelimit_runtime::{Limit, OwnedKey, Rejection, Rule, RuleSet, Scope, rate_l
 use support::limits::MINUTE;
 
 use super::{of_annotated, of_key};
-use crate::{on_both_stores, settle_lines};
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn rules_name_keys_as_the_attribute_writes_them(test: TestLimiter) {
@@ -134,7 +134,7 @@ on_both_stores! {
                 let limiter = test.limiter.clone();
                 async move { limiter.scope(waiting(plan)).await.is_ok() }
             });
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished());
             test.set_rules(RuleSet::new());
             assert_eq!(call.await.expect("no panic"), expected, "{plan:?}");

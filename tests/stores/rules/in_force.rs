@@ -6,7 +6,7 @@ use ratelimit_runtime::{Algorithm, Limit, Part, RateLimiter, Rejection, Rule, Ru
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 
 use super::{closed, of_limit};
-use crate::{on_both_stores, settle_lines};
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn a_rule_sets_the_amounts_of_a_limit_and_of_a_key(test: TestLimiter) {
@@ -182,7 +182,7 @@ on_both_stores! {
         let waiting = limit.wait(MINUTE);
         let limiter = test.limiter.clone();
         let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await.is_ok() });
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         assert!(!call.is_finished());
         test.advance(1_000_000);
         assert!(call.await.expect("no panic"));

@@ -5,7 +5,7 @@ use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limits};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{closed, of_key, of_limit};
-use crate::{on_both_stores, settle_lines};
+use crate::{on_both_stores, wait_until_idle};
 
 on_both_stores! {
     async fn a_call_that_waits_obeys_a_new_rule(test: TestLimiter) {
@@ -24,35 +24,35 @@ on_both_stores! {
 
             fill().await;
             let call = start();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().threshold(20).burst(20)));
             assert_eq!(end(call).await.expect("admitted").remaining, 0, "{limit:?}");
 
             fill().await;
             let call = start();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().closed(true)));
             assert_eq!(closed(&end(call).await), None);
 
             fill().await;
             let call = start();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().exempt(true)));
             assert_eq!(end(call).await.expect("exempt").remaining, u32::MAX);
 
             fill().await;
             let call = start();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().shadow(true)));
             assert!(!end(call).await.expect("a shadow").allowed);
 
             fill().await;
             let call = start();
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished(), "{limit:?}");
             test.set_rules(of_limit(Rule::new().threshold(9).burst(9)));
             let result = end(call).await;
@@ -73,7 +73,7 @@ on_both_stores! {
                 let (limiter, waiting) = (test.limiter.clone(), twenty);
                 async move { limiter.check(&waiting, "key", 10).await }
             });
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(!call.is_finished());
             test.advance(1_000_000);
             assert!(end(call).await.is_ok(), "{limit:?}");
@@ -89,17 +89,17 @@ on_both_stores! {
         for index in 0..2 {
             let (limiter, limit) = (test.limiter.clone(), limit);
             calls.spawn(async move { (index, limiter.check(&limit, "key", 1).await.is_ok()) });
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
         }
         for step in 0_u32..30 {
             let mut rules = of_key("other", Rule::new().threshold(step + 1));
             rules.set("another", Rule::new().closed(true)).expect("valid");
             test.set_rules(rules);
             test.advance(1_000_000);
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
         }
         test.advance(30_000_000);
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         // The second call is rejected at once: a window is before it, and its wait ends in it.
         let results = [calls.join_next().await, calls.join_next().await];
         let mut results = results.map(|result| result.expect("a call").expect("no panic"));
@@ -114,11 +114,11 @@ on_both_stores! {
         let waiting = limit.wait(70 * SECOND);
         let limiter = test.limiter.clone();
         let call = tokio::spawn(async move { limiter.check(&waiting, "key", 1).await });
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         test.advance(20_000_000);
         // Its window ends in 40 s, and the next one in 100 s.
         test.set_rules(of_limit(Rule::new().threshold(2)));
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         assert!(call.await.expect("no panic").is_ok(), "a second unit of the window");
     }
 
@@ -133,20 +133,20 @@ on_both_stores! {
                 tokio::spawn(async move { limiter.check(&waiting, "key", 1).await })
             })
             .collect();
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         // Half of the time to the next token has passed at each change.
         let mut threshold = 10_u32;
         for change in 0..6 {
             test.advance(500_000 / u64::from(threshold));
             threshold = if threshold == 10 { 20 } else { 10 };
             test.set_rules(of_limit(Rule::new().threshold(threshold)));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             test.advance(500_000 / u64::from(threshold) - 1_000);
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             let admitted = || calls.iter().filter(|call| call.is_finished()).count();
             assert_eq!(admitted(), change, "{limit:?}");
             test.advance(1_002);
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert_eq!(admitted(), change + 1, "{limit:?}");
             assert!(calls[change].is_finished(), "in their order");
         }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{acquire, limiters, remaining};
-use crate::{decision, settle_lines};
+use crate::{decision, wait_until_idle};
 
 /// Parts of one count share what a fallback has charged. None gives back the units of another.
 #[tokio::test]
@@ -45,14 +45,14 @@ async fn calls_that_wait_have_permits() {
             let first = acquire(limiter, &waiting, 100).await;
             let mut calls: JoinSet<_> =
                 (0..2).map(|_| limiter.acquire(&waiting, "key", 10)).collect();
-            settle_lines(limiter).await;
+            wait_until_idle(limiter).await;
             assert!(calls.try_join_next().is_none(), "{limit:?}: the calls wait");
             // The units go to the calls that wait.
             first.settle(0);
             limiter.flush().await.expect("a reply");
             let mut permits = Vec::new();
             for _ in 0..200 {
-                settle_lines(limiter).await;
+                wait_until_idle(limiter).await;
                 while let Some(permit) = calls.try_join_next() {
                     permits.push(permit.expect("no panic").expect("admitted"));
                 }
@@ -81,7 +81,7 @@ async fn reservations_are_settled() {
     for limiter in &limiters {
         let mut calls: JoinSet<_> = (0..3).map(|_| limiter.acquire(&limit, "key", 1)).collect();
         for left in [2, 1, 0] {
-            settle_lines(limiter).await;
+            wait_until_idle(limiter).await;
             calls.join_next().await.expect("a call").expect("no panic").expect("admitted").refund();
             assert_eq!(calls.len(), left);
             clock.advance(SECOND / 10);
@@ -157,7 +157,7 @@ async fn a_passed_grant_can_be_settled() {
         assert!(timeout(SECOND / 20, first.as_mut()).await.is_err());
         clock.advance(MINUTE);
         // The background thread charges the units of the first call, which is not polled.
-        settle_lines(&limiter).await;
+        wait_until_idle(&limiter).await;
         acquire(&limiter, &limit, 90).await.keep();
         let mut second = Box::pin(limiter.acquire(&waiting, "key", 10));
         assert!(timeout(SECOND / 20, second.as_mut()).await.is_err());

@@ -9,7 +9,7 @@ use support::limits::MINUTE;
 use support::server::Server;
 
 use crate::leases::TERM;
-use crate::{decision, settle_lines, wait_until};
+use crate::{decision, wait_until, wait_until_idle};
 
 /// By how much the clock of `late` is behind the clock of `early`.
 const LAG: Duration = Duration::from_millis(5);
@@ -73,10 +73,10 @@ async fn grants_that_no_call_takes_return_to_their_charge() {
         let mut check = Box::pin(pair.late.check(&limit, "key", 10));
         let poll = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll.is_pending());
-        settle_lines(&pair.late).await;
+        wait_until_idle(&pair.late).await;
         assert_eq!(pair.remaining(&limit).await, 1_000 - 11, "{limit:?}");
         drop(check);
-        settle_lines(&pair.late).await;
+        wait_until_idle(&pair.late).await;
         assert_eq!(pair.remaining(&limit).await, 1_000 - 1, "{limit:?}");
     }
 }

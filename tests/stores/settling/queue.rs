@@ -133,7 +133,7 @@ async fn a_burst_of_settlements_is_not_lost() {
 
 /// A second request would wait behind the first in Redis, and might fail.
 #[tokio::test]
-async fn one_request_of_settlements_is_in_flight() {
+async fn one_request_of_settlements_is_pending() {
     let server = Server::start();
     let distant = Proxy::with_latency(server.port(), SECOND / 5);
     let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{}", distant.port));

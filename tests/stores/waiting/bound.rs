@@ -8,7 +8,7 @@ use ratelimit_runtime::{Check, Clock, Decision, Limit, RateLimiter, Rejection, V
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
-use crate::settle_lines;
+use crate::wait_until_idle;
 
 /// Limiters on both stores in which one call may wait.
 fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
@@ -23,7 +23,7 @@ fn limiters(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
 async fn waiting(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Pin<Box<Check>> {
     let mut call = Box::pin(limiter.check(limit, "key", cost));
     assert!(call.as_mut().now_or_never().is_none(), "the call waits");
-    settle_lines(limiter).await;
+    wait_until_idle(limiter).await;
     call
 }
 
@@ -47,12 +47,12 @@ async fn a_call_beyond_the_bound_is_decided_at_once_if_no_call_waits_for_its_cou
             assert_eq!(limited(limiter.check(&limit, "other key", 1).await), SECOND);
             // A call that is dropped makes room.
             drop(first);
-            settle_lines(&limiter).await;
+            wait_until_idle(&limiter).await;
             let second = waiting(&limiter, &limit, 1).await;
             clock.advance(SECOND);
             second.await.expect("admitted");
             drop(waiting(&limiter, &limit, 1).await);
-            settle_lines(&limiter).await;
+            wait_until_idle(&limiter).await;
             clock.advance(MINUTE);
         }
     }

@@ -16,7 +16,7 @@ use support::limits::{HOUR, SECOND, is_bucket};
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
-use crate::{decision, settle_lines, wait_until};
+use crate::{decision, wait_until, wait_until_idle};
 
 const TICK: Duration = Duration::from_millis(10);
 const CAPACITY: u32 = 12;
@@ -134,13 +134,13 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    async fn settle(&mut self) {
+    async fn run_until_idle(&mut self) {
         // The calls drive the lines of the embedded store.
         if self.server.is_none() {
             return tokio::task::yield_now().await;
         }
         for process in &self.processes {
-            settle_lines(process).await;
+            wait_until_idle(process).await;
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> Fleet<'a> {
                 index += 1;
             }
         }
-        self.settle().await;
+        self.run_until_idle().await;
     }
 
     async fn take(&mut self, step: &Step) {
@@ -176,14 +176,14 @@ impl<'a> Fleet<'a> {
                 let (process, cost, check) = (*process, *cost, Box::pin(check));
                 self.waiting.push(WaitingCall { process, cost, check });
                 self.poll(self.waiting.len() - 1);
-                self.settle().await;
+                self.run_until_idle().await;
             }
             Step::Poll(index) if !self.waiting.is_empty() => {
                 self.poll(index.index(self.waiting.len()));
             }
             Step::Drop(index) if !self.waiting.is_empty() => {
                 drop(self.waiting.remove(index.index(self.waiting.len())));
-                self.settle().await;
+                self.run_until_idle().await;
             }
             Step::Poll(_) | Step::Drop(_) => {}
             Step::PollAll => self.poll_all().await,
@@ -198,7 +198,7 @@ impl<'a> Fleet<'a> {
             }
             Step::Advance(ticks) => {
                 self.clock.advance(TICK * *ticks);
-                self.settle().await;
+                self.run_until_idle().await;
             }
             Step::Restart(process) => {
                 self.waiting.retain(|call| call.process != *process);
@@ -210,9 +210,9 @@ impl<'a> Fleet<'a> {
     /// Drops all calls, and ends all leases.
     async fn rest(&mut self) {
         self.waiting.clear();
-        self.settle().await;
+        self.run_until_idle().await;
         self.clock.advance(Duration::from_secs(2));
-        self.settle().await;
+        self.run_until_idle().await;
     }
 
     async fn peek(&self, limit: &Limit) -> Decision {

@@ -9,7 +9,7 @@ use ratelimit_runtime::{Check, Clock, Limit, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
-use crate::{TestLimiter, decision, settle_lines};
+use crate::{TestLimiter, decision, wait_until_idle};
 
 /// A bucket that refills a token each 100 ms.
 fn limit(burst: u32) -> Limit {
@@ -20,7 +20,7 @@ fn limit(burst: u32) -> Limit {
 async fn reserve(limiter: &RateLimiter, limit: &Limit, key: &str, cost: u32) -> Pin<Box<Check>> {
     let mut check = Box::pin(limiter.check(&limit.wait(MINUTE), key, cost));
     assert!(check.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    settle_lines(limiter).await;
+    wait_until_idle(limiter).await;
     check
 }
 
@@ -51,9 +51,9 @@ async fn a_call_that_is_dropped_after_its_moment_leaves_nothing() {
                 }
                 let dropped = reserve(&test.limiter, &limit, &key, cost).await;
                 test.advance(u64::from(cost) * 100_000 + late);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 drop(dropped);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 let left = decision(test.limiter.peek(&limit, &*key, 1).await);
                 let control = decision(test.limiter.peek(&limit, &*what, 1).await);
                 assert_eq!(left, control, "{what}, {:?}", test.limiter.source());
@@ -76,13 +76,13 @@ async fn calls_behind_a_call_that_is_dropped_after_its_moment_move_up() {
                 let mut third = reserve(&test.limiter, &limit, &key, costs[1]).await;
                 let start = test.clock.now();
                 test.advance(u64::from(costs[0]) * 100_000 + late);
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 drop(dropped);
                 let mut moments = Vec::new();
                 for call in [&mut second, &mut third] {
                     // A call drives the line of the embedded store.
                     while !is_admitted(call).await {
-                        settle_lines(&test.limiter).await;
+                        wait_until_idle(&test.limiter).await;
                         if is_admitted(call).await {
                             break;
                         }
@@ -118,14 +118,14 @@ async fn a_call_that_is_dropped_in_front_of_another_process_passes_its_moment() 
         let dropped = reserve(&here, &limit(1), &key, 1).await;
         let mut behind = reserve(&there, &limit(1), &key, 1).await;
         clock.advance(Duration::from_micros(100_000 + late));
-        settle_lines(&here).await;
+        wait_until_idle(&here).await;
         drop(dropped);
-        settle_lines(&here).await;
+        wait_until_idle(&here).await;
         let left = decision(there.peek(&limit(1), &*key, 1).await);
         // The reservation of the other process is in the bucket until its own unit has refilled.
         assert_eq!(left.retry_after, Duration::from_micros(200_000_u64.saturating_sub(late)));
         clock.advance(Duration::from_millis(100));
-        settle_lines(&there).await;
+        wait_until_idle(&there).await;
         assert!(is_admitted(&mut behind).await, "{late}");
     }
 }
@@ -141,11 +141,11 @@ async fn a_call_that_is_dropped_after_a_reset_gives_nothing_back() {
         here.check(&limit(5), &*key, 5).await.expect("a new key");
         let dropped = reserve(&here, &limit(5), &key, 1).await;
         clock.advance(Duration::from_micros(100_000 + late));
-        settle_lines(&here).await;
+        wait_until_idle(&here).await;
         there.reset(&limit(5), &*key).await.expect("a reply");
         there.check(&limit(5), &*key, 5).await.expect("a new count");
         drop(dropped);
-        settle_lines(&here).await;
+        wait_until_idle(&here).await;
         let left = decision(there.peek(&limit(5), &*key, 1).await);
         assert_eq!((left.remaining, left.retry_after), (0, SECOND / 10), "{late}");
     }
@@ -171,10 +171,10 @@ async fn a_moment_of_a_fallback_goes_back_to_it() {
                 calls.push(reserve(&limiter, &limit(5), "dropped", 1).await);
             }
             clock.advance(Duration::from_micros(moment));
-            settle_lines(&limiter).await;
+            wait_until_idle(&limiter).await;
             // The last first, so that no call moves up.
             while calls.pop().is_some() {
-                settle_lines(&limiter).await;
+                wait_until_idle(&limiter).await;
             }
             let left = decision(limiter.peek(&limit(5), "dropped", 1).await);
             let control = decision(limiter.peek(&limit(5), "control", 1).await);

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::{DEADLINE, rest};
-use crate::{decision, settle_lines};
+use crate::{decision, wait_until_idle};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -48,11 +48,11 @@ impl Calls {
             let result = check.await;
             (number, wait, clock.now() - start, result)
         });
-        self.settle().await;
+        self.run_until_idle().await;
     }
 
-    async fn settle(&mut self) {
-        settle_lines(&self.limiter).await;
+    async fn run_until_idle(&mut self) {
+        wait_until_idle(&self.limiter).await;
         while let Some(ended) = self.running.try_join_next() {
             self.ended.push(ended.expect("no panic"));
         }
@@ -62,7 +62,7 @@ impl Calls {
     async fn finish(mut self) -> Vec<EndedCall> {
         while !self.running.is_empty() {
             self.clock.advance(TICK);
-            self.settle().await;
+            self.run_until_idle().await;
         }
         self.ended.sort_by_key(|(number, ..)| *number);
         for (number, wait, took, result) in &self.ended {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{decision, settle_lines};
+use crate::{decision, wait_until_idle};
 
 /// A call for half of the capacity waits in `here`. `there` refunds units; with 0, it resets the count. Returns the
 /// time until the call was admitted.
@@ -91,12 +91,12 @@ async fn reservations_are_cancelled_after_the_burst_has_changed() {
             let waiting = limit.burst(2).wait(MINUTE);
             limiter.check(&waiting, "key", 2).await.expect("a new key");
             let calls: JoinSet<_> = (0..4).map(|_| limiter.check(&waiting, "key", 1)).collect();
-            settle_lines(&limiter).await;
+            wait_until_idle(&limiter).await;
             let other = limit.burst(burst);
             let before = decision(limiter.peek(&other, "key", burst).await).retry_after;
             assert_eq!(before, Duration::from_millis(600), "burst {burst}");
             drop(calls);
-            settle_lines(&limiter).await;
+            wait_until_idle(&limiter).await;
             let after = decision(limiter.peek(&other, "key", burst).await).retry_after;
             assert_eq!(after, Duration::from_millis(200), "burst {burst}");
         }

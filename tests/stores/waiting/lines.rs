@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::__private::{lines, lines_are_settled};
+use ratelimit_runtime::__private::{lines, lines_are_idle};
 use ratelimit_runtime::{Algorithm, Check, Clock, Limit, RateLimiter, VirtualClock};
 use support::limits::{MINUTE, SECOND};
 use support::proxy::Proxy;
@@ -70,7 +70,7 @@ async fn lines_of_different_keys_travel_together() {
         let waiting = limit.wait(2 * MINUTE);
         let before = (server.script_calls(), reads(&server));
         let _calls: JoinSet<_> = (0..1_000).map(|key| limiter.check(&waiting, key, 1)).collect();
-        while lines(&limiter) < 1_000 || !lines_are_settled(&limiter) {
+        while lines(&limiter) < 1_000 || !lines_are_idle(&limiter) {
             sleep(Duration::from_millis(10)).await;
         }
         let (scripts, reads) = (server.script_calls() - before.0, reads(&server) - before.1);
@@ -121,7 +121,7 @@ async fn a_call_that_is_not_polled_does_not_hold_up_others() {
     }
 }
 
-/// The call is dropped while the request that would have admitted it is in flight.
+/// The call is dropped while the request that would have admitted it is pending.
 #[tokio::test]
 async fn a_call_that_is_dropped_while_its_line_asks_passes_its_unit_on() {
     let server = Server::start();
@@ -145,7 +145,7 @@ async fn a_call_that_is_dropped_while_its_line_asks_passes_its_unit_on() {
 }
 
 #[tokio::test]
-async fn a_clock_that_moves_while_a_request_is_in_flight_wakes_the_call() {
+async fn a_clock_that_moves_while_a_request_is_pending_wakes_the_call() {
     let server = Server::start();
     let proxy = Proxy::with_latency(server.port(), Duration::from_millis(100));
     let clock = VirtualClock::new();

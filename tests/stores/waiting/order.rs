@@ -11,7 +11,7 @@ use support::model::Model;
 use support::server::Server;
 use tokio::task::JoinSet;
 
-use crate::{TestLimiter, decision, settle_lines};
+use crate::{TestLimiter, decision, wait_until_idle};
 
 fn limit(algorithm: Algorithm, threshold: u32, wait: Duration) -> Limit {
     Limit::new("waiting", algorithm, threshold, SECOND).expect("valid").wait(wait)
@@ -58,7 +58,7 @@ async fn waiters_are_admitted_in_the_order_of_arrival() {
                 tokio::task::yield_now().await;
             }
             while !tasks.is_empty() {
-                settle_lines(&test.limiter).await;
+                wait_until_idle(&test.limiter).await;
                 while tasks.try_join_next().is_some() {}
                 test.clock.advance(Duration::from_millis(50));
             }
@@ -83,7 +83,7 @@ async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
         for number in 0..4 {
             let check = check();
             tasks.spawn(async move { (number, check.await) });
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
         }
         // The first two calls wait one and two seconds. The others would wait longer than they can.
         for number in [2, 3] {
@@ -92,7 +92,7 @@ async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
             assert_eq!(decision(result).retry_after, Duration::from_secs(3));
         }
         for number in [0, 1] {
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             assert!(tasks.try_join_next().is_none());
             test.clock.advance(SECOND);
             let (admitted, result) = tasks.join_next().await.expect("admitted").expect("no panic");
@@ -131,7 +131,7 @@ async fn check_waits_of(algorithm: Algorithm) {
         tokio::task::yield_now().await;
     }
     while !tasks.is_empty() {
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         while let Some(ended) = tasks.try_join_next() {
             ended.expect("in time");
         }
@@ -155,14 +155,14 @@ async fn a_dropped_call_takes_no_units() {
         let limit = limit(Algorithm::Sliding, 2, Duration::from_secs(60));
         for polls in 0..6 {
             let before = decision(test.limiter.peek(&limit, "unused", 1).await);
-            // Dropped after so many polls: before, while and after the request is in flight.
+            // Dropped after so many polls: before, while and after the request is pending.
             let mut check = Box::pin(test.limiter.check(&limit, "full", 1));
             assert!(test.limiter.check(&limit, "full", 2).await.is_ok());
             for _ in 0..polls {
                 let _ = tokio::time::timeout(Duration::ZERO, check.as_mut()).await;
             }
             drop(check);
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
             test.clock.advance(SECOND);
             let left = decision(test.limiter.peek(&limit, "full", 1).await).remaining;
             assert_eq!(left, 2, "after {polls} polls");
@@ -171,19 +171,19 @@ async fn a_dropped_call_takes_no_units() {
         // Calls behind a dropped call move up.
         assert!(test.limiter.check(&limit, "line", 2).await.is_ok());
         let first = tokio::spawn(test.limiter.check(&limit, "line", 1));
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         let second = tokio::spawn(test.limiter.check(&limit, "line", 1));
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         first.abort();
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         test.clock.advance(SECOND);
         assert_eq!(second.await.expect("no panic").expect("admitted").remaining, 1);
     }
 }
 
-/// If a call is dropped while its reply is in flight, the charged units are returned.
+/// If a call is dropped while its request is pending, the charged units are returned.
 #[tokio::test]
-async fn units_of_calls_dropped_in_flight_are_returned() {
+async fn units_of_calls_dropped_while_pending_are_returned() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
     let limit = limit(Algorithm::Sliding, 10, Duration::from_secs(60));
@@ -201,7 +201,7 @@ async fn units_of_calls_dropped_in_flight_are_returned() {
         if left == 9 {
             return;
         }
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
     }
     panic!("units of dropped calls were not returned");
 }
@@ -220,13 +220,13 @@ async fn a_call_waits_for_several_limits_together() {
         assert!(check().await.is_ok());
         assert!(check().await.is_ok());
         let third = tokio::spawn(check());
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         test.clock.advance(Duration::from_millis(500));
         assert!(third.await.expect("no panic").is_ok());
         let fourth = tokio::spawn(check());
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         test.clock.advance(Duration::from_millis(9_499));
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         assert!(!fourth.is_finished());
         test.clock.advance(Duration::from_millis(1));
         assert!(fourth.await.expect("no panic").is_ok());
@@ -247,10 +247,10 @@ async fn calls_in_line_share_requests() {
         let check = test.limiter.check(&limit, "key", 1);
         tasks.spawn(async move { check.await.expect("in time") });
     }
-    settle_lines(&test.limiter).await;
+    wait_until_idle(&test.limiter).await;
     for _ in 0..100 {
         test.clock.advance(Duration::from_millis(100));
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
     }
     while tasks.try_join_next().is_some() {}
     assert!(tasks.is_empty(), "{} calls wait", tasks.len());

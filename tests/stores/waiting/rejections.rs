@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{DEADLINE, bucket, limiters, rest};
-use crate::{TestLimiter, decision, settle_lines};
+use crate::{TestLimiter, decision, wait_until_idle};
 
 #[tokio::test]
 async fn a_rejection_says_when_a_call_can_be_admitted() {
@@ -135,7 +135,7 @@ async fn calls_behind_too_many_windows_are_rejected_at_once() {
             let check = test.limiter.check(&limit, "key", 1);
             calls.spawn(async move { (number, check.await.is_ok()) });
         }
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         let mut ended: Vec<_> = std::iter::from_fn(|| calls.try_join_next()).collect();
         assert_eq!(
             ended.len(),
@@ -144,7 +144,7 @@ async fn calls_behind_too_many_windows_are_rejected_at_once() {
         );
         for _ in 0..3 {
             test.clock.advance(Duration::from_secs(1));
-            settle_lines(&test.limiter).await;
+            wait_until_idle(&test.limiter).await;
         }
         ended.extend(std::iter::from_fn(|| calls.try_join_next()));
         let admitted = ended.into_iter().map(|call| call.expect("no panic")).filter(|call| call.1);
@@ -184,11 +184,11 @@ async fn moments_of_a_fallback_follow_those_of_redis() {
         let check = limiter.check(&limit, "key", 1);
         calls.spawn(async move { check.await.expect("admitted").source });
     }
-    settle_lines(&limiter).await;
+    wait_until_idle(&limiter).await;
     drop(server);
     let mut ended = Vec::new();
     while ended.len() < 30 {
-        settle_lines(&limiter).await;
+        wait_until_idle(&limiter).await;
         while let Some(call) = calls.try_join_next() {
             ended.push((clock.now() - start, call.expect("no panic")));
         }

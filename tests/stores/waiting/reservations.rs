@@ -13,7 +13,7 @@ use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 use tokio::task::JoinHandle;
 
-use crate::{decision, settle_lines};
+use crate::{decision, wait_until_idle};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -86,7 +86,7 @@ impl Fleet {
             (clock.now(), result)
         });
         self.waiting.insert(number, (cost, task));
-        self.settle().await;
+        self.run_until_idle().await;
     }
 
     /// Drops a call.
@@ -94,14 +94,14 @@ impl Fleet {
         if let Some((_, task)) = self.waiting.remove(&number) {
             task.abort();
             let _ = task.await;
-            self.settle().await;
+            self.run_until_idle().await;
         }
     }
 
     /// Runs all tasks until they wait for the clock, and records the calls that have ended.
-    async fn settle(&mut self) {
+    async fn run_until_idle(&mut self) {
         for process in &self.processes {
-            settle_lines(process).await;
+            wait_until_idle(process).await;
         }
         self.record().await;
     }
@@ -128,7 +128,7 @@ impl Fleet {
     async fn advance(&mut self, ticks: u32) {
         for _ in 0..ticks {
             self.clock.advance(TICK);
-            self.settle().await;
+            self.run_until_idle().await;
         }
     }
 
@@ -171,7 +171,7 @@ async fn waiting_calls_share_requests() {
         let task = tokio::spawn(async move { (Duration::ZERO, check.await) });
         fleet.waiting.insert(number, (1, task));
     }
-    fleet.settle().await;
+    fleet.run_until_idle().await;
     fleet.advance(1_000).await;
     assert_eq!(fleet.admitted.len(), 1_000);
     // The process reserves moments for a second, and asks again when half of them are left.
@@ -256,7 +256,7 @@ async fn moments_of_other_processes_are_not_reserved_again() {
     }
     // All moments of this process are reserved again, one unit earlier.
     fleet.processes[0].credit(&self::limit(1), "key", 1).await.expect("a decision");
-    fleet.settle().await;
+    fleet.run_until_idle().await;
     assert_eq!(fleet.peek(&limit, "key").await.retry_after, Duration::from_millis(400));
     fleet.advance(40).await;
     let start = fleet.clock.now().as_micros() as u64 - 400_000;
@@ -330,7 +330,7 @@ async fn run(mut fleet: Fleet, burst: u32, steps: &[Step], key: &str) -> (Vec<De
                 let refund = fleet.processes[0].credit(&limit(burst), key, *cost).await;
                 refund.expect("a decision");
                 fleet.refunded += cost;
-                fleet.settle().await;
+                fleet.run_until_idle().await;
             }
         }
         peeks.push(fleet.peek(&limit(burst), key).await);

@@ -13,7 +13,7 @@ use support::ALGORITHMS;
 use support::limits::SECOND;
 use support::server::Server;
 
-use crate::{TestLimiter, on_both_stores, settle_lines};
+use crate::{TestLimiter, on_both_stores, wait_until_idle};
 
 /// Takes the next item, and moves the clock in steps of `step` until it is there.
 async fn next<S: Stream + Unpin>(
@@ -26,7 +26,7 @@ async fn next<S: Stream + Unpin>(
         tokio::select! {
             biased;
             item = &mut item => return item,
-            () = settle_lines(&test.limiter) => test.clock.advance(step),
+            () = wait_until_idle(&test.limiter) => test.clock.advance(step),
         }
     }
 }
@@ -72,12 +72,12 @@ on_both_stores! {
         tokio::select! {
             biased;
             _ = items.next() => panic!("the second item has to wait"),
-            () = settle_lines(&test.limiter) => {}
+            () = wait_until_idle(&test.limiter) => {}
         }
         drop(items);
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         test.clock.advance(SECOND);
-        settle_lines(&test.limiter).await;
+        wait_until_idle(&test.limiter).await;
         assert!(test.limiter.check(&limit, "key", 1).await.is_ok());
     }
 }

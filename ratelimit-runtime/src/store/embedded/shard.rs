@@ -192,12 +192,12 @@ impl Shard {
             |state| state.apply(op, terms, clock, cost),
             |closed| closed.apply(op, terms, clock, cost),
         );
-        self.observe::<S>(key_id, &outcome);
+        self.mark_if_rejected::<S>(key_id, &outcome);
         outcome
     }
 
     /// Marks a count that has rejected a call.
-    fn observe<S: StoredState>(&mut self, key_id: KeyId, outcome: &Outcome) {
+    fn mark_if_rejected<S: StoredState>(&mut self, key_id: KeyId, outcome: &Outcome) {
         if !outcome.is_allowed()
             && let Some(place) = self.place_of::<S>(key_id)
         {
@@ -218,7 +218,7 @@ impl Shard {
             |state| state.acquire(birth, terms, clock, cost),
             |closed| (closed.reject(terms, clock, cost), Receipt::default()),
         );
-        self.observe::<S>(key_id, &acquired.0);
+        self.mark_if_rejected::<S>(key_id, &acquired.0);
         acquired
     }
 

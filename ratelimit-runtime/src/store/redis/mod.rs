@@ -38,7 +38,7 @@ pub(crate) struct RedisSettings<'a> {
     pub(crate) certificates: &'a Certificates,
     pub(crate) prefix: &'a str,
     pub(crate) deadline: Duration,
-    pub(crate) max_in_flight: usize,
+    pub(crate) max_pending: usize,
     pub(crate) clock: Clock,
     pub(crate) background: Arc<Background>,
     pub(crate) on_rollback: RollbackHook,
@@ -57,7 +57,7 @@ struct Servers {
     clock: Clock,
     deadline: Duration,
     pending: AtomicUsize,
-    max_in_flight: usize,
+    max_pending: usize,
     background: Arc<Background>,
     on_rollback: RollbackHook,
 }
@@ -90,7 +90,7 @@ impl Redis {
             clock: settings.clock,
             deadline,
             pending: AtomicUsize::new(0),
-            max_in_flight: settings.max_in_flight,
+            max_pending: settings.max_pending,
             background,
             on_rollback: settings.on_rollback,
         };
@@ -193,8 +193,8 @@ impl Servers {
         if counts {
             let others = self.pending.fetch_add(1, Ordering::Relaxed);
             guard = Some(PendingDecision(Arc::clone(self)));
-            if others >= self.max_in_flight {
-                return Err(StoreError::Overloaded { max_in_flight: self.max_in_flight });
+            if others >= self.max_pending {
+                return Err(StoreError::Overloaded { max_pending: self.max_pending });
             }
         }
         Ok((Instant::now() + self.deadline, guard))

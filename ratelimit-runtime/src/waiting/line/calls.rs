@@ -125,7 +125,7 @@ impl Line {
     }
 
     /// Ends all calls with `error`. Their grants go back to the store.
-    pub(in crate::waiting) fn close(&mut self, error: &StoreError) {
+    pub(in crate::waiting) fn shut_down(&mut self, error: &StoreError) {
         for arrival in self.waiters.keys().copied().collect::<Vec<_>>() {
             let has_ended = |waiter: &Waiter| matches!(waiter.stage, WaiterStage::Ended(_));
             if !self.waiters.get(&arrival).is_some_and(has_ended) {

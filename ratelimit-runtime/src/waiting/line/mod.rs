@@ -215,8 +215,8 @@ impl Line {
             && self.request_time(now).is_none_or(is_later)
     }
 
-    /// From now on, the charges of all requests can be settled.
-    pub(super) fn settle(&mut self) {
+    /// From now on, the charges of all requests can be settled: their replies have receipts.
+    pub(super) fn keep_receipts(&mut self) {
         self.settings.settles = true;
     }
 

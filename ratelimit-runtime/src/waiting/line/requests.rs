@@ -56,7 +56,7 @@ impl Line {
                 if is_closed(cancellation) {
                     return self.hold_back(cancelled, now);
                 }
-                self.observe_closing(false);
+                self.record_closing(false);
                 return self.restore(cancelled);
             }
         }
@@ -85,7 +85,7 @@ impl Line {
         self.estimate = None;
         if !calls.is_empty() {
             let rejected = rejected.map_or(&[][..], |(_, outcomes)| outcomes);
-            self.observe_closing(rejected.iter().any(is_closed));
+            self.record_closing(rejected.iter().any(is_closed));
         }
         if let Some((arrival, outcomes)) = rejected {
             let at = self.moment_of(outcomes, now);

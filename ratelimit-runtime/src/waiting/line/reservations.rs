@@ -90,8 +90,8 @@ impl Line {
         Cancellation { units: last.map(|end| CancelledUnits { units, end }), grants: cancelled }
     }
 
-    /// Observes whether the key is closed. Reservations that are held back when it opens pass unused.
-    pub(super) fn observe_closing(&mut self, is_closed: bool) {
+    /// Records whether the key is closed. Reservations that are held back when it opens pass unused.
+    pub(super) fn record_closing(&mut self, is_closed: bool) {
         self.key_is_closed = is_closed;
         if !is_closed {
             self.held_back.clear();
@@ -101,7 +101,7 @@ impl Line {
     /// Holds back the reservations of a closed key, because another process has later ones. It cancels them within a
     /// second. The calls queue again. If no call waits, the reservations pass unused.
     pub(super) fn hold_back(&mut self, refused: Vec<(Option<u64>, Grant)>, now: Now) {
-        self.observe_closing(true);
+        self.record_closing(true);
         self.held_back.extend(refused.into_iter().map(|(_, grant)| grant));
         let ahead = self.take_ahead(now, |grant| grant.source != Source::Fallback);
         self.held_back.extend(ahead);

@@ -17,7 +17,7 @@ const DISSOLVES: Duration = Duration::from_millis(5);
 impl Line {
     /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
     /// store that has it.
-    pub(in crate::waiting) fn observe_give_back(&mut self, end: Option<(Source, u64)>) {
+    pub(in crate::waiting) fn record_give_back(&mut self, end: Option<(Source, u64)>) {
         self.has_changed = true;
         self.estimate = None;
         if let Some((source, end)) = end.filter(|_| self.bucket.is_some()) {
@@ -31,7 +31,7 @@ impl Line {
 
     /// Records that a count of the line was reset. Calls that hold moments ahead queue again. A call whose moment has
     /// come keeps its grant, but its units do not go back to the count.
-    pub(in crate::waiting) fn observe_reset(&mut self, key_id: KeyId, now: Now) {
+    pub(in crate::waiting) fn record_reset(&mut self, key_id: KeyId, now: Now) {
         self.has_changed = true;
         self.estimate = None;
         let reset = self.counts.iter().position(|charge| charge.key_id == key_id);

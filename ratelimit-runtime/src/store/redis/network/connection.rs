@@ -62,7 +62,7 @@ impl Connection {
         let weak = Arc::downgrade(&socket);
         let driver = tokio::spawn(async move {
             driver.await;
-            driver_activity.0.is_closed.store(true, Ordering::Relaxed);
+            driver_activity.0.has_ended.store(true, Ordering::Relaxed);
             drop(socket);
         });
         let (driver, socket) = (driver.abort_handle(), weak);
@@ -93,9 +93,9 @@ impl Connection {
             for _ in 0..YIELDS {
                 tokio::task::yield_now().await;
             }
-            return !activity.is_closed() && !self.is_readable();
+            return !activity.has_ended() && !self.is_readable();
         }
-        !activity.is_closed()
+        !activity.has_ended()
     }
 
     /// Returns whether a request has been unanswered for longer than `limit`, and no bytes are waiting to be
@@ -131,7 +131,7 @@ struct ActivityTimes {
     /// The time at which the first bytes after the last received bytes were sent; 0 if none were sent.
     unanswered_since: AtomicU64,
     last_received: AtomicU64,
-    is_closed: AtomicBool,
+    has_ended: AtomicBool,
 }
 
 impl Activity {
@@ -139,7 +139,7 @@ impl Activity {
         Self(Arc::new(ActivityTimes {
             unanswered_since: AtomicU64::new(0),
             last_received: AtomicU64::new(now()),
-            is_closed: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         }))
     }
 
@@ -166,8 +166,8 @@ impl Activity {
             && now().saturating_sub(self.0.last_received.load(Ordering::Relaxed)) > IDLE_US
     }
 
-    fn is_closed(&self) -> bool {
-        self.0.is_closed.load(Ordering::Relaxed)
+    fn has_ended(&self) -> bool {
+        self.0.has_ended.load(Ordering::Relaxed)
     }
 }
 
