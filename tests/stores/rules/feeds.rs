@@ -1,5 +1,6 @@
 //! Rules that a limiter reads from a file or from Redis, in real time.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -175,6 +176,36 @@ async fn shared_rules_are_in_force_everywhere_soon() {
     late.ping().await.expect("ready");
     let result = late.check(&API, "key", 1).await;
     assert!(matches!(result, Err(Rejection::Closed { .. })), "{result:?}");
+}
+
+/// A command that a server has executed, with the beginnings of its arguments in fourth place.
+type Logged = (i64, i64, i64, Vec<Vec<u8>>, Vec<u8>, Vec<u8>);
+
+#[tokio::test]
+async fn no_script_is_sent_with_its_comments() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut config = redis::cmd("CONFIG");
+    config.arg("SET").arg("slowlog-log-slower-than").arg(0).arg("slowlog-max-len").arg(10_000);
+    let () = config.query(&mut connection).expect("CONFIG");
+    let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
+    let mut shared = limiter.shared_rules().await.expect("read");
+    shared.rules = set("acme", 50);
+    limiter.share_rules(shared, "alice").await.expect("written");
+    limiter.rule_changes(10).await.expect("read");
+    until_capacity(&limiter, "acme", 50).await;
+    while limiter.fleet().await.expect("read").is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut slowlog = redis::cmd("SLOWLOG");
+    let log: Vec<Logged> = slowlog.arg("GET").arg(-1).query(&mut connection).expect("SLOWLOG");
+    let sent = log.iter().filter(|(_, _, _, command, ..)| command[0].starts_with(b"EVAL"));
+    let scripts: HashSet<_> = sent.map(|(_, _, _, command, ..)| &command[1]).collect();
+    assert!(scripts.len() >= 6, "{} scripts", scripts.len());
+    for script in scripts {
+        let script = String::from_utf8_lossy(script);
+        assert!(!script.contains("--"), "{script}");
+    }
 }
 
 #[tokio::test]

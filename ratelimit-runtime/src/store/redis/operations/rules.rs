@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::script_call::unexpected;
 use crate::reply::StoreError;
 use crate::store::redis::Redis;
+use crate::store::redis::scripts::compose::without_comments;
 use crate::store::{
     Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
 };
@@ -47,8 +48,8 @@ impl RuleStore for Redis {
     async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
         let key = self.rules_key("");
         let read = async |command| {
-            let mut eval = redis::cmd(command);
-            eval.arg(READ).arg(1).arg(&key).arg(known).arg(MAX_VERSION).arg(MAX_RULES);
+            let mut eval = call(command, READ, &[&key]);
+            eval.arg(known).arg(MAX_VERSION).arg(MAX_RULES);
             self.send_for_rules(&eval, &key).await
         };
         // A service may read the rules and not write them, and `EVAL` needs the right to write.
@@ -79,17 +80,15 @@ impl RuleStore for Redis {
         }
         let (key, changes) = (self.rules_key(""), self.rules_key(":changes"));
         let now = self.servers.clock.sent().map_or_else(String::new, |now| now.to_string());
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(REPLACE).arg(2).arg(&key).arg(&changes);
+        let mut eval = call("EVAL", REPLACE, &[&key, &changes]);
         eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
         text(self.send_for_rules(&eval, &key).await?).ok_or_else(unexpected)
     }
 
     async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
         let key = self.rules_key(":changes");
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(CHANGES).arg(1).arg(&key).arg(most.min(MOST_CHANGES));
-        eval.arg(MAX_CHANGE).arg(MAX_CHANGES);
+        let mut eval = call("EVAL", CHANGES, &[&key]);
+        eval.arg(most.min(MOST_CHANGES)).arg(MAX_CHANGE).arg(MAX_CHANGES);
         let entries = texts(self.send_for_rules(&eval, &key).await?)?;
         let entries = entries.iter().filter_map(|entry| {
             let (time, change) = entry.split_once(' ')?;
@@ -101,8 +100,7 @@ impl RuleStore for Redis {
     async fn announce(&self, announcement: Announcement) -> Result<(), StoreError> {
         let Announcement { process, text } = announcement;
         let (key, processes) = (self.process_key(&process), self.rules_key(":processes"));
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(ANNOUNCE).arg(2).arg(&key).arg(&processes);
+        let mut eval = call("EVAL", ANNOUNCE, &[&key, &processes]);
         eval.arg(process).arg(text).arg(ANNOUNCED_MS);
         let now = self.servers.clock.sent().map(|now| (now / 1_000).to_string());
         eval.arg(now.unwrap_or_default());
@@ -111,16 +109,16 @@ impl RuleStore for Redis {
 
     async fn processes(&self) -> Result<Vec<String>, StoreError> {
         let key = self.rules_key(":processes");
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(PROCESSES).arg(1).arg(&key).arg(MOST_PROCESSES).arg(MAX_PROCESS_ID);
+        let mut eval = call("EVAL", PROCESSES, &[&key]);
+        eval.arg(MOST_PROCESSES).arg(MAX_PROCESS_ID);
         texts(self.send_for_rules(&eval, &key).await?)
     }
 
     async fn announcements(&self, processes: &[String]) -> Result<Vec<String>, StoreError> {
         let keys: Vec<_> = processes.iter().map(|process| self.process_key(process)).collect();
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        let mut eval = Cmd::new();
-        eval.arg("EVAL").arg(ANNOUNCED).arg(keys.len()).arg(&keys).arg(MAX_ANNOUNCEMENT);
+        let mut eval = call("EVAL", ANNOUNCED, &keys.iter().collect::<Vec<_>>());
+        eval.arg(MAX_ANNOUNCEMENT);
         texts(self.send_for_rules(&eval, first).await?)
     }
 
@@ -156,6 +154,13 @@ impl Redis {
         let reply = servers.send(command, key.as_bytes(), true, by).await;
         reply.map_err(|failure| failure.into_store_error(servers.deadline, &[key.as_bytes()]))
     }
+}
+
+/// Begins the call of a script. The server receives the script without its comments.
+fn call(command: &str, script: &str, keys: &[&String]) -> Cmd {
+    let mut call = redis::cmd(command);
+    call.arg(without_comments(script)).arg(keys.len()).arg(keys);
+    call
 }
 
 fn values(reply: Value) -> Result<Vec<Value>, StoreError> {

@@ -57,6 +57,17 @@ pub(crate) fn compose(main: &str, value: &dyn Fn(&str) -> Option<String>) -> Str
     script.text
 }
 
+/// Returns a script that is one file, without its comments.
+#[cfg(feature = "rules")]
+pub(crate) fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| is_code(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn is_code(line: &str) -> bool {
+    let code = line.trim_start();
+    !code.is_empty() && !code.starts_with("--")
+}
+
 struct Composition<'a> {
     value: &'a dyn Fn(&str) -> Option<String>,
     included: Vec<String>,
@@ -86,7 +97,7 @@ impl Composition<'_> {
                 self.with_values(names).split(", ").for_each(|name| self.include(name));
             } else if let Some(name) = code.strip_prefix("--@inline ") {
                 self.inline(name);
-            } else if !code.is_empty() && !code.starts_with("--") {
+            } else if is_code(line) {
                 let line = self.with_values(line);
                 self.text.push_str(&line);
                 self.text.push('\n');
