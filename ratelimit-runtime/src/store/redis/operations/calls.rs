@@ -8,7 +8,7 @@ use super::script_call::{ScriptCall, unexpected};
 use crate::algorithm::{Outcome, Receipt};
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Servers;
-use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, Script, ScriptOp};
+use crate::store::redis::scripts::script::{self, RECEIPT, REPLY, ScriptOp};
 use crate::store::{Calls, CancelledUnits, Charge, DecideOp, EqualCalls, OneOrMany, Reply};
 
 /// The outcomes and the receipts of a [`Reply`].
@@ -45,7 +45,7 @@ impl Servers {
     ) -> Result<DecidedCalls, StoreError> {
         let charges = calls.counts.charges();
         let call = ScriptCall {
-            script: Script::all(),
+            script: &script::ALL,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
             arguments: arguments_of(self.script_op(calls.op), calls, self.clock.sent()),
             is_atomic: true,

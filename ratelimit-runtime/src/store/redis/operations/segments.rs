@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::script_call::ScriptCall;
 use crate::reply::StoreError;
 use crate::store::redis::Servers;
-use crate::store::redis::scripts::script::Script;
+use crate::store::redis::scripts::script;
 
 /// The number of segments that one command removes, because Redis does nothing else while it runs a command.
 const SEGMENTS_PER_COMMAND: usize = 16;
@@ -17,7 +17,7 @@ impl Servers {
     /// are left at the deadline, or are on two nodes because their hash slot moves, expire by their TTL.
     pub(crate) async fn reset_log(&self, key: &[u8], by: Instant) -> Result<bool, StoreError> {
         let call = ScriptCall {
-            script: Script::reset(),
+            script: &script::RESET,
             keys: vec![key],
             arguments: Vec::new(),
             is_atomic: true,

@@ -7,7 +7,7 @@ use super::script_call::{ScriptCall, unexpected};
 use crate::algorithm::Outcome;
 use crate::store::redis::Servers;
 use crate::store::redis::network::failure::settle_error;
-use crate::store::redis::scripts::script::{self, REPLY, Script};
+use crate::store::redis::scripts::script::{self, REPLY};
 use crate::store::{SettleError, SettledCharge};
 
 /// A result for each charge, in their order.
@@ -22,7 +22,7 @@ impl Servers {
             self.clock.sent(),
         );
         let call = ScriptCall {
-            script: Script::settle(),
+            script: &script::SETTLE,
             keys: charges.iter().map(|settled| &settled.charge.count_name[..]).collect(),
             arguments,
             is_atomic: charges.len() == 1,

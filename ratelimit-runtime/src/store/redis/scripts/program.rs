@@ -54,29 +54,9 @@ fn listed(items: impl IntoIterator<Item = String>) -> String {
     items.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the script that decides calls, each of all its limits.
-pub(crate) fn all() -> String {
-    compose("all", &value_of_each)
-}
-
-/// Returns the script that decides many calls, each by itself.
-pub(crate) fn batch() -> String {
-    compose("batch", &value_of_each)
-}
-
-/// Returns the script that decides many calls of keys in any hash slots of a node.
-pub(crate) fn batch_of_node() -> String {
-    compose("batch_of_node", &value_of_each)
-}
-
-/// Returns the script that corrects charges once their calls have ended, and closes and opens keys.
-pub(crate) fn settle() -> String {
-    compose("settle", &value_of_each)
-}
-
-/// Returns the script that removes the state of a sliding log.
-pub(crate) fn reset() -> String {
-    compose("reset", &value_of_each)
+/// Returns a script of several limits.
+pub(crate) fn several(name: &str) -> String {
+    compose(name, &value_of_each)
 }
 
 /// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.
@@ -88,11 +68,7 @@ pub fn text(name: &str) -> Option<String> {
         "sliding_counter" => Form::SlidingCounter.by_hand(),
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
-        "all" => all(),
-        "batch" => batch(),
-        "batch_of_node" => batch_of_node(),
-        "settle" => settle(),
-        "reset" => reset(),
+        "all" | "batch" | "batch_of_node" | "settle" | "reset" => several(name),
         _ => return None,
     })
 }

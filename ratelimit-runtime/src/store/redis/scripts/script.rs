@@ -11,6 +11,22 @@ use crate::limit::Terms;
 use crate::reply::StoreError;
 use crate::store::redis::network::failure::server_error;
 
+/// Decides calls, each of all its limits.
+pub(crate) static ALL: Lazy<Script> = Lazy::new(|| Script::new(program::several("all")));
+
+/// Decides many calls, each by itself.
+pub(crate) static BATCH: Lazy<Script> = Lazy::new(|| Script::new(program::several("batch")));
+
+/// Decides many calls of keys in any hash slots of a node. The keys are its last arguments.
+pub(crate) static BATCH_OF_NODE: Lazy<Script> =
+    Lazy::new(|| Script::new(program::several("batch_of_node")));
+
+/// Corrects charges.
+pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::several("settle")));
+
+/// Removes the state of a sliding log.
+pub(crate) static RESET: Lazy<Script> = Lazy::new(|| Script::new(program::several("reset")));
+
 /// The text of a script, and its hash.
 pub(crate) struct Script {
     text: String,
@@ -23,36 +39,6 @@ impl Script {
         static SCRIPTS: Lazy<[Script; Form::EACH.len()]> =
             Lazy::new(|| Form::EACH.map(|form| Script::new(form.script())));
         &SCRIPTS[Form::of(terms).index()]
-    }
-
-    /// Returns the script that decides calls, each of all its limits.
-    pub(crate) fn all() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::all()));
-        &SCRIPT
-    }
-
-    /// Returns the script that decides many calls, each by itself.
-    pub(crate) fn batch() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch()));
-        &SCRIPT
-    }
-
-    /// Returns the script that decides many calls of keys in any hash slots of a node. The keys are its last arguments.
-    pub(crate) fn batch_of_node() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::batch_of_node()));
-        &SCRIPT
-    }
-
-    /// Returns the script that corrects charges.
-    pub(crate) fn settle() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::settle()));
-        &SCRIPT
-    }
-
-    /// Returns the script that removes the state of a sliding log.
-    pub(crate) fn reset() -> &'static Self {
-        static SCRIPT: Lazy<Script> = Lazy::new(|| Script::new(program::reset()));
-        &SCRIPT
     }
 
     fn new(text: String) -> Self {

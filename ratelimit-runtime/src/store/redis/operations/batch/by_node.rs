@@ -15,7 +15,7 @@ use crate::reply::StoreError;
 use crate::store::redis::network::node::Node;
 use crate::store::redis::network::slot;
 use crate::store::redis::operations::script_call::by_hash_or_text;
-use crate::store::redis::scripts::script::Script;
+use crate::store::redis::scripts::script;
 use crate::store::redis::{Servers, Topology};
 
 /// The most pending decisions for each node of a cluster that are sent alone (`benches/all -- cluster`).
@@ -57,7 +57,7 @@ impl Servers {
         let Topology::Cluster(cluster) = &self.topology else { return None };
         arguments.extend(entries.iter().map(|entry| entry.charge.count_name.clone()));
         let send = |command: Cmd| async move { node.send(&command, false, by).await };
-        let reply = by_hash_or_text(Script::batch_of_node(), &[], &arguments, send).await;
+        let reply = by_hash_or_text(&script::BATCH_OF_NODE, &[], &arguments, send).await;
         let failure = match reply {
             Ok(reply) => return Some(Ok(reply)),
             Err(failure) => failure,

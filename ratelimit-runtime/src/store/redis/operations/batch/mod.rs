@@ -29,7 +29,7 @@ use crate::reply::StoreError;
 use crate::store::Charge;
 use crate::store::redis::Servers;
 use crate::store::redis::network::node::{Node, lock};
-use crate::store::redis::scripts::script::{self, Script};
+use crate::store::redis::scripts::script;
 
 /// The most pending decisions that one server gets alone. Further calls queue.
 const UNQUEUED: usize = 4;
@@ -305,7 +305,7 @@ impl Servers {
     ) -> Option<Result<Value, StoreError>> {
         let keys = entries.iter().map(|entry| &entry.charge.count_name[..]).collect();
         let is_atomic = entries.len() == 1;
-        let call = ScriptCall { script: Script::batch(), keys, arguments, is_atomic };
+        let call = ScriptCall { script: &script::BATCH, keys, arguments, is_atomic };
         match self.run_for(&call, by).await {
             Err(StoreError::Server { code, .. }) if &*code == "TRYAGAIN" && !is_atomic => None,
             reply => Some(reply),
