@@ -50,7 +50,7 @@ impl Servers {
             arguments: arguments_of(self.script_op(calls.op), calls, self.clock.sent()),
             is_atomic: true,
         };
-        let reply = self.run_for_group(&call, by).await?;
+        let reply = self.run(&call, by).await?;
         decode(&reply, calls).ok_or_else(unexpected)
     }
 }

@@ -19,8 +19,8 @@ pub(crate) struct ScriptCall<'a> {
 }
 
 impl Servers {
-    /// Runs a script that decides several keys together. Its reply is one string, or the error of one key.
-    pub(crate) async fn run_for_group(
+    /// Runs a script whose reply is one string, or the error of one of its keys.
+    pub(crate) async fn run(
         &self,
         call: &ScriptCall<'_>,
         by: Instant,
@@ -28,7 +28,7 @@ impl Servers {
         match self.run_for(call, by).await? {
             Value::BulkString(reply) => Ok(reply),
             reply => {
-                let error = error_in_group(&reply, &call.keys).unwrap_or_else(unexpected);
+                let error = error_of_key(&reply, &call.keys).unwrap_or_else(unexpected);
                 self.back_off_from_replica(&error);
                 Err(error)
             }
@@ -39,18 +39,6 @@ impl Servers {
     pub(crate) fn back_off_from_replica(&self, error: &StoreError) {
         if let Topology::One(node) = &self.topology {
             node.back_off_from_replica(error);
-        }
-    }
-
-    /// Runs a script whose reply is one string.
-    pub(crate) async fn run(
-        &self,
-        call: &ScriptCall<'_>,
-        by: Instant,
-    ) -> Result<Vec<u8>, StoreError> {
-        match self.run_for(call, by).await? {
-            Value::BulkString(reply) => Ok(reply),
-            _ => Err(unexpected()),
         }
     }
 
@@ -109,7 +97,7 @@ pub(crate) async fn by_hash_or_text<F: Future<Output = Result<Value, Failure>>>(
 }
 
 /// Reads the error of one limit in the reply of `lua/all.lua`.
-fn error_in_group(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
+fn error_of_key(reply: &Value, keys: &[&[u8]]) -> Option<StoreError> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(index), Value::BulkString(message)] = &parts[..] else { return None };
     let key = keys.get(usize::try_from(*index).ok()?.checked_sub(1)?)?;
