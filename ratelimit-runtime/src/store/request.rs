@@ -97,7 +97,7 @@ impl DecideOp {
     }
 }
 
-/// The counts of calls, each another one. The costs are in [`EqualCalls`].
+/// The counts of calls; no count occurs twice. The costs are in [`EqualCalls`].
 #[derive(Clone, Debug)]
 pub(crate) enum Counts {
     /// Calls are admitted now or not at all.

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum Unshared {}
 
 impl Store for Unshared {

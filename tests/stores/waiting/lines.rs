@@ -71,14 +71,14 @@ async fn lines_of_different_keys_travel_together() {
         let before = (server.script_calls(), reads(&server));
         let _calls: JoinSet<_> = (0..1_000).map(|key| limiter.check(&waiting, key, 1)).collect();
         while lines(&limiter) < 1_000 || !lines_are_idle(&limiter) {
-            sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(100)).await;
         }
         let (scripts, reads) = (server.script_calls() - before.0, reads(&server) - before.1);
         if limit.algorithm() == Algorithm::Sliding {
             // Calls that are alone in their lines share scripts.
             assert!(10 * scripts < 1_000, "{scripts} scripts");
         } else {
-            assert!(2 * reads < scripts, "{scripts} scripts in {reads} reads");
+            assert!(4 * reads < 3 * scripts, "{scripts} scripts in {reads} reads");
         }
     }
 }
