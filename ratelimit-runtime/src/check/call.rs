@@ -7,7 +7,7 @@ use super::Permit;
 use super::judge::{apply_shadow, count_others, judge};
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, StoreError};
-use crate::report::Report;
+use crate::report::{Report, Started};
 use crate::store::Reply;
 
 /// What the caller of a call wants.
@@ -25,6 +25,9 @@ pub struct AdmittedCall {
     /// A permit for each part of the call, if its charges can be settled.
     pub(super) permits: Vec<Permit>,
 }
+
+/// The reply to a call that has waited, and when the call has started.
+pub(super) type LineReply = (Started, Result<Reply, StoreError>);
 
 pub(super) type CallResult = Result<AdmittedCall, Rejection>;
 

@@ -60,8 +60,7 @@ impl Checker {
         if ruled.access == Access::Limited && self.decides_here(&ruled.limit, part.cost) {
             return self.check_here(&ruled.limit, &part.key, part.cost);
         }
-        // Nothing trails one part.
-        self.decide_ruled(&[part], &[ruled], options).decision.into()
+        self.decide_ruled(&[part], &[ruled], options, None).into()
     }
 
     /// Checks a call that this process decides at once, without rules.

@@ -14,7 +14,6 @@ mod part;
 mod permit;
 mod prepared;
 mod ruled;
-mod waiting_call;
 
 use std::sync::Arc;
 

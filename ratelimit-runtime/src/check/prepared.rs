@@ -2,17 +2,16 @@
 //! reports it, and what decides it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall, conclude};
+use super::call::{AdmittedCall, CallOptions, CallResult, LineReply};
+use super::call::{Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
-use super::waiting_call::WaitFunctions;
 use super::{AnyPart, Checker, Part};
 use crate::key::{Key, KeyId};
 use crate::lease::{LeasedCall, Leases};
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
 use crate::reply::{Rejection, StoreError};
-use crate::report::{self, Report};
+use crate::report::{self, Report, Started};
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
@@ -41,25 +40,33 @@ struct PreparedCall {
 }
 
 impl Checker {
-    /// Decides a call as its parts say, without rules.
-    pub(super) fn decide(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
+    /// Decides a call as its parts say, without rules. If it has waited, the reply to its line decides it.
+    pub(super) fn decide(
+        &self,
+        parts: &[AnyPart<'_>],
+        options: CallOptions,
+        reply: Option<LineReply>,
+    ) -> StartedCall {
         if let [part] = parts
             && options == CallOptions::CHECK
             && let Some(call) = self.spend(part)
         {
             return call;
         }
-        let call = match self.count(parts, options) {
+        let (started, reply) = reply.unzip();
+        let call = match self.count(parts, options, started) {
             Ok(call) => call,
             Err(refusal) => return refusal.into_call(options, parts.len()),
         };
-        if let Some(reply) = self.cached_rejection(&call, options) {
+        if reply.is_none()
+            && let Some(reply) = self.cached_rejection(&call)
+        {
             let labels = call.counts.map(|count| count.label);
             let result = conclude(call.report, &labels, Ok(reply));
             let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
             return StartedCall::Decided(result.map(admitted));
         }
-        self.start(call, parts, options)
+        self.start(call, parts, options, reply)
     }
 
     /// Decides a call by leased units that this process holds.
@@ -79,8 +86,9 @@ impl Checker {
         &self,
         parts: &[AnyPart<'a>],
         options: CallOptions,
+        started: Option<Started>,
     ) -> Result<CountedCall<'a>, Box<Refusal>> {
-        let report = Report::start();
+        let report = Report::since(started.unwrap_or_else(Started::now));
         let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
         let Some(first) = parts.first().map(|part| part.limit) else {
             return mistake(report, LimitLabel::unnamed(), StoreError::NoLimits);
@@ -172,14 +180,13 @@ impl Checker {
     }
 
     /// Returns a rejection of Redis that still holds for the call.
-    fn cached_rejection(&self, call: &CountedCall<'_>, options: CallOptions) -> Option<Reply> {
-        let OneOrMany::One(CallCount { limit, charge, .. }) = &call.counts else {
-            return None;
-        };
-        if wait_of(limit, options).is_some() || limit.is_shadow() {
-            return None;
+    fn cached_rejection(&self, call: &CountedCall<'_>) -> Option<Reply> {
+        match &call.counts {
+            OneOrMany::One(CallCount { limit, charge, .. }) if !limit.is_shadow() => {
+                self.backend.cached_rejection(charge)
+            }
+            _ => None,
         }
-        self.backend.cached_rejection(charge)
     }
 
     /// Starts the decision of a call.
@@ -188,6 +195,7 @@ impl Checker {
         mut call: CountedCall<'a>,
         parts: &[AnyPart<'a>],
         options: CallOptions,
+        reply: Option<Result<Reply, StoreError>>,
     ) -> StartedCall {
         let lease = if options.settles { None } else { self.lease(&mut call, parts) };
         let CountedCall { report, policy, counts, count_of } = call;
@@ -201,19 +209,20 @@ impl Checker {
             parts: count_of.into_iter().zip(parts.iter().map(|part| part.cost)).collect(),
         });
         let call = PreparedCall { report, labels, settled };
-        if let Some(wait) = wait_of(limit, options)
-            && let Some(functions) = WaitFunctions::of(limit)
-        {
-            let start = |max_calls| (functions.start)(Arc::clone(&self.backend), max_calls);
-            let (waiting, settles) = (self.waiting.get_or_start(start), options.settles);
-            return call.pending(move || waiting.admit(policy, charges, wait, settles));
-        }
         if let (Some((leases, lease_id)), OneOrMany::One(charge)) = (lease, &charges) {
             let leased = leases.call(limit, lease_id, Arc::clone(charge));
             return call.pending(move || LeasedCall::decide(leased));
         }
         let op = DecideOp::charging(options.settles);
         let request = Request::Decide(Calls::one(op, charges));
+        if let Some(reply) = reply {
+            let reply = reply.or_else(|error| match error {
+                StoreError::ShuttingDown | StoreError::NoRuntime => Err(error),
+                // No store has decided the call: its deadline has passed, or its line could not be driven.
+                error => self.backend.fall_back(policy, &request, error),
+            });
+            return StartedCall::Decided(call.conclude(reply));
+        }
         if !self.backend.is_shared(policy) {
             let reply = self.backend.execute_here(&request);
             return StartedCall::Decided(call.conclude(Ok(reply)));
@@ -267,9 +276,4 @@ impl PreparedCall {
         let decision = conclude(report, &labels, reply)?;
         Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
     }
-}
-
-/// Returns how long a call may wait in a line.
-fn wait_of(limit: &Limit, options: CallOptions) -> Option<Duration> {
-    limit.max_wait().filter(|_| options.can_wait)
 }

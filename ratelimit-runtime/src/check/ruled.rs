@@ -1,37 +1,21 @@
 //! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{AdmittedCall, CallOptions, CallResult, Refusal, StartedCall};
-use super::waiting_call::WaitFunctions;
+use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::key::{Key, OwnedKey};
 use crate::limit::{Access, Limit};
 use crate::reply::Rejection;
-use crate::report::Report;
+use crate::report::{Report, Started};
 use crate::rules::{ResolveRules, Ruled};
 use crate::store::OneOrMany;
-
-/// A part that borrows nothing.
-pub(super) struct OwnedPart {
-    limit: Limit,
-    key: OwnedKey,
-    cost: u32,
-    access: Access,
-}
-
-/// A call as the rules say.
-pub(super) struct RuledCall {
-    /// Decides the limits that can reject the call.
-    pub(super) decision: StartedCall,
-    /// Whether the decision waits in a line, and takes nothing if it is dropped there.
-    pub(super) is_waiting: bool,
-    pub(super) trailing: Option<TrailingParts>,
-}
+use crate::waiting::{OwnedPart, StartWaiting, WaitingCalls};
 
 /// The parts of a call that are decided, or only reported, once the others have admitted it.
-pub(super) struct TrailingParts {
+struct TrailingParts {
     checker: Checker,
     options: CallOptions,
     /// How many parts the call has.
@@ -61,43 +45,43 @@ impl Checker {
             .is_some_and(|policy| parts.iter().all(|part| part.limit.policy().agrees_with(policy)));
         if !agree {
             // Reports the mistake.
-            return self.decide(parts, options);
+            return self.decide(parts, options, None);
         }
         let may_wait = options.can_wait && parts[0].limit.max_wait().is_some();
         if !may_wait && !self.may_be_ruled(parts) {
-            return self.decide(parts, options);
+            return self.decide(parts, options, None);
         }
         if options.can_wait
-            && let Some(waiting) = WaitFunctions::of(parts[0].limit)
+            && let Some(start) = StartWaiting::of(parts[0].limit)
         {
-            return (waiting.call)(self, parts, options);
+            let waiting = self.waiting.get_or_start(start, &self.backend, &self.rules);
+            let parts = OneOrMany::of(parts, owned);
+            return StartedCall::boxed(self.clone().wait(waiting, parts, options));
         }
-        let ruled = self.all_under_rules(parts);
-        let RuledCall { decision, trailing, .. } = self.decide_ruled(parts, &ruled, options);
-        match trailing {
-            None => decision,
-            Some(trailing) => StartedCall::boxed(async move {
-                let admission = decision.result().await?;
-                trailing.decide(admission).await
-            }),
-        }
+        // One set of rules for all parts.
+        let table = self.rules.table();
+        let ruled = OneOrMany::of(parts, |part| self.under(table.as_deref(), part));
+        self.decide_ruled(parts, &ruled, options, None)
+    }
+
+    /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
+    async fn wait(
+        self,
+        waiting: Arc<dyn WaitingCalls>,
+        parts: OneOrMany<OwnedPart>,
+        options: CallOptions,
+    ) -> CallResult {
+        let started = Started::now();
+        let (ticket, reply) = waiting.admit(parts, options.settles).await;
+        let reply = reply.map(|reply| (started, reply));
+        let decision = self.decide_ruled(&borrowed(&ticket.parts), &ticket.ruled(), options, reply);
+        decision.result().await
     }
 
     /// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
     pub(super) fn may_be_ruled<K: ?Sized>(&self, parts: &[Part<'_, K>]) -> bool {
         parts.iter().any(|part| part.access != Access::Limited)
             || self.rules.may_apply_to_any(parts.iter().map(|part| part.limit))
-    }
-
-    /// Returns the limits of a call under the rules in force.
-    pub(super) fn all_under_rules(&self, parts: &[AnyPart<'_>]) -> OneOrMany<Ruled> {
-        // One set of rules for all parts.
-        let table = self.rules.table();
-        let under = |part| self.under(table.as_deref(), part);
-        match parts {
-            [part] => OneOrMany::One(under(part)),
-            parts => OneOrMany::Many(parts.iter().map(under).collect()),
-        }
     }
 
     /// Returns the limit of a part under the rules in force.
@@ -111,60 +95,55 @@ impl Checker {
     fn under(&self, table: Option<&dyn ResolveRules>, part: &AnyPart<'_>) -> Ruled {
         let Part { limit, key, access, .. } = *part;
         let key_id = || self.backend.key_id(limit.terms(), key);
-        let resolve =
-            |table: &dyn ResolveRules| table.resolve(limit, &key_id, self.backend.clock().local());
-        let ruled = table.and_then(resolve);
-        let mut ruled = ruled.unwrap_or_else(|| Ruled::as_written(limit));
-        if !ruled.has_threshold && ruled.access == Access::Limited {
-            ruled.access = access;
-        }
-        ruled
+        Ruled::under(table, limit, access, &key_id, self.backend.clock().local())
     }
 
-    /// Decides the parts of a call that can reject it, as `ruled` says.
+    /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
+    /// waited.
     pub(super) fn decide_ruled(
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],
         options: CallOptions,
-    ) -> RuledCall {
-        let only = |decision, is_waiting| RuledCall { decision, is_waiting, trailing: None };
+        reply: Option<LineReply>,
+    ) -> StartedCall {
         if let ([part], [Ruled { limit, access, .. }]) = (parts, ruled) {
             // Nothing is allocated for the usual call.
             return match access {
-                Access::Unlimited => only(StartedCall::unlimited(options, 1), false),
+                Access::Unlimited => StartedCall::unlimited(options, 1),
                 Access::Closed => {
                     let refusal = self.refuse_closed(limit, part.key, self.closed_for(&ruled[0]));
-                    only(refusal.into_call(options, 1), false)
+                    refusal.into_call(options, 1)
                 }
                 Access::Limited => {
-                    let part = Part::of(limit, part.key, part.cost);
-                    only(self.decide(&[part], options), limit.max_wait().is_some())
+                    self.decide(&[Part::of(limit, part.key, part.cost)], options, reply)
                 }
             };
         }
         let SortedParts { first, shadows, closed } = match self.sort(parts, ruled) {
             Ok(sorted) => sorted,
-            Err(refusal) => return only(refusal.into_call(options, parts.len()), false),
+            Err(refusal) => return refusal.into_call(options, parts.len()),
         };
-        let is_waiting = first.first().is_some_and(|(_, part)| part.limit.max_wait().is_some());
         let decision = if first.is_empty() {
             StartedCall::unlimited(options, 0)
         } else {
             let first: Vec<_> = first.iter().map(|(_, part)| *part).collect();
-            self.decide(&first, options)
+            self.decide(&first, options, reply)
         };
+        if first.len() == parts.len() {
+            return decision;
+        }
         let indexes = |parts: &[(usize, _)]| parts.iter().map(|(index, _)| *index).collect();
-        let trailing = (first.len() < parts.len()).then(|| TrailingParts {
+        let trailing = TrailingParts {
             checker: self.clone(),
             options,
             parts: parts.len(),
             first: indexes(&first),
             shadow_indexes: indexes(&shadows),
-            shadows: shadows.iter().map(|(_, part)| OwnedPart::of(part)).collect(),
+            shadows: shadows.iter().map(|(_, part)| owned(part)).collect(),
             closed,
-        });
-        RuledCall { decision, is_waiting, trailing }
+        };
+        StartedCall::boxed(async move { trailing.decide(decision.result().await?).await })
     }
 
     /// Sorts the parts of a call, or rejects it if a rule closes one of them.
@@ -224,13 +203,13 @@ impl Checker {
 
 impl TrailingParts {
     /// Decides the shadows of a call that was admitted.
-    pub(super) async fn decide(self, admission: AdmittedCall) -> CallResult {
+    async fn decide(self, admission: AdmittedCall) -> CallResult {
         for closed in self.closed {
             let _ = closed.end();
         }
         let mut shadows = Vec::new();
         if !self.shadows.is_empty() {
-            let decision = self.checker.decide(&borrowed(&self.shadows), self.options);
+            let decision = self.checker.decide(&borrowed(&self.shadows), self.options, None);
             shadows = decision.result().await.map(|it| it.permits).unwrap_or_default();
         }
         if !self.options.settles {
@@ -245,17 +224,14 @@ impl TrailingParts {
     }
 }
 
-impl OwnedPart {
-    pub(super) fn of(part: &AnyPart<'_>) -> Self {
-        let Part { limit, key, cost, access } = *part;
-        Self { limit: *limit, key: OwnedKey::of(key), cost, access }
-    }
-
-    fn part(&self) -> AnyPart<'_> {
-        Part { limit: &self.limit, key: &self.key, cost: self.cost, access: self.access }
-    }
+fn owned(part: &AnyPart<'_>) -> OwnedPart {
+    let Part { limit, key, cost, access } = *part;
+    OwnedPart { limit: *limit, key: OwnedKey::of(key), cost, access }
 }
 
-pub(super) fn borrowed(parts: &[OwnedPart]) -> Vec<AnyPart<'_>> {
-    parts.iter().map(OwnedPart::part).collect()
+fn borrowed(parts: &[OwnedPart]) -> Vec<AnyPart<'_>> {
+    fn borrow(OwnedPart { limit, key, cost, access }: &OwnedPart) -> AnyPart<'_> {
+        Part { limit, key, cost: *cost, access: *access }
+    }
+    parts.iter().map(borrow).collect()
 }

@@ -135,8 +135,8 @@ impl Builder {
 
     /// Sets how many calls of this limiter may [wait](crate::Limit::wait) at a time, for all keys together; 10,000
     /// unless set. A further call with a wait does not wait: if no call waits for its counts, it is decided at once.
-    /// Otherwise it is rejected as [`Limited`](crate::Rejection::Limited), because it must not overtake these calls;
-    /// its `retry_after` is the time at which the call would be admitted behind them.
+    /// Otherwise it must not overtake these calls: unless it is admitted with them at once, it is rejected as
+    /// [`Limited`](crate::Rejection::Limited), until the time at which it would be admitted behind them.
     pub fn max_waiting(mut self, calls: usize) -> Self {
         self.max_waiting = calls;
         self

@@ -156,16 +156,6 @@ pub(crate) fn expect(limit: &Limit) {
     request_log::expect(limit);
 }
 
-/// Removes a limit from the log of the current web request, because the call starts again with another one.
-#[cfg_attr(
-    not(any(feature = "tower", feature = "actix")),
-    allow(unused_variables, reason = "no web request has a log")
-)]
-pub(crate) fn expect_no_longer(limit: &Limit) {
-    #[cfg(any(feature = "tower", feature = "actix"))]
-    request_log::expect_no_longer(limit);
-}
-
 /// Reports that the shared store does not decide.
 pub(crate) fn outage(limit: &str, on_error: OnError, error: &StoreError) {
     let error = Keyless(error);

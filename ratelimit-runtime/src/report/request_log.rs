@@ -61,12 +61,6 @@ impl RequestLog {
         }
     }
 
-    /// Removes a limit that has not decided.
-    fn expect_no_longer(&mut self, limit: &Limit) {
-        let identity = (limit.terms().name(), limit.quota());
-        self.limits.retain(|known| known.decision.is_some() || known.identity() != identity);
-    }
-
     /// Records the decision of a limit, unless it is hidden.
     pub(crate) fn record(&mut self, name: &Name, quota: Quota, decision: &Decision) {
         if quota.is_hidden() {
@@ -145,11 +139,6 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
 /// reports the decision.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));
-}
-
-/// Removes a limit from the log that is open, if it has not decided.
-pub(super) fn expect_no_longer(limit: &Limit) {
-    with_current(|log| log.expect_no_longer(limit));
 }
 
 /// Calls `change` with the log that is open; `None` if there is none. `change` must not check a limit.

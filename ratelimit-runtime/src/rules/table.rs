@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use once_cell::sync::OnceCell;
-use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 
 #[cfg(feature = "rules")]
 use super::set::LimitName;
@@ -23,7 +21,8 @@ pub(crate) struct RulesInForce {
     /// `None` until there are rules. A trait object, so that a program that sets no rules does not contain a
     /// [`RuleTable`] (`benches/all -- footprint`).
     table: RwLock<Option<Arc<dyn ResolveRules>>>,
-    changed: Notify,
+    /// Called when the rules were replaced.
+    listener: OnceCell<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// The rules in force as they are at one moment, for all limits of a call.
@@ -95,6 +94,23 @@ impl Ruled {
             changes_at: None,
         }
     }
+
+    /// Returns a limit under `rules` at `now`, for a key. `access` is what the code says: a rule that sets a threshold
+    /// or an access has precedence.
+    pub(crate) fn under(
+        rules: Option<&dyn ResolveRules>,
+        limit: &Limit,
+        access: Access,
+        key_id: &dyn Fn() -> KeyId,
+        now: u64,
+    ) -> Self {
+        let ruled = rules.and_then(|rules| rules.resolve(limit, key_id, now));
+        let mut ruled = ruled.unwrap_or_else(|| Self::as_written(limit));
+        if !ruled.has_threshold && ruled.access == Access::Limited {
+            ruled.access = access;
+        }
+        ruled
+    }
 }
 
 impl RulesInForce {
@@ -140,8 +156,16 @@ impl RulesInForce {
         *current = Some(Arc::new(table));
         self.names.store(bits, Ordering::Relaxed);
         drop(current);
-        self.changed.notify_waiters();
+        if let Some(listener) = self.listener.get() {
+            listener();
+        }
         Ok(())
+    }
+
+    /// Sets the function that is called when the rules were replaced.
+    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let is_first = self.listener.set(Box::new(listener)).is_ok();
+        debug_assert!(is_first, "a limiter sets its listener once");
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.
@@ -153,11 +177,6 @@ impl RulesInForce {
     #[cfg(feature = "rules")]
     pub(crate) fn unasked(&self) -> Vec<LimitName> {
         self.table().map(|table| table.unasked()).unwrap_or_default()
-    }
-
-    /// Completes when the rules change after this call.
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
     }
 }
 

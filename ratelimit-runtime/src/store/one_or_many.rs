@@ -11,12 +11,17 @@ pub(crate) enum OneOrMany<T> {
 }
 
 impl<T> OneOrMany<T> {
-    pub(crate) fn map<U>(&self, change: impl FnMut(&T) -> U) -> OneOrMany<U> {
-        let mut change = change;
-        match self {
-            Self::One(one) => OneOrMany::One(change(one)),
-            Self::Many(many) => OneOrMany::Many(many.iter().map(change).collect()),
+    /// Returns what `make` makes of each value of a list.
+    pub(crate) fn of<U>(values: &[U], make: impl FnMut(&U) -> T) -> Self {
+        let mut make = make;
+        match values {
+            [one] => Self::One(make(one)),
+            many => Self::Many(many.iter().map(make).collect()),
         }
+    }
+
+    pub(crate) fn map<U>(&self, change: impl FnMut(&T) -> U) -> OneOrMany<U> {
+        OneOrMany::of(self, change)
     }
 
     pub(crate) fn into_map<U>(self, change: impl FnMut(T) -> U) -> OneOrMany<U> {

@@ -298,11 +298,6 @@ impl Reply {
         self.outcomes.iter().all(Outcome::is_allowed)
     }
 
-    /// Returns whether a store has charged the call.
-    pub(crate) fn is_charged(&self) -> bool {
-        self.is_allowed() && self.outcomes.iter().all(|outcome| *outcome != Outcome::UNDECIDED)
-    }
-
     /// Returns the outcome of the first charge.
     pub(crate) fn first(&self) -> Outcome {
         self.outcomes.first().copied().unwrap_or(Outcome::UNDECIDED)

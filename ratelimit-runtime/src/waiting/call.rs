@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::line::WakeTimes;
-use super::{SharedLine, Waiting, lock};
+use super::{SharedLine, Ticket, Waiting, lock};
+use crate::limit::Name;
 use crate::reply::StoreError;
 use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
@@ -24,12 +25,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct WaitingCall {
     waiting: Arc<Waiting>,
-    line: Arc<SharedLine>,
-    /// The number of the call in its line.
-    arrival: u64,
+    ticket: Arc<Ticket>,
     has_ended: bool,
-    /// The time since which the call waits; `None` before its first poll is pending.
-    waits: Option<Started>,
+    /// The name under which the wait is reported, and its start; `None` before the first poll is pending.
+    waits: Option<(Name, Started)>,
     local: Timer<u64>,
     real: Timer<Instant>,
 }
@@ -40,34 +39,36 @@ struct Timer<T>(Option<(T, Sleep)>);
 type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl WaitingCall {
-    /// Creates the future of the call `arrival` of a line.
-    pub(super) fn new(waiting: Arc<Waiting>, line: Arc<SharedLine>, arrival: u64) -> Self {
-        Self {
-            waiting,
-            line,
-            arrival,
-            has_ended: false,
-            waits: None,
-            local: Timer(None),
-            real: Timer(None),
-        }
+    /// Creates the future of a call that has entered a line.
+    pub(super) fn new(waiting: Arc<Waiting>, ticket: Arc<Ticket>) -> Self {
+        let (local, real) = (Timer(None), Timer(None));
+        Self { waiting, ticket, has_ended: false, waits: None, local, real }
     }
 
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply, StoreError>> {
+    /// Polls the call. The result is `None` if rules decide the call.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Reply, StoreError>>> {
         loop {
-            let (result, wake) = self.poll_line(context);
+            let Some(line) = self.ticket.line() else { return Poll::Ready(None) };
+            let (result, wake) = self.poll_line(&line, context);
             if let Poll::Ready(result) = result {
                 self.has_ended = true;
-                self.line.wake_calls();
+                line.wake_calls();
                 self.record(match &result {
                     Ok(reply) if reply.is_allowed() => WaitEnd::Admitted,
                     Ok(_) => WaitEnd::Rejected,
                     Err(_) => WaitEnd::Failed,
                 });
-                return Poll::Ready(result);
+                return Poll::Ready(Some(result));
+            }
+            if !self.ticket.line().is_some_and(|present| Arc::ptr_eq(&present, &line)) {
+                // Moved before its line had this waker.
+                continue;
             }
             if self.waits.is_none() {
-                self.waits = Some(report::wait_started(&self.line.name));
+                self.waits = Some((line.name, report::wait_started(&line.name)));
             }
             let local = self.local.poll(wake.local, context, |at| {
                 let clock = self.waiting.clock().clone();
@@ -83,15 +84,19 @@ impl WaitingCall {
     }
 
     fn record(&mut self, end: WaitEnd) {
-        if let Some(started) = self.waits.take() {
-            report::wait_ended(&self.line.name, &started, end);
+        if let Some((name, started)) = self.waits.take() {
+            report::wait_ended(&name, &started, end);
         }
     }
 
     /// Polls the call in its line, and drives the line if it is of the embedded store. Returns when to poll again.
-    fn poll_line(&self, context: &Context<'_>) -> (Poll<Result<Reply, StoreError>>, WakeTimes) {
-        let (arrival, now) = (self.arrival, self.waiting.now());
-        let mut line = lock(&self.line.line);
+    fn poll_line(
+        &self,
+        shared: &Arc<SharedLine>,
+        context: &Context<'_>,
+    ) -> (Poll<Result<Reply, StoreError>>, WakeTimes) {
+        let (arrival, now) = (self.ticket.arrival, self.waiting.now());
+        let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
         if result.is_ready() {
             return (result, WakeTimes::default());
@@ -101,14 +106,14 @@ impl WaitingCall {
             let has_duty = line.has_duty(now);
             drop(line);
             if has_duty {
-                self.waiting.drive(&self.line);
+                self.waiting.drive(shared);
             }
             return (result, wake);
         }
         drop(line);
-        let wake = self.waiting.drive_here(&self.line);
+        let wake = self.waiting.drive_here(shared);
         let now = self.waiting.now();
-        let mut line = lock(&self.line.line);
+        let mut line = lock(&shared.line);
         let result = line.poll(arrival, context.waker(), now);
         let later = later_by(line.rank(arrival, RANKS + 1), line.validity());
         let local = wake.local.map(|at| at.saturating_add(later.as_micros() as u64));
@@ -132,24 +137,25 @@ impl Drop for WaitingCall {
         if !self.has_ended {
             self.record(WaitEnd::Dropped);
         }
+        self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
+        let Some(shared) = lock(&self.ticket.place).line.take() else { return };
         let drives = {
-            let mut line = lock(&self.line.line);
+            let mut line = lock(&shared.line);
             if !self.has_ended {
-                line.leave(self.arrival);
+                line.leave(self.ticket.arrival);
             }
             // The last call of a line gives back the units that calls before it have not taken. Otherwise, a call
             // behind it drives the line of the embedded store. So calls that are dropped together cost little.
             line.is_deserted() && line.has_work() || line.is_shared() && !self.has_ended
         };
         if drives {
-            self.waiting.drive(&self.line);
+            self.waiting.drive(&shared);
         } else if !self.has_ended {
-            self.line.wake_calls();
+            shared.wake_calls();
         }
-        self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         // A driver removes its line.
-        if !self.line.driver.is_running() {
-            self.waiting.remove_if_empty(&self.line);
+        if !shared.driver.is_running() {
+            self.waiting.remove_if_empty(&shared);
         }
     }
 }

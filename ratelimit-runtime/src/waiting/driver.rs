@@ -32,6 +32,7 @@ impl Waiting {
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
         if !line.is_shared() {
             self.drive_here(line);
+            self.remove_if_empty(line);
             return;
         }
         line.wake_calls();
@@ -70,6 +71,10 @@ impl Waiting {
                         self.backend.execute_here(&request);
                     }
                     lock(&line.line).returned();
+                    continue;
+                }
+                Duty::FollowRules => {
+                    self.follow_rules();
                     continue;
                 }
                 Duty::Sleep(wake) => wake,
@@ -122,11 +127,16 @@ impl LineDriver {
             match duty {
                 Duty::Request(asked) => {
                     let (waiting, deadline) = (&job.waiting, job.waiting.backend.deadline());
-                    // Otherwise, this line could reserve moments behind moments that other lines are about to cancel.
-                    let _ = timeout(deadline, waiting.others_have_left(&job.line)).await;
+                    if !asked.request.runs.is_empty() {
+                        // Otherwise, it could reserve moments behind moments that are about to be cancelled.
+                        let cancelled =
+                            waiting.others_have_cancelled(&job.line, asked.request.cancels());
+                        let _ = timeout(deadline, cancelled).await;
+                    }
                     // Boxed, so that a line that sleeps does not keep room for it (`tests/waiting_memory.rs`).
                     let _place = waiting.asking.acquire().await;
                     Box::pin(job.ask(asked)).await;
+                    waiting.rested.notify_waiters();
                 }
                 Duty::Return(returned) => {
                     // Requests of the line do not wait for give-backs.
@@ -142,6 +152,7 @@ impl LineDriver {
                         drop(pending);
                     });
                 }
+                Duty::FollowRules => job.waiting.follow_rules(),
                 Duty::Sleep(wake) => job.sleep(wake).await,
                 Duty::Rest => {
                     if job.ends() {
@@ -155,14 +166,7 @@ impl LineDriver {
     }
 
     /// Sends a request. If the store fails, applies `on_error` to the calls.
-    async fn ask(&self, asked: Asked) {
-        self.ask_store(asked).await;
-        if lock(&self.line.line).has_dissolved() {
-            self.waiting.rested.notify_waiters();
-        }
-    }
-
-    async fn ask_store(&self, mut asked: Asked) {
+    async fn ask(&self, mut asked: Asked) {
         let (backend, line) = (&self.waiting.backend, &self.line.line);
         let request = Request::Decide(asked.request.clone());
         let result = backend.try_execute(self.line.policy, &request).await;

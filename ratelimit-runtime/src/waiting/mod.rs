@@ -2,33 +2,36 @@
 //! A call that is dropped takes nothing.
 //!
 //! Calls of a process that wait for the same counts are in a [`Line`](line::Line). On Redis, a task of the background
-//! thread drives a line: `driver.rs`. On the embedded store, the waiting calls drive it: `call.rs`.
+//! thread drives a line: `driver.rs`. On the embedded store, the waiting calls drive it: `call.rs`. Rules that change
+//! move calls between lines, in the order of their arrival: `Waiting::follow_rules`.
 
 mod call;
 mod driver;
 mod line;
 mod slot;
+mod ticket;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
-use self::line::{Line, LineSettings};
-pub(crate) use self::slot::{WaitingCalls, WaitingSlot};
-use crate::algorithm::Receipt;
+use self::line::{Line, LineSettings, Waiter};
+pub(crate) use self::slot::{StartWaiting, WaitingCalls, WaitingSlot};
+use self::ticket::Destination;
+pub(crate) use self::ticket::{OwnedPart, Ticket};
 use crate::backend::{Backend, GivenBack};
 use crate::background::{JobSlot, OwnValue, WorkCount, is_in_runtime, lock_own};
 use crate::key::KeyId;
 use crate::limit::{Name, Policy};
 use crate::reply::StoreError;
 use crate::report;
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
+use crate::rules::RulesInForce;
+use crate::store::{OneOrMany, Reply};
 
 /// The most requests of lines that are pending. With more, thousands of lines that ask at once would hold memory for
 /// as many requests (`tests/waiting_memory.rs`). Suffices for 10,000 keys that ask each second, if Redis is 25 ms away.
@@ -37,7 +40,10 @@ const MAX_ASKING: usize = 256;
 /// The waiting calls of a limiter.
 pub(crate) struct Waiting {
     backend: Arc<Backend>,
+    rules: Arc<RulesInForce>,
     lines: Mutex<OwnValue<Lines>>,
+    /// The number of calls that have arrived.
+    arrivals: AtomicU64,
     /// The number of calls in all lines, and its maximum.
     calls: AtomicUsize,
     max_calls: usize,
@@ -48,7 +54,7 @@ pub(crate) struct Waiting {
     asking: Semaphore,
     /// The drivers and the give-backs of the lines of Redis.
     pending: WorkCount,
-    /// Notified when a line of Redis has nothing left to do.
+    /// Notified when a request of a line of Redis has ended, and when a line has nothing left to do.
     rested: Notify,
     /// Why units could not be given back.
     lost: Mutex<Option<StoreError>>,
@@ -78,21 +84,25 @@ struct SharedLine {
     waking: AtomicUsize,
 }
 
-/// How a call begins to wait.
-enum Entry {
-    /// It waits in a line, under this number.
-    InLine(Arc<SharedLine>, u64),
-    /// It does not wait: the call is decided at once.
-    Alone,
-    /// It does not wait, and the calls of this line are before it.
-    Behind(Arc<SharedLine>),
+impl Lines {
+    fn find(&self, destination: &Destination) -> Option<Arc<SharedLine>> {
+        let first = destination.charges.first()?.key_id;
+        let mut known = self.by_count.get(&first).into_iter().flatten();
+        known.find(|known| lock(&known.line).is_of(destination)).cloned()
+    }
 }
 
 impl Waiting {
-    pub(crate) fn new(backend: Arc<Backend>, max_calls: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        backend: Arc<Backend>,
+        rules: Arc<RulesInForce>,
+        max_calls: usize,
+    ) -> Arc<Self> {
         let waiting = Arc::new(Self {
             backend,
+            rules,
             lines: Mutex::default(),
+            arrivals: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             max_calls,
             has_lines: Arc::default(),
@@ -110,164 +120,173 @@ impl Waiting {
                 waiting.record_give_back(given_back);
             }
         });
+        let weak = Arc::downgrade(&waiting);
+        waiting.rules.on_change(move || {
+            if let Some(waiting) = weak.upgrade() {
+                waiting.follow_rules();
+            }
+        });
         waiting
     }
 
+    /// Creates the ticket of a call that arrives now. `settles` says whether its charges can be settled.
+    fn ticket(&self, parts: OneOrMany<OwnedPart>, settles: bool) -> Arc<Ticket> {
+        let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
+        Ticket::new(parts, settles, arrival, self.clock().steady())
+    }
+
     /// Decides a call, as [`admit`](WaitingCalls::admit) says.
-    async fn decide(
-        self: Arc<Self>,
-        policy: Policy,
-        charges: OneOrMany<Arc<Charge>>,
-        wait: Duration,
-        settles: bool,
-    ) -> Result<Reply, StoreError> {
-        if !is_in_runtime() && !self.backend.clock().can_sleep() {
-            return Err(StoreError::NoRuntime);
+    async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
+        let is_open = |destination: &Destination| !destination.is_closed;
+        if !is_in_runtime() && !self.clock().can_sleep() {
+            return self.resolve(ticket).filter(is_open).map(|_| Err(StoreError::NoRuntime));
         }
-        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let takes_nothing = charges.iter().all(|charge| charge.cost == 0);
-        let op = DecideOp::charging(settles);
-        let request = |charges| Request::Decide(Calls::one(op, charges));
-        if takes_nothing {
-            // Only a closed key rejects it.
-            let request = request(charges.clone());
-            let result = Box::pin(self.backend.execute(policy, request)).await;
+        if ticket.parts.iter().all(|part| part.cost == 0)
+            && let Some(Destination { charges, .. }) = self.resolve(ticket).filter(is_open)
+        {
+            // Only a closed key rejects it. Boxed, so that a call that waits does not keep room for the request
+            // (`tests/waiting_memory.rs`).
+            let request = ticket.request(charges);
+            let result = Box::pin(self.backend.execute(ticket.policy(), request)).await;
+            let wait = ticket.deadline.saturating_sub(self.clock().steady());
             let opens_in_time = |reply: &Reply| {
-                !reply.is_allowed() && reply.outcomes.iter().all(|outcome| outcome.retry_us <= wait)
+                !reply.is_allowed() && reply.outcomes.iter().all(|it| it.retry_us <= wait)
             };
             if !result.as_ref().is_ok_and(opens_in_time) {
+                return Some(result);
+            }
+        }
+        while self.enter(ticket) {
+            let mut call = WaitingCall::new(Arc::clone(self), Arc::clone(ticket));
+            let result = poll_fn(|context| call.poll(context)).await;
+            // Without a result, rules have ended the wait. Others may be in force now.
+            if result.is_some() {
                 return result;
             }
         }
-        let (line, arrival) = match self.enter(policy, &charges, wait, settles) {
-            Entry::InLine(line, arrival) => (line, arrival),
-            // Boxed, so that a call that waits does not keep room for them (`tests/waiting_memory.rs`).
-            Entry::Alone => return Box::pin(self.backend.execute(policy, request(charges))).await,
-            Entry::Behind(line) => {
-                return Box::pin(self.reject_behind(&line, policy, charges)).await;
+        None
+    }
+
+    /// Moves the calls of which rules have changed the counts or the amounts to other lines, in the order of their
+    /// arrival. A call that does not wait under the new rules leaves, and one whose turn has come keeps its grant.
+    fn follow_rules(self: &Arc<Self>) {
+        let mut lines = lock_own(&self.lines);
+        if lines.is_shut_down {
+            return;
+        }
+        let (table, now, mut tickets) = (self.rules.table(), self.now(), Vec::new());
+        for line in lines.by_count.values().flatten() {
+            tickets.extend(lock(&line.line).tickets());
+        }
+        tickets.sort_unstable_by_key(|ticket| ticket.arrival);
+        tickets.dedup_by_key(|ticket| ticket.arrival);
+        let (mut left, mut entered) = (Vec::new(), Vec::new());
+        for ticket in tickets {
+            let mut place = lock(&ticket.place);
+            let Some(line) = place.line.clone() else { continue };
+            let ruled = ticket.under(&self.backend, table.as_deref());
+            let destination = ticket.destination(&self.backend, &ruled);
+            let mut inner = lock(&line.line);
+            if let Some(same) = destination.as_ref().filter(|it| inner.is_of(it)) {
+                inner.change_by(same.changes_at);
+                drop(inner);
+                place.ruled = ruled;
+                entered.extend(same.changes_at.map(|_| line));
+            } else if let Some(waiter) = inner.take(ticket.arrival, now) {
+                drop(inner);
+                place.ruled = ruled;
+                place.line = destination.map(|to| self.join(&mut lines, waiter, &to));
+                entered.extend(place.line.clone());
+                left.push(line);
             }
-        };
-        let request = request(charges);
-        let mut call = WaitingCall::new(Arc::clone(&self), line, arrival);
-        match poll_fn(|context| call.poll(context)).await {
-            Err(StoreError::ShuttingDown) => Err(StoreError::ShuttingDown),
-            // No store has decided the call: its deadline has passed, or its line could not be driven.
-            Err(error) => self.backend.fall_back(policy, &request, error),
-            // The units were charged for an earlier call, which does not settle. They cannot be given back, but units
-            // that are used beyond them can be charged.
-            Ok(mut reply) if settles && reply.is_charged() && reply.receipts.is_empty() => {
-                reply.receipts = reply.outcomes.map(|_| Receipt::default());
-                Ok(reply)
+        }
+        drop(lines);
+        // First the lines that cancel moments, so that the others can reserve these.
+        for mut changed in [left, entered] {
+            changed.sort_unstable_by_key(Arc::as_ptr);
+            changed.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            for line in changed {
+                self.drive(&line);
             }
-            result => result,
         }
     }
 
-    /// Completes once all lines that share a count with `line`, and in which no call stays, hold no units.
-    async fn others_have_left(&self, line: &Arc<SharedLine>) {
+    /// Completes once no other line that shares a count with `line` is about to cancel moments. `cancels` says whether
+    /// the request of `line` does: two lines that cancel do not wait for each other.
+    async fn others_have_cancelled(&self, line: &Arc<SharedLine>, cancels: bool) {
         loop {
+            // Receives notifications from now on.
             let rested = self.rested.notified();
-            let mut rested = pin!(rested);
-            rested.as_mut().enable();
-            let has_left = {
-                let lines = lock_own(&self.lines);
-                let inner = lock(&line.line);
-                if inner.is_deserted() {
-                    return;
-                }
+            let have_cancelled = {
+                let (lines, inner) = (lock_own(&self.lines), lock(&line.line));
                 let counts: Vec<_> = inner.counts().iter().map(|charge| charge.key_id).collect();
                 drop(inner);
                 let mut others = counts.iter().filter_map(|id| lines.by_count.get(id)).flatten();
-                others
-                    .all(|other| Arc::ptr_eq(other, line) || { !lock(&other.line).is_cancelling() })
+                others.all(|it| Arc::ptr_eq(it, line) || !lock(&it.line).is_cancelling(cancels))
             };
-            if has_left {
+            if have_cancelled {
                 return;
             }
             rested.await;
         }
     }
 
-    /// Adds a call to the line of its counts, and creates the line if there is none. Adds none after the limiter was
-    /// shut down, and none beyond [`max_calls`](Self::max_calls).
-    fn enter(
-        &self,
-        policy: Policy,
-        charges: &OneOrMany<Arc<Charge>>,
-        wait: u64,
-        settles: bool,
-    ) -> Entry {
-        let costs = charges.map(|charge| charge.cost);
-        let (now, on_error) = (self.now(), self.backend.on_error(policy));
-        // Locked until the call is in the line, because an empty line is removed.
+    /// Returns the line of a call under the rules in force. Its ticket then has these rules.
+    fn resolve(&self, ticket: &Ticket) -> Option<Destination> {
+        let ruled = ticket.under(&self.backend, self.rules.table().as_deref());
+        let destination = ticket.destination(&self.backend, &ruled);
+        lock(&ticket.place).ruled = ruled;
+        destination
+    }
+
+    /// Adds a call to its line, and returns whether it has one: not after the limiter was shut down. Beyond
+    /// [`max_calls`](Self::max_calls), a call only enters a line in which calls are before it, and does not wait there.
+    fn enter(&self, ticket: &Arc<Ticket>) -> bool {
+        // Locked until the call is in the line: an empty line is removed, and new rules find the calls in lines.
         let mut lines = lock_own(&self.lines);
-        let first = charges.first().map_or(KeyId::NONE, |charge| charge.key_id);
-        if lines.is_shut_down {
-            return Entry::Alone;
-        }
-        let known = lines.by_count.get(&first).into_iter().flatten();
-        let is_shared = self.backend.is_shared(policy);
-        let mut known = known.filter(|known| lock(&known.line).is_of(charges, is_shared));
-        let known = known.next().cloned();
+        let Some(destination) = self.resolve(ticket).filter(|_| !lines.is_shut_down) else {
+            return false;
+        };
+        let mut waiter = Waiter::new(Arc::clone(ticket), self.backend.on_error(ticket.policy()));
         // It grows only while the lines are locked, and falls at any time.
         if self.calls.load(Ordering::Relaxed) >= self.max_calls {
-            let behind = known.filter(|known| !lock(&known.line).is_deserted());
-            return behind.map_or(Entry::Alone, Entry::Behind);
+            let is_behind = |line: Arc<SharedLine>| !lock(&line.line).is_deserted();
+            if destination.is_closed || !lines.find(&destination).is_some_and(is_behind) {
+                return false;
+            }
+            waiter.deadline = self.clock().steady();
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let line = known.unwrap_or_else(|| {
-            let line = self.new_line(policy, charges, is_shared);
+        let line = self.join(&mut lines, waiter, &destination);
+        lock(&ticket.place).line = Some(Arc::clone(&line));
+        let long = lock(&line.line).outgrown();
+        drop(lines);
+        if let Some(calls) = long {
+            report::long_line(line.name.as_str(), calls);
+        }
+        true
+    }
+
+    /// Adds a waiter to its line, and creates the line if there is none.
+    fn join(&self, lines: &mut Lines, waiter: Waiter, to: &Destination) -> Arc<SharedLine> {
+        let line = lines.find(to).unwrap_or_else(|| {
+            let line = self.new_line(waiter.ticket.policy(), to);
             self.has_lines.store(true, Ordering::Relaxed);
-            for charge in charges.iter() {
+            for charge in to.charges.iter() {
                 lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
             }
             line
         });
-        let mut inner = lock(&line.line);
-        if settles {
-            inner.keep_receipts();
-        }
-        let arrival = inner.enter(costs, now.local.saturating_add(wait), on_error, now);
-        let long = inner.outgrown();
-        drop((inner, lines));
-        if let Some(calls) = long {
-            report::long_line(line.name.as_str(), calls);
-        }
-        Entry::InLine(line, arrival)
+        lock(&line.line).enter(waiter, to, self.now());
+        line
     }
 
-    /// Rejects a call that may not wait, because calls before it wait for its counts.
-    async fn reject_behind(
-        &self,
-        line: &SharedLine,
-        policy: Policy,
-        charges: OneOrMany<Arc<Charge>>,
-    ) -> Result<Reply, StoreError> {
-        let costs = charges.map(|charge| charge.cost);
-        let known = lock(&line.line).rejection_behind(&costs, self.now());
-        if let Some(rejection) = known {
-            return Ok(rejection);
-        }
-        let peek = Request::Decide(Calls::one(DecideOp::Peek, charges));
-        let peeked = self.backend.execute(policy, peek).await?;
-        if peeked.is_allowed() && !peeked.is_charged() {
-            // Admitted by `on_error`.
-            return Ok(peeked);
-        }
-        let rejection = lock(&line.line).rejection_after(&costs, &peeked, self.now());
-        Ok(rejection)
-    }
-
-    fn new_line(
-        &self,
-        policy: Policy,
-        charges: &OneOrMany<Arc<Charge>>,
-        is_shared: bool,
-    ) -> Arc<SharedLine> {
-        let clock = self.backend.clock();
+    fn new_line(&self, policy: Policy, destination: &Destination) -> Arc<SharedLine> {
+        let Destination { charges, is_shared, is_closed, .. } = destination;
         let settings = LineSettings {
-            is_shared,
-            is_virtual: clock.is_virtual(),
+            is_shared: *is_shared,
+            is_closed: *is_closed,
+            is_virtual: self.clock().is_virtual(),
             settles: false,
             validity: self.backend.deadline(),
         };
@@ -306,9 +325,6 @@ impl Waiting {
                 lock(&line.line).record_give_back(given_back.end);
             }
             self.drive(&line);
-            if !line.is_shared() {
-                self.remove_if_empty(&line);
-            }
         }
     }
 }
@@ -316,30 +332,15 @@ impl Waiting {
 impl WaitingCalls for Waiting {
     fn admit(
         self: Arc<Self>,
-        policy: Policy,
-        charges: OneOrMany<Arc<Charge>>,
-        wait: Duration,
+        parts: OneOrMany<OwnedPart>,
         settles: bool,
-    ) -> Pin<Box<dyn Future<Output = Result<Reply, StoreError>> + Send>> {
-        Box::pin(self.decide(policy, charges, wait, settles))
-    }
-
-    fn dissolve(self: Arc<Self>, charge: &Charge) {
-        let lines = lock_own(&self.lines).by_count.get(&charge.key_id).cloned().unwrap_or_default();
-        for line in lines {
-            let now = self.now();
-            let is_first = {
-                let mut inner = lock(&line.line);
-                let is_first = inner.has(charge) && !inner.dissolves(now);
-                if is_first {
-                    inner.dissolve(now);
-                }
-                is_first
-            };
-            if is_first {
-                self.drive(&line);
-            }
-        }
+    ) -> Pin<Box<dyn Future<Output = (Arc<Ticket>, Option<Result<Reply, StoreError>>)> + Send>>
+    {
+        let ticket = self.ticket(parts, settles);
+        Box::pin(async move {
+            let reply = self.decide(&ticket).await;
+            (ticket, reply)
+        })
     }
 
     fn shut_down(self: Arc<Self>) {

@@ -1,5 +1,6 @@
 //! The waiting calls of a limiter, as the rooms above use them.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,29 +8,26 @@ use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
-use crate::limit::Policy;
+use super::{OwnedPart, Ticket, Waiting};
+use crate::backend::Backend;
+use crate::limit::{Capability, Limit};
 use crate::reply::StoreError;
-use crate::store::{Charge, OneOrMany, Reply};
+use crate::rules::RulesInForce;
+use crate::store::{OneOrMany, Reply};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The waiting calls of a limiter. A trait, so that only a limit with a `wait` refers to its functions (see
-/// [`Capability`](crate::limit::Capability)).
+/// [`Capability`]).
 pub(crate) trait WaitingCalls: Send + Sync {
-    /// Waits up to `wait` until the call is admitted. Returns a rejection once it is known that the call cannot be
-    /// admitted in time. `settles` says whether its charges can be settled.
+    /// Waits until the call is admitted, or until it is known that it cannot be admitted within its wait. Returns no
+    /// reply if the call is decided without a line, under the rules that its ticket then has. `settles` says whether
+    /// its charges can be settled.
     fn admit(
         self: Arc<Self>,
-        policy: Policy,
-        charges: OneOrMany<Arc<Charge>>,
-        wait: Duration,
+        parts: OneOrMany<OwnedPart>,
         settles: bool,
-    ) -> Boxed<Result<Reply, StoreError>>;
-
-    /// Cancels the moments of all calls that wait with the amounts of `charge`, because a rule has changed these
-    /// amounts. If each call cancelled its own moment, the first calls would reserve new moments behind the old ones of
-    /// the others.
-    fn dissolve(self: Arc<Self>, charge: &Charge);
+    ) -> Boxed<(Arc<Ticket>, Option<Result<Reply, StoreError>>)>;
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
     fn shut_down(self: Arc<Self>);
@@ -43,6 +41,40 @@ pub(crate) trait WaitingCalls: Send + Sync {
 
     /// Returns the number of lines; for tests.
     fn lines(&self) -> usize;
+}
+
+/// Creates the waiting calls of a limiter, of which at most a number wait.
+#[derive(Clone, Copy)]
+pub(crate) struct StartWaiting(fn(Arc<Backend>, Arc<RulesInForce>, usize) -> Arc<dyn WaitingCalls>);
+
+impl StartWaiting {
+    /// Returns what creates the waiting calls, if calls of the limit may wait.
+    pub(crate) fn of(limit: &Limit) -> Option<Self> {
+        limit.policy().waits_by()?.functions().copied()
+    }
+}
+
+fn start_waiting() -> &'static (dyn Any + Send + Sync) {
+    static START: StartWaiting =
+        StartWaiting(|backend, rules, most| Waiting::new(backend, rules, most));
+    &START
+}
+
+impl Limit {
+    /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
+    ///
+    /// In a process, calls with the same limits and keys are admitted first come, first served. With a single limit
+    /// that is a bucket, a process reserves moments for its calls, up to a second ahead, so the order also holds across
+    /// processes as long as no call waits longer than that. A call that cannot be admitted in time is rejected as soon
+    /// as that is known. A call that is dropped while it waits takes nothing. The documentation of
+    /// [`rate_limit`](crate::rate_limit#wait) says what is promised, and what is not.
+    ///
+    /// Waiting needs a tokio runtime with time enabled. To wait in a stream, see `stream`: there, a limit without
+    /// `wait` waits as long as it takes.
+    #[must_use]
+    pub const fn wait(self, wait: Duration) -> Self {
+        self.with_wait(wait, Capability::new(start_waiting))
+    }
 }
 
 /// The waiting calls of a limiter, once a call waits.
@@ -62,12 +94,15 @@ impl WaitingSlot {
         self.calls.get().cloned()
     }
 
-    /// Returns the waiting calls. The first call passes the most of them to `start`.
+    /// Returns the waiting calls. The first call creates them by `start`.
     pub(crate) fn get_or_start(
         &self,
-        start: impl FnOnce(usize) -> Arc<dyn WaitingCalls>,
+        StartWaiting(start): StartWaiting,
+        backend: &Arc<Backend>,
+        rules: &Arc<RulesInForce>,
     ) -> Arc<dyn WaitingCalls> {
-        let calls = Arc::clone(self.calls.get_or_init(|| start(self.max_calls)));
+        let create = || start(Arc::clone(backend), Arc::clone(rules), self.max_calls);
+        let calls = Arc::clone(self.calls.get_or_init(create));
         // A shutdown may have come before the first call.
         if self.is_shut_down.load(Ordering::SeqCst) {
             Arc::clone(&calls).shut_down();

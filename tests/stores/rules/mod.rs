@@ -4,6 +4,7 @@ mod annotated;
 mod beside;
 mod feeds;
 mod in_force;
+mod order;
 mod pairs;
 mod sets;
 mod stuck_feeds;

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 const DEADLINE: Duration = Duration::from_millis(200);
 
 /// Limiters on the embedded store and on Redis, on the real clock.
-fn limiters(server: &Server) -> [RateLimiter; 2] {
+pub(crate) fn limiters(server: &Server) -> [RateLimiter; 2] {
     [RateLimiter::builder(), server.builder()]
         .map(|builder| builder.deadline(DEADLINE).build().expect("valid settings"))
 }
@@ -33,7 +33,7 @@ fn bucket(threshold: u32) -> Limit {
 }
 
 /// Waits until no line holds a call or a unit.
-async fn rest(limiter: &RateLimiter) {
+pub(crate) async fn rest(limiter: &RateLimiter) {
     for _ in 0..500 {
         if __private::lines(limiter) == 0 {
             return;

@@ -32,8 +32,8 @@ use crate::reply::BuildError;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 
 impl RateLimiter {
-    /// Replaces the rules of this limiter and its clones. Calls that begin after it obey the new rules; calls that
-    /// [wait](crate::Limit::wait) obey them within a second, and [leases](crate::Limit::lease) within their term.
+    /// Replaces the rules of this limiter and its clones. Calls that begin after it and calls that
+    /// [wait](crate::Limit::wait) obey the new rules, and [leases](crate::Limit::lease) obey them within their term.
     ///
     /// Rules change neither counts nor what was charged: with a new threshold, the next call is decided by what is
     /// charged already. An amount that does not fit a limit is reported by an `ERROR` event and ignored; the rest is in

@@ -1,34 +1,67 @@
 //! The calls of a line: they enter, are polled, and leave.
 
 use std::mem;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{Line, Now, Waiter, WaiterStage, add_units};
-use crate::limit::OnError;
+use super::{Destination, Line, Now, Waiter, WaiterStage, add_units};
 use crate::reply::StoreError;
-use crate::store::{OneOrMany, Reply};
+use crate::store::Reply;
+use crate::waiting::Ticket;
 
 impl Line {
-    /// Adds a call, and returns the number that identifies it.
-    pub(in crate::waiting) fn enter(
-        &mut self,
-        costs: OneOrMany<u32>,
-        deadline: u64,
-        on_error: OnError,
-        now: Now,
-    ) -> u64 {
-        self.arrivals += 1;
-        let arrival = self.arrivals;
-        let (waker, stage) = (Waker::noop().clone(), WaiterStage::Queued);
-        let waiter = Waiter { costs, deadline, on_error, waker, pinged: None, stage };
-        self.waiters.insert(arrival, waiter);
+    /// Adds a call. If calls that have arrived later are before it, all calls with moments ahead queue again.
+    pub(in crate::waiting) fn enter(&mut self, waiter: Waiter, to: &Destination, now: Now) {
+        let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
+        let is_asleep = matches!(waiter.stage, WaiterStage::Asleep);
+        self.settings.settles |= waiter.ticket.settles;
+        self.change_by(to.changes_at);
+        let costs = to.charges.map(|charge| charge.cost);
+        self.waiters.insert(arrival, Waiter { costs, has_old_rules: false, ..waiter });
+        if is_asleep {
+            return;
+        }
         self.queue(arrival);
+        if arrival < self.last_arrival {
+            self.estimate = None;
+            let ahead = self.take_ahead(now, |_| true);
+            self.spares.extend(ahead);
+        }
+        self.last_arrival = self.last_arrival.max(arrival);
         if let Some(earliest) = self.earliest_of_last()
             && earliest > deadline
         {
             self.reject(arrival, earliest, now);
         }
-        arrival
+    }
+
+    /// Returns the tickets of all calls. The rules of each are resolved again.
+    pub(in crate::waiting) fn tickets(&mut self) -> impl Iterator<Item = Arc<Ticket>> {
+        self.changes_at = None;
+        self.waiters.values().map(|waiter| Arc::clone(&waiter.ticket))
+    }
+
+    /// Records that a rule of a call ends at `at`.
+    pub(in crate::waiting) fn change_by(&mut self, at: Option<u64>) {
+        let earlier = at.filter(|at| self.changes_at.is_none_or(|known| *at < known));
+        if earlier.is_some() {
+            self.changes_at = earlier;
+            self.wake_first();
+        }
+    }
+
+    /// Removes a call to which other rules apply now, and wakes it. A call whose turn has come stays.
+    pub(in crate::waiting) fn take(&mut self, arrival: u64, now: Now) -> Option<Waiter> {
+        let waiter = self.waiters.get_mut(&arrival)?;
+        match &waiter.stage {
+            WaiterStage::Granted(grant) if grant.at <= now.local => {
+                waiter.has_old_rules = true;
+                return None;
+            }
+            WaiterStage::Ended(_) => return None,
+            _ => self.wakers.push(waiter.waker.clone()),
+        }
+        self.leave(arrival)
     }
 
     /// Polls a call. A pending call polls again at its [`wake_time`](Self::wake_time), or when the line wakes it.
@@ -108,20 +141,26 @@ impl Line {
         queued + self.granted.iter().take_while(|(_, other)| *other != arrival).take(limit).count()
     }
 
-    /// Removes a call that was dropped.
-    pub(in crate::waiting) fn leave(&mut self, arrival: u64) {
+    /// Removes a call. Its grant, if it has one, becomes a spare.
+    pub(in crate::waiting) fn leave(&mut self, arrival: u64) -> Option<Waiter> {
         let is_first = self.queued.first() == Some(&arrival);
         self.dequeue(arrival);
-        let Some(waiter) = self.remove(arrival) else { return };
-        if let Some(grant) = waiter.into_grant() {
-            self.granted.remove(&(grant.at, arrival));
-            self.spares.push(grant);
-            self.wake_first();
-        } else if is_first {
-            // The next call may have other costs.
-            self.estimate = None;
-            self.wake_first();
+        let mut waiter = self.remove(arrival)?;
+        match mem::replace(&mut waiter.stage, WaiterStage::Queued) {
+            WaiterStage::Granted(grant) => {
+                self.granted.remove(&(grant.at, arrival));
+                self.spares.push(grant);
+                self.wake_first();
+            }
+            WaiterStage::Asleep => waiter.stage = WaiterStage::Asleep,
+            _ if is_first => {
+                // The next call may have other costs.
+                self.estimate = None;
+                self.wake_first();
+            }
+            _ => {}
         }
+        Some(waiter)
     }
 
     /// Ends all calls with `error`. Their grants go back to the store.
@@ -150,6 +189,9 @@ impl Line {
     pub(super) fn queue(&mut self, arrival: u64) {
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         waiter.stage = WaiterStage::Queued;
+        if waiter.has_old_rules {
+            self.changes_at = Some(0);
+        }
         let is_first = self.queued.first().is_none_or(|first| *first > arrival);
         if self.queued.insert(arrival) {
             add_units(&mut self.queued_units, &waiter.costs);

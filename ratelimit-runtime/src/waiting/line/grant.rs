@@ -92,8 +92,12 @@ impl Grant {
         Reply::new(outcomes, self.source)
     }
 
-    /// Returns the reply to the call that takes its turn.
-    pub(super) fn into_reply(self) -> Reply {
+    /// Returns the reply to the call that takes its turn. Without receipts, the units cannot be given back, but units
+    /// that are used beyond them can be charged.
+    pub(super) fn into_reply(mut self) -> Reply {
+        if self.receipts.is_empty() {
+            self.receipts = self.outcomes.map(|_| Receipt::default());
+        }
         let outcomes = self.outcomes.map(|outcome| Outcome {
             retry_us: 0,
             reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use super::estimate::Estimate;
 use super::grant::Grant;
 use super::requests::{MAX_CALLS, PAUSE};
 use super::{Line, Now, add_units};
-use crate::algorithm::Verdict;
-use crate::store::{OneOrMany, Reply};
 
 impl Line {
     /// Rejects a call until the moment of a grant that comes too late for it.
@@ -20,39 +17,6 @@ impl Line {
     fn retry_until(&self, earliest: u64, now: Now) -> u64 {
         let shortest = if self.settings.is_shared { PAUSE } else { Duration::from_millis(1) };
         earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
-    }
-
-    /// Returns the rejection of a call that may not wait behind the queued calls; `None` if the line does not know when
-    /// these are admitted.
-    pub(in crate::waiting) fn rejection_behind(&self, costs: &[u32], now: Now) -> Option<Reply> {
-        let estimate = self.estimate.as_ref()?;
-        Some(estimate.rejection(self.retry_behind(estimate, costs, now), now.local))
-    }
-
-    /// Returns the rejection of such a call, given the outcome of its peek. If the store would admit the call, the
-    /// units belong to the calls before it.
-    pub(in crate::waiting) fn rejection_after(
-        &self,
-        costs: &OneOrMany<u32>,
-        peeked: &Reply,
-        now: Now,
-    ) -> Reply {
-        let mut outcomes: Vec<_> = peeked.outcomes.iter().copied().collect();
-        if peeked.is_allowed() {
-            for outcome in &mut outcomes {
-                (outcome.verdict, outcome.remaining) = (Verdict::Rejected, 0);
-            }
-        }
-        let at = self.moment_of(&outcomes, now);
-        let estimate = Estimate::new(at, costs.clone(), &outcomes, peeked.source, now.local);
-        estimate.rejection(self.retry_behind(&estimate, costs, now), now.local)
-    }
-
-    /// Returns the `retry_after` of a call behind the queued calls.
-    fn retry_behind(&self, estimate: &Estimate, costs: &[u32], now: Now) -> u64 {
-        let mut units = self.queued_units.clone();
-        add_units(&mut units, costs);
-        self.retry_until(estimate.earliest(&self.counts, &units), now)
     }
 
     pub(super) fn reject(&mut self, arrival: u64, earliest: u64, now: Now) {

@@ -33,6 +33,7 @@ pub(super) use self::requests::Asked;
 use self::requests::PAUSE;
 use self::time::ReplyTimes;
 pub(super) use self::time::{Now, WakeTimes};
+use super::ticket::{Destination, Ticket};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
 use crate::store::{BucketCharge, Charge, OneOrMany, Reply};
@@ -54,7 +55,8 @@ pub(super) struct Line {
     granted: BTreeSet<(u64, u64)>,
     /// How much later the moments of a store are used, because calls with moments of another store are before them.
     delay: Option<(Source, u64)>,
-    arrivals: u64,
+    /// The latest arrival of a call that has entered.
+    last_arrival: u64,
     /// Grants that no call uses.
     spares: Vec<Grant>,
     /// Reservations of a closed key that cannot be cancelled yet, because another process has later ones. No call uses
@@ -77,17 +79,19 @@ pub(super) struct Line {
     has_changed: bool,
     /// Whether the last reply has rejected a call because a key of the line is closed.
     key_is_closed: bool,
-    /// The time until which the line sends no request: a rule has changed the amounts of its calls, and each call
-    /// leaves when it is polled.
-    dissolves_until: Option<Instant>,
+    /// When a rule of a call ends, by the clock of the limiter.
+    changes_at: Option<u64>,
     wakers: Vec<Waker>,
     /// The number of calls from which the line is reported as long.
     long: usize,
 }
 
 #[derive(Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct LineSettings {
     pub(super) is_shared: bool,
+    /// Whether rules close the calls. The line then sends no request.
+    pub(super) is_closed: bool,
     /// Whether the clock of the limiter moves only when the program moves it. Real time then says nothing about a
     /// moment.
     pub(super) is_virtual: bool,
@@ -97,15 +101,19 @@ pub(super) struct LineSettings {
     pub(super) validity: Duration,
 }
 
-struct Waiter {
+/// A call in a line.
+pub(super) struct Waiter {
+    pub(super) ticket: Arc<Ticket>,
     costs: OneOrMany<u32>,
     /// The end of the wait, by the clock of the limiter.
-    deadline: u64,
+    pub(super) deadline: u64,
     on_error: OnError,
     waker: Waker,
     /// The time of a wake-up after which the call was not polled yet.
     pinged: Option<Instant>,
     stage: WaiterStage,
+    /// Whether rules have changed after its turn had come. Without its grant, the call leaves the line.
+    has_old_rules: bool,
 }
 
 enum WaiterStage {
@@ -122,6 +130,8 @@ enum WaiterStage {
 pub(super) enum Duty {
     Request(Asked),
     Return(Returned),
+    /// Resolves the rules again, because one of them has ended.
+    FollowRules,
     /// Sleeps until one of these times, or until the line changes.
     Sleep(WakeTimes),
     /// No call waits.
@@ -143,7 +153,7 @@ impl Line {
             queued: BTreeSet::new(),
             granted: BTreeSet::new(),
             delay: None,
-            arrivals: 0,
+            last_arrival: 0,
             spares: Vec::new(),
             held_back: Vec::new(),
             next_cancel: 0,
@@ -156,24 +166,21 @@ impl Line {
             returning: 0,
             has_changed: false,
             key_is_closed: false,
-            dissolves_until: None,
+            changes_at: None,
             wakers: Vec::new(),
             long: LONG_LINE,
         }
     }
 
-    /// Returns whether a count of the line has the amounts of a charge.
-    pub(super) fn has(&self, charge: &Charge) -> bool {
-        self.counts.iter().any(|own| own.key_id == charge.key_id && own.terms == charge.terms)
-    }
-
-    /// Returns whether calls with these charges wait in this line: counts and amounts agree.
-    pub(super) fn is_of(&self, charges: &[Arc<Charge>], is_shared: bool) -> bool {
+    /// Returns whether calls with this destination wait in this line: counts and amounts agree.
+    pub(super) fn is_of(&self, destination: &Destination) -> bool {
+        let Destination { charges, is_shared, is_closed, .. } = destination;
         let same =
             |(a, b): (&Arc<Charge>, &Arc<Charge>)| a.key_id == b.key_id && a.terms == b.terms;
-        self.settings.is_shared == is_shared
+        self.settings.is_shared == *is_shared
+            && self.settings.is_closed == *is_closed
             && self.counts.len() == charges.len()
-            && self.counts.iter().zip(charges).all(same)
+            && self.counts.iter().zip(&**charges).all(same)
     }
 
     pub(super) fn counts(&self) -> &[Arc<Charge>] {
@@ -200,8 +207,8 @@ impl Line {
 
     /// Returns whether the driver has to be woken. While a request is pending, the reply wakes it.
     pub(super) fn has_duty(&self, now: Now) -> bool {
-        // A line that dissolves and had no other call may have no driver.
-        !self.is_asking && (!self.is_idle(now) || self.dissolves(now))
+        // A closed line waits for the end of a rule.
+        !self.is_asking && (!self.is_idle(now) || self.settings.is_closed)
     }
 
     /// Returns whether the line has nothing to do before the clock of the limiter moves.
@@ -210,14 +217,10 @@ impl Line {
             !time.has_come(now) && time.real.is_none_or(|at| at > now.real + 2 * PAUSE)
         };
         !self.is_asking
+            && self.changes_at.is_none_or(|at| at > now.local)
             && self.returning == 0
             && self.spares.is_empty()
             && self.request_time(now).is_none_or(is_later)
-    }
-
-    /// From now on, the charges of all requests can be settled: their replies have receipts.
-    pub(super) fn keep_receipts(&mut self) {
-        self.settings.settles = true;
     }
 
     /// Returns the number of calls if the line has become long, or twice as long as before.
@@ -235,16 +238,10 @@ impl Line {
         self.waiters.is_empty()
     }
 
-    /// Returns whether the line has moments to cancel for calls that have left, or are about to leave.
-    pub(super) fn is_cancelling(&self) -> bool {
-        let dissolves = self.dissolves_until.is_some()
-            && (self.is_asking || self.returning > 0 || !self.spares.is_empty());
-        dissolves || self.is_deserted() && self.holds_units()
-    }
-
-    /// Returns whether a rule has changed the amounts of its calls since the last request of the line.
-    pub(super) fn has_dissolved(&self) -> bool {
-        self.dissolves_until.is_some()
+    /// Returns whether the line is about to cancel moments: all, or some beside those of its calls. `but_some` leaves
+    /// the latter out.
+    pub(super) fn is_cancelling(&self, but_some: bool) -> bool {
+        self.is_deserted() && self.holds_units() || !but_some && !self.spares.is_empty()
     }
 
     /// Returns whether units are charged for calls of the line, or may be.
@@ -258,7 +255,11 @@ impl Line {
 
     /// Returns what the driver does next.
     pub(super) fn duty(&mut self, now: Now) -> Duty {
+        if self.changes_at.take_if(|at| *at <= now.local).is_some() {
+            return Duty::FollowRules;
+        }
         let mut wake = self.expire(now);
+        wake = wake.or_earlier(WakeTimes { local: self.changes_at, real: None });
         self.pass_on(now);
         if self.is_asking {
             return Duty::Sleep(wake);
@@ -300,6 +301,19 @@ impl Line {
 }
 
 impl Waiter {
+    pub(super) fn new(ticket: Arc<Ticket>, on_error: OnError) -> Self {
+        Self {
+            deadline: ticket.deadline,
+            ticket,
+            costs: Vec::new().into(),
+            on_error,
+            waker: Waker::noop().clone(),
+            pinged: None,
+            stage: WaiterStage::Queued,
+            has_old_rules: false,
+        }
+    }
+
     fn into_grant(self) -> Option<Grant> {
         match self.stage {
             WaiterStage::Granted(grant) => Some(grant),

@@ -135,12 +135,10 @@ impl Line {
 
     /// Returns the time of the next request; `None` if the line needs none.
     pub(super) fn request_time(&self, now: Now) -> Option<WakeTimes> {
-        let has_spares = !self.spares.is_empty() || self.cancels_held_back(now);
-        if self.dissolves(now) && !has_spares {
-            let until = self.dissolves_until.filter(|_| !self.queued.is_empty());
-            return until.map(|until| WakeTimes { local: None, real: Some(until) });
+        if self.settings.is_closed {
+            return None;
         }
-        let cancels = has_spares || self.rebooks(now);
+        let cancels = !self.spares.is_empty() || self.cancels_held_back(now) || self.rebooks(now);
         let again = self.looks_again();
         if self.queued.is_empty() && !cancels {
             // Another process may have given units back, so that reserved calls can be admitted earlier.
@@ -178,10 +176,7 @@ impl Line {
     pub(super) fn ask_for(&mut self, cancellation: Cancellation, now: Now) -> Option<Asked> {
         let Cancellation { units: cancelled_units, grants: cancelled } = cancellation;
         self.put_pinged_to_sleep(now);
-        let dissolves = self.dissolves(now);
-        self.dissolves_until = self.dissolves_until.filter(|_| dissolves);
-        let most = if dissolves { 0 } else { MAX_CALLS };
-        let calls: Vec<u64> = self.queued.iter().copied().take(most).collect();
+        let calls: Vec<u64> = self.queued.iter().copied().take(MAX_CALLS).collect();
         let (runs, calls) = self.runs(calls, now);
         if runs.is_empty() && cancelled_units.is_none() {
             self.has_changed = false;

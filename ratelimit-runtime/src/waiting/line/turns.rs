@@ -11,9 +11,6 @@ use crate::reply::Source;
 /// The most calls that a line wakes to learn whether they are polled.
 const MAX_PINGED: usize = 1024;
 
-/// How long a line sends no request after a rule change, so that its calls leave first.
-const DISSOLVES: Duration = Duration::from_millis(5);
-
 impl Line {
     /// Records that units were given back to a count of the line. `end` is the time of the full bucket since, with the
     /// store that has it.
@@ -65,27 +62,6 @@ impl Line {
             }
         }
         taken
-    }
-
-    /// Cancels the moments ahead of all calls, because a rule has changed their amounts. Each of these calls leaves the
-    /// line when it is polled next. After a short time, the line asks again for calls that have not left.
-    pub(in crate::waiting) fn dissolve(&mut self, now: Now) {
-        self.dissolves_until = Some(now.real + DISSOLVES);
-        self.estimate = None;
-        let ahead: Vec<_> = self.granted.range((now.local + 1, 0)..).copied().collect();
-        for (at, arrival) in ahead {
-            self.granted.remove(&(at, arrival));
-            let waiter = self.waiters.get_mut(&arrival);
-            let stage = waiter.map(|waiter| mem::replace(&mut waiter.stage, WaiterStage::Asleep));
-            if let Some(WaiterStage::Granted(grant)) = stage {
-                self.spares.push(grant);
-            }
-            self.queue(arrival);
-        }
-    }
-
-    pub(in crate::waiting) fn dissolves(&self, now: Now) -> bool {
-        self.dissolves_until.is_some_and(|until| now.real < until)
     }
 
     /// Returns the grants of all calls, and the spare ones.
@@ -154,9 +130,6 @@ impl Line {
     /// for the queued calls. A call with other costs cannot move up without a request, and neither can the calls behind
     /// it.
     pub(super) fn pass_on(&mut self, now: Now) {
-        if self.dissolves(now) {
-            return;
-        }
         let (void, mut grants): (Vec<_>, Vec<_>) =
             mem::take(&mut self.spares).into_iter().partition(|grant| grant.is_void);
         self.spares = void;

@@ -1,0 +1,134 @@
+//! The ticket of a waiting call: what the code says about the call, and the line in which it waits now. Rules that
+//! change move the call to another line, and its ticket stays (`Waiting::follow_rules`).
+
+use std::sync::{Arc, Mutex};
+
+use super::{SharedLine, lock};
+use crate::backend::Backend;
+use crate::key::OwnedKey;
+use crate::limit::{Access, Limit, Policy};
+use crate::rules::{ResolveRules, Ruled};
+use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
+
+/// A limit of a call with the key and the cost, as the code says. Borrows nothing.
+pub(crate) struct OwnedPart {
+    pub(crate) limit: Limit,
+    pub(crate) key: OwnedKey,
+    pub(crate) cost: u32,
+    pub(crate) access: Access,
+}
+
+/// A call that may wait.
+pub(crate) struct Ticket {
+    pub(crate) parts: OneOrMany<OwnedPart>,
+    /// Whether the charges can be settled.
+    pub(super) settles: bool,
+    /// The place of the call in the order of all calls.
+    pub(super) arrival: u64,
+    /// The end of the wait, by the clock of the limiter.
+    pub(super) deadline: u64,
+    pub(super) place: Mutex<Place>,
+}
+
+/// Where a call waits, and what the rules make of its limits there.
+pub(super) struct Place {
+    /// `None` if the call does not wait: it was dropped, or rules decide it.
+    pub(super) line: Option<Arc<SharedLine>>,
+    pub(super) ruled: OneOrMany<Ruled>,
+}
+
+/// The line of a call under the rules in force.
+pub(super) struct Destination {
+    /// The counts, with the units that the call takes from each.
+    pub(super) charges: OneOrMany<Arc<Charge>>,
+    pub(super) is_shared: bool,
+    /// Whether rules close the call, and open it before its wait ends.
+    pub(super) is_closed: bool,
+    /// When the first of the rules ends, by the clock of the limiter.
+    pub(super) changes_at: Option<u64>,
+}
+
+impl Ticket {
+    pub(super) fn new(
+        parts: OneOrMany<OwnedPart>,
+        settles: bool,
+        arrival: u64,
+        now: u64,
+    ) -> Arc<Self> {
+        let wait = parts.first().and_then(|part| part.limit.policy().wait()).unwrap_or_default();
+        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let place = Mutex::new(Place { line: None, ruled: Vec::new().into() });
+        Arc::new(Self { parts, settles, arrival, deadline: now.saturating_add(wait), place })
+    }
+
+    /// Returns the policy, of which rules change only whether a limit is a shadow.
+    pub(super) fn policy(&self) -> Policy {
+        self.parts[0].limit.policy()
+    }
+
+    pub(super) fn line(&self) -> Option<Arc<SharedLine>> {
+        lock(&self.place).line.clone()
+    }
+
+    /// Returns the limits of the call under the rules that have decided it.
+    pub(crate) fn ruled(&self) -> OneOrMany<Ruled> {
+        lock(&self.place).ruled.clone()
+    }
+
+    /// Returns the limits of the call under `rules`.
+    pub(super) fn under(
+        &self,
+        backend: &Backend,
+        rules: Option<&dyn ResolveRules>,
+    ) -> OneOrMany<Ruled> {
+        let now = backend.clock().local();
+        self.parts.map(|OwnedPart { limit, key, access, .. }| {
+            Ruled::under(rules, limit, *access, &|| backend.key_id(limit.terms(), key), now)
+        })
+    }
+
+    /// Returns the line in which the call waits with these limits. Returns `None` if it does not wait: no limit can
+    /// reject it, a rule closes it for longer, it costs more than a capacity, or the limits have a mistake.
+    pub(super) fn destination(&self, backend: &Backend, ruled: &[Ruled]) -> Option<Destination> {
+        let (policy, clock, mut is_closed) = (self.policy(), backend.clock(), false);
+        let now = clock.local();
+        let mut counts: Vec<(&Limit, &OwnedKey, Charge)> = Vec::with_capacity(ruled.len());
+        for (part, Ruled { limit, access, closed_until, .. }) in self.parts.iter().zip(ruled) {
+            if *access == Access::Unlimited || limit.is_shadow() {
+                continue;
+            }
+            if *access == Access::Closed {
+                let rest = self.deadline.saturating_sub(clock.steady());
+                closed_until.filter(|until| until.saturating_sub(now) <= rest)?;
+                is_closed = true;
+            }
+            let charge = backend.charge(*limit.terms(), &part.key, part.cost);
+            match counts.iter_mut().find(|(.., known)| known.key_id == charge.key_id) {
+                None => counts.push((limit, &part.key, charge)),
+                Some((known, _, sum)) if *known == limit => {
+                    sum.cost = sum.cost.saturating_add(part.cost);
+                }
+                Some(_) => return None,
+            }
+        }
+        let can_wait = |(limit, _, charge): &(&Limit, _, Charge)| {
+            charge.cost <= limit.capacity() && !(self.settles && limit.leases())
+        };
+        if counts.is_empty() || !counts.iter().all(can_wait) {
+            return None;
+        }
+        let charges = counts.into_iter().map(|(_, key, it)| backend.address(policy, it, key));
+        let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
+        Some(Destination {
+            charges: charges.collect::<Vec<_>>().into(),
+            is_shared: backend.is_shared(policy),
+            is_closed,
+            changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
+        })
+    }
+
+    /// Returns the request to decide the call without a line.
+    pub(super) fn request(&self, charges: OneOrMany<Arc<Charge>>) -> Request {
+        Request::Decide(Calls::one(DecideOp::charging(self.settles), charges))
+    }
+}
