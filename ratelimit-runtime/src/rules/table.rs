@@ -95,16 +95,16 @@ impl Ruled {
         }
     }
 
-    /// Returns a limit under `rules` at `now`, for a key. `access` is what the code says: a rule that sets a threshold
+    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets a threshold
     /// or an access has precedence.
     pub(crate) fn under(
-        rules: Option<&dyn ResolveRules>,
+        table: Option<&dyn ResolveRules>,
         limit: &Limit,
         access: Access,
         key_id: &dyn Fn() -> KeyId,
         now: u64,
     ) -> Self {
-        let ruled = rules.and_then(|rules| rules.resolve(limit, key_id, now));
+        let ruled = table.and_then(|table| table.resolve(limit, key_id, now));
         let mut ruled = ruled.unwrap_or_else(|| Self::as_written(limit));
         if !ruled.has_threshold && ruled.access == Access::Limited {
             ruled.access = access;

@@ -13,7 +13,6 @@ mod ticket;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +20,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings, Waiter};
+use self::slot::{Boxed, WaitReply};
 pub(crate) use self::slot::{StartWaiting, WaitingCalls, WaitingSlot};
 use self::ticket::Destination;
 pub(crate) use self::ticket::{OwnedPart, Ticket};
@@ -334,8 +334,7 @@ impl WaitingCalls for Waiting {
         self: Arc<Self>,
         parts: OneOrMany<OwnedPart>,
         settles: bool,
-    ) -> Pin<Box<dyn Future<Output = (Arc<Ticket>, Option<Result<Reply, StoreError>>)> + Send>>
-    {
+    ) -> Boxed<(Arc<Ticket>, WaitReply)> {
         let ticket = self.ticket(parts, settles);
         Box::pin(async move {
             let reply = self.decide(&ticket).await;
@@ -354,7 +353,7 @@ impl WaitingCalls for Waiting {
         }
     }
 
-    fn rested(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>> {
+    fn rested(self: Arc<Self>) -> Boxed<Result<(), StoreError>> {
         Box::pin(async move {
             self.pending.all_ended().await;
             lock(&self.lost).take().map_or(Ok(()), Err)

@@ -15,7 +15,10 @@ use crate::reply::StoreError;
 use crate::rules::RulesInForce;
 use crate::store::{OneOrMany, Reply};
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(super) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The reply to a call that has waited in a line; `None` if it is decided without a line.
+pub(super) type WaitReply = Option<Result<Reply, StoreError>>;
 
 /// The waiting calls of a limiter. A trait, so that only a limit with a `wait` refers to its functions (see
 /// [`Capability`]).
@@ -27,7 +30,7 @@ pub(crate) trait WaitingCalls: Send + Sync {
         self: Arc<Self>,
         parts: OneOrMany<OwnedPart>,
         settles: bool,
-    ) -> Boxed<(Arc<Ticket>, Option<Result<Reply, StoreError>>)>;
+    ) -> Boxed<(Arc<Ticket>, WaitReply)>;
 
     /// Rejects the calls that wait, and gives their units back. Later calls do not wait.
     fn shut_down(self: Arc<Self>);
