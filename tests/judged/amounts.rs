@@ -23,8 +23,14 @@ impl Player<'_> {
         let number = self.process(process);
         (self.is_free[number], self.ruled[number]) = (false, Some(amounts));
         let amounts = self.setup.limit(self.name, amounts);
+        let mut waits = false;
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
             waiting.limits.push(amounts);
+            waits = true;
+        }
+        if waits {
+            // These calls can reserve moments under it, also if they are dropped later.
+            self.in_force(self.now(), &amounts);
         }
         let rule = Rule::new().threshold(amounts.threshold()).burst(amounts.capacity());
         let mut rules = RuleSet::new();
