@@ -95,8 +95,8 @@ impl Ruled {
         }
     }
 
-    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets a
-    /// threshold or an access has precedence.
+    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
+    /// a threshold or an access has precedence.
     pub(crate) fn under(
         table: Option<&dyn ResolveRules>,
         limit: &Limit,
