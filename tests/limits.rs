@@ -176,7 +176,7 @@ fn a_limit_is_read_as_it_was_set() {
     let align = Align::offset_minutes(-210);
     assert_eq!(align.get_offset_minutes(), -210);
     assert_eq!(plain.align(align).get_align(), Some(align));
-    // A burst that is set is told apart from the same capacity without one.
+    // A burst of the default capacity differs from no burst.
     let bucket = Limit::token_bucket("limits", 100, second);
     assert_eq!((bucket.get_burst(), bucket.burst(100).get_burst()), (None, Some(100)));
     let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(second);

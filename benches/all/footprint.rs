@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::Scale;
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 
-/// The name of a program, its dependencies beside those that all have, and what it does with the limiter.
+/// The name of a program, its dependencies except the common ones, and the code that creates the limiter.
 type Program = (&'static str, &'static str, &'static str);
 
 const RUNTIME: &str =

@@ -23,7 +23,7 @@ use crate::store::{Charge, OfShared, SettledCharge};
 /// The settlements of a limiter.
 pub(crate) struct Settlements {
     backend: Arc<Backend>,
-    /// Those that wait for the shared store.
+    /// The settlements that wait for the shared store.
     queue: Option<OfShared<Arc<SharedQueue>>>,
 }
 

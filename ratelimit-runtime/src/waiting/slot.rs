@@ -46,7 +46,7 @@ pub(crate) trait WaitingCalls: Send + Sync {
     fn lines(&self) -> usize;
 }
 
-/// Creates the waiting calls of a limiter, of which at most a number wait.
+/// Creates the [`WaitingCalls`] of a limiter. The number is the most calls that wait at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct StartWaiting(fn(Arc<Backend>, Arc<RulesInForce>, usize) -> Arc<dyn WaitingCalls>);
 

@@ -61,7 +61,7 @@ impl Ticket {
         Arc::new(Self { parts, settles, arrival, deadline: now.saturating_add(wait), place })
     }
 
-    /// Returns the policy, of which rules change only whether a limit is a shadow.
+    /// Returns the policy of the call. Rules change only one part of it: whether a limit is a shadow.
     pub(super) fn policy(&self) -> Policy {
         self.parts[0].limit.policy()
     }

@@ -1,6 +1,6 @@
 //! Rules that change while calls wait: the line changes, and the calls keep their order.
 //!
-//! The calls are polled by hand, the last one first, so their order does not depend on who is polled first.
+//! The calls are polled by hand, the last one first, so the order of the polls is not the order of arrival.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Crowd {
             }
             wait_until_idle(&test.limiter).await;
         }
-        // Those that end at one time have no order.
+        // Calls that end at the same time have no order.
         ended.sort_by_key(|(number, _)| *number);
         self.ended.extend(ended);
     }

@@ -32,7 +32,7 @@ pub(super) enum What {
     Gift {
         units: u64,
     },
-    /// A call may have been charged, of which no unit counts: it was dropped, or the judge does not know it.
+    /// A call may have been charged, but its units do not count: it was dropped, or the judge does not know it.
     Unseen,
     /// Nothing that was admitted before counts any more.
     Lost,

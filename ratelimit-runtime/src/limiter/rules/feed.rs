@@ -256,7 +256,7 @@ impl RuleFeed {
         Ok(())
     }
 
-    /// Reports rules whose names no limit has, once for each set of rules. `version` is that of the rules in force.
+    /// Reports rules that match no limit, once for each set of rules. `version` is that of the rules in force.
     async fn report_unseen(&self, version: &str) {
         let is_due = lock(&self.unseen).is_due();
         let Some(rules) = self.rules.upgrade().filter(|_| is_due) else { return };
