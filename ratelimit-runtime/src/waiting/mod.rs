@@ -167,8 +167,8 @@ impl Waiting {
         None
     }
 
-    /// Moves the calls of which rules have changed the counts or the amounts to other lines, in the order of their
-    /// arrival. A call that does not wait under the new rules leaves, and one whose turn has come keeps its grant.
+    /// Moves calls to other lines, in the order of their arrival, if rules have changed their counts or amounts. A call
+    /// that does not wait under the new rules leaves its line. A call whose turn has come keeps its grant.
     fn follow_rules(self: &Arc<Self>) {
         let mut lines = lock_own(&self.lines);
         if lines.is_shut_down {

@@ -39,8 +39,8 @@ impl Servers {
         Ok(decided)
     }
 
-    /// Decides equal calls: peeks at one of them, and charges those that fit together. Adds their outcomes, and returns
-    /// whether all were admitted.
+    /// Decides equal calls: peeks at one call, and charges in one step as many calls as all counts admit. Adds their
+    /// outcomes, and returns whether all calls were admitted.
     async fn decide_run(
         self: &Arc<Self>,
         Calls { op, counts, .. }: &Calls,
