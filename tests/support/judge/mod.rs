@@ -156,8 +156,8 @@ impl Judge {
         self.push(Event::at(at, 0, What::InForce { threshold }));
     }
 
-    /// Records that a call may have been charged, but its units do not count: it was dropped, or the judge does not know
-    /// it. It can have begun a window.
+    /// Records that a call may have been charged, but its units do not count: it was dropped, or the judge does not
+    /// know it. It can have begun a window.
     pub fn unseen(&mut self, starts: (u64, u64)) {
         let (first, last) = starts;
         self.push(Event { first, ..Event::at(last, 0, What::Unseen) });
