@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::Rejection;
+use ratelimit_runtime::{Limit, Rejection};
 use support::operations::OperationKind;
 use tokio::time::timeout;
 
@@ -84,10 +84,17 @@ impl Player<'_> {
         self.reconnect().await;
     }
 
+    /// Waits until the first process reaches the server again, by the connection of its callers and by the one of its
+    /// background thread.
     async fn reconnect(&mut self) {
         let limiter = self.limiter(0);
+        let waits = Limit::fixed("reconnect", u32::MAX, Duration::from_secs(1))
+            .wait(Duration::from_secs(1));
         let replies = async {
-            while limiter.ping().await.is_err() || limiter.flush().await.is_err() {
+            while limiter.ping().await.is_err()
+                || limiter.flush().await.is_err()
+                || limiter.check(&waits, &self.key, 1).await.is_err()
+            {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

@@ -254,7 +254,7 @@ impl<'a> Player<'a> {
             }
             Err(Rejection::CostExceedsCapacity { .. }) => return,
             Err(other) => {
-                self.verdict.faults.push(format!("{other}"));
+                self.verdict.faults.push(format!("{other:?}"));
                 return;
             }
         };

@@ -1,16 +1,17 @@
 //! What buckets promise: at most the burst, and what refills, in any stretch of time.
 
 use super::Judge;
-use super::event::{Breach, Event};
+use super::event::{Breach, Event, sort_by_time};
 
 impl Judge {
     /// Judges a bucket: what is used fills it, and it drains at the rate in force, or at the larger rate of two.
     pub(super) fn refills(&self, history: &[Event]) -> Vec<Breach> {
-        let mut events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
+        let mut events: Vec<Event> =
+            history.iter().filter(|event| event.counts()).copied().collect();
         if events.iter().any(|event| event.first != event.last) {
             return self.refills_between(history);
         }
-        events.sort_by_key(|event| event.last);
+        sort_by_time(&mut events);
         let (period, rates) = (u128::from(self.period), Rates::of(history));
         let (mut breaches, mut level, mut since, mut gifts) = (Vec::new(), 0_u128, 0, 0_u128);
         for event in events {

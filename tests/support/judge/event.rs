@@ -135,6 +135,17 @@ impl Event {
     }
 }
 
+/// Sorts events by their time. Calls of one moment may have been decided in any order: if the limit holds in one order,
+/// it holds in the order in which those with the smallest limits are first.
+pub(super) fn sort_by_time(events: &mut [Event]) {
+    events.sort_by_key(|event| event.last);
+    let together =
+        |one: &Event, next: &Event| one.last == next.last && one.is_call() && next.is_call();
+    for moment in events.chunk_by_mut(together) {
+        moment.sort_by_key(Event::capacity);
+    }
+}
+
 impl Breach {
     pub(super) fn new(at: u64, used: u64, promised: u64) -> Option<Self> {
         let over = used.saturating_sub(promised);

@@ -63,6 +63,28 @@ fn a_window_without_units_may_begin_again() {
     assert_eq!(judge.breaches().len(), 1);
 }
 
+/// A call under a small limit fits before a call of the same moment under a larger one.
+#[test]
+fn calls_of_one_moment_may_have_been_decided_in_any_order() {
+    for algorithm in [Algorithm::Fixed, Algorithm::Sliding, Algorithm::TokenBucket] {
+        let mut judge = judge(algorithm);
+        let mut admit = |charged, most| {
+            let amounts =
+                JudgedCall { starts: (0, 0), decided: 0, charged, threshold: most, capacity: most };
+            judge.admitted(amounts);
+            judge.breaches().len()
+        };
+        assert_eq!((admit(6, 10), admit(4, 5)), (0, 0), "{algorithm}");
+        assert!(admit(1, 10) > 0, "{algorithm}");
+        let mut judge = Judge::new(&limit(algorithm), None);
+        call(&mut judge, 0, 6);
+        let later =
+            JudgedCall { starts: (1, 1), decided: 1, charged: 1, threshold: 5, capacity: 5 };
+        judge.admitted(later);
+        assert!(!judge.breaches().is_empty(), "{algorithm}");
+    }
+}
+
 #[test]
 fn a_window_of_the_calendar_begins_at_its_boundary() {
     let day = Duration::from_secs(86_400);

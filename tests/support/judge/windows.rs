@@ -1,7 +1,7 @@
 //! What windows promise: at most the threshold in any period, or in any window.
 
 use super::Judge;
-use super::event::{Breach, Event, What};
+use super::event::{Breach, Event, What, sort_by_time};
 
 impl Judge {
     /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
@@ -122,7 +122,7 @@ impl Judge {
         }
         // A window begins before the calls of its first moment.
         let mut events = [self.possible_openings(history, &calls), calls].concat();
-        events.sort_by_key(|event| event.last);
+        sort_by_time(&mut events);
         // The starts of the windows that are possible, with the units in each and the gifts.
         let mut readings: Vec<(u64, u64, u64)> = Vec::new();
         let mut breaches = Vec::new();
