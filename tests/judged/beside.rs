@@ -83,6 +83,10 @@ impl Player<'_> {
         rules.set(self.name, rule).expect("valid");
         let number = self.process(process);
         (self.is_free[number], self.ruled[number]) = (true, None);
+        // Calls that wait leave their line, and may be decided after the next change of the rules.
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
+            waiting.is_free = true;
+        }
         self.limiter(process).set_rules(rules).expect("valid rules");
         self.tell(format_args!("a rule frees the calls of p{number}"));
         self.collect().await;

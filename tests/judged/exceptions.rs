@@ -48,9 +48,12 @@ impl Player<'_> {
         }
     }
 
-    /// Excepts the calls that are not polled: they may have been charged before, and start once they are polled.
+    /// Excepts the calls that are not polled: they may have been charged before, and start once they are polled. The
+    /// calls behind them can receive their grants.
     pub(crate) fn except_paused(&mut self, excepted: Excepted) {
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.paused.is_some()) {
+        let granted_from = self.granted_from;
+        let may_have_grant = |waiting: &&mut Waiting| granted_from[waiting.process].is_some();
+        for waiting in self.waiting.iter_mut().filter(may_have_grant) {
             waiting.excepted = waiting.excepted.max(excepted);
         }
     }

@@ -92,6 +92,7 @@ impl Checker {
         self.under(self.rules.table().as_deref(), part)
     }
 
+    #[inline]
     fn under(&self, table: Option<&dyn ResolveRules>, part: &AnyPart<'_>) -> Ruled {
         let Part { limit, key, access, .. } = *part;
         let key_id = || self.backend.key_id(limit.terms(), key);
