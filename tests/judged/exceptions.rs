@@ -78,7 +78,7 @@ impl Player<'_> {
             self.judge.unseen((waiting.decided, self.now()));
         }
         self.see_grants();
-        if waiting.excepted == Excepted::Call && self.setup.is_bucket() {
+        if waiting.excepted == Excepted::Call && self.setup.gives_back_to_new_counts() {
             let units = waiting.cost.into();
             self.judge.excepted(self.now(), Exception::Refund { units });
         }

@@ -208,6 +208,8 @@ impl<'a> Player<'a> {
         let result = self.limiter(process).check(limit, &self.key, cost).await;
         if let Err(Rejection::Limited { decision, .. }) = &result
             && self.waiting.is_empty()
+            // A cached rejection does not know of a surplus that was charged since.
+            && decision.source != Source::Cache
         {
             self.retry = Some((process, cost, decision.retry_after.as_micros() as u64));
         }
