@@ -18,7 +18,7 @@ use crate::algorithm::Outcome;
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::key::{Key, KeyId};
-use crate::limit::{OnError, Policy, Scope, Terms};
+use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
 use crate::report::ReportSettings;
 use crate::store::embedded::Embedded;
@@ -115,6 +115,12 @@ impl Backend {
     #[inline]
     pub(crate) fn is_shared(&self, policy: Policy) -> bool {
         self.shared_for(policy).is_some()
+    }
+
+    /// Returns whether this process decides a call at once.
+    #[inline]
+    pub(crate) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
+        !self.is_shared(limit.policy()) && limit.max_wait().is_none() && cost <= limit.capacity()
     }
 
     #[inline]

@@ -43,7 +43,7 @@ impl Checker {
     ) -> Acquire {
         let Part { limit, key, cost, access } = part;
         if access != Access::Limited
-            || !self.decides_here(limit, cost)
+            || !self.backend.decides_here(limit, cost)
             || limit.leases()
             || self.rules.may_apply(limit)
         {
@@ -72,13 +72,12 @@ impl Checker {
     }
 
     /// Checks a call against several limits, under the rules in force.
-    pub(crate) fn acquire_all<T: From<AdmittedCall>, K: Key + ?Sized>(
+    pub(crate) fn acquire_all<T: From<AdmittedCall>>(
         &self,
-        parts: &[Part<'_, K>],
+        parts: &[AnyPart<'_>],
         options: CallOptions,
     ) -> AcquiredCall<T> {
-        let parts: Vec<_> = parts.iter().map(Part::any).collect();
-        self.call(&parts, options).into()
+        self.call(parts, options).into()
     }
 }
 

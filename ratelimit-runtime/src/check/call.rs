@@ -2,9 +2,11 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use super::Permit;
 use super::judge::{apply_shadow, count_others, judge};
+use super::{AnyPart, Permit};
+use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, StoreError};
 use crate::report::{Report, Started};
@@ -96,6 +98,15 @@ impl Refusal {
         let label = limit.label();
         let rejection = Rejection::unavailable_by(&label, error);
         Self { report: Report::start(), label, rejection }
+    }
+
+    /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
+    /// without an end.
+    pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
+        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
+        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
+        let rejection = Rejection::closed_without_count(limit, retry_after);
+        Self { report, label: limit.label(), rejection }
     }
 
     /// Reports the rejection. Returns the result that the caller receives.

@@ -5,27 +5,45 @@ use std::sync::Arc;
 use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{Op, OpeningChange, Verdict};
-use crate::key::Key;
+use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, LimitLabel};
 use crate::reply::{Answer, Decision, Rejection};
+use crate::rules::Ruled;
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
+/// The count of a key under a limit, for an operator.
+pub(crate) struct Count<'a> {
+    checker: &'a Checker,
+    /// The limit under the rules in force.
+    ruled: Ruled,
+    key: &'a dyn Key,
+}
+
 impl Checker {
+    /// Returns the count of a key.
+    pub(crate) fn count<'a>(&'a self, limit: &Limit, key: &'a dyn Key) -> Count<'a> {
+        let ruled = Part::of(limit, key, 0).ruled(&self.rules, &self.backend);
+        Count { checker: self, ruled, key }
+    }
+}
+
+impl Count<'_> {
     /// Peeks at the decision about a call.
-    pub(crate) fn peek(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Check {
-        let ruled = self.under_rules(&Part::of(limit, key, cost));
+    pub(crate) fn peek(&self, cost: u32) -> Check {
+        let Self { checker: Checker { backend, .. }, ruled, key } = self;
         let limit = &ruled.limit;
         let label = LimitLabel { shadow: true, ..limit.label() };
         match ruled.access {
             Access::Limited => {}
             Access::Unlimited => return Check::unlimited(),
             Access::Closed => {
-                let rejection = Rejection::closed_without_count(limit, self.closed_for(&ruled));
+                let closed_for = ruled.closed_for(backend.clock().local());
+                let rejection = Rejection::closed_without_count(limit, closed_for);
                 return Check::from(apply_shadow(&label, Err(rejection)));
             }
         }
         let policy = limit.policy();
-        let charge = self.charge(limit, key, cost);
+        let charge = self.charge(cost);
         let capacity = charge.terms.capacity();
         if cost > capacity {
             let label = limit.label_for(&charge.terms);
@@ -34,12 +52,12 @@ impl Checker {
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let request = Request::Decide(Calls::one(DecideOp::Peek, OneOrMany::One(charge)));
-        if !self.backend.is_shared(policy) {
-            return Check::from(Ok(decision(self.backend.execute_here(&request))));
+        if !backend.is_shared(policy) {
+            return Check::from(Ok(decision(backend.execute_here(&request))));
         }
-        let lease = self.leases_of(limit).cloned();
-        let lease = lease.map(|leases| (leases, self.backend.key_id(limit.terms(), key)));
-        let backend = Arc::clone(&self.backend);
+        let lease = self.checker.leases_of(limit).cloned();
+        let lease = lease.map(|leases| (leases, backend.key_id(limit.terms(), *key)));
+        let backend = Arc::clone(backend);
         let terms = *limit.terms();
         Check::boxed(async move {
             let reply = backend.execute(policy, request).await;
@@ -57,55 +75,28 @@ impl Checker {
         })
     }
 
-    /// Gives back units that were charged under `limit`.
-    pub(crate) fn give_back(
-        &self,
-        op: Op,
-        limit: &Limit,
-        key: &dyn Key,
-        cost: u32,
-    ) -> Answer<Decision> {
-        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
-        let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
-        let charge = self.charge(limit, key, cost);
+    /// Gives back the newest units.
+    pub(crate) fn credit(&self, units: u32) -> Answer<Decision> {
+        let backend = Arc::clone(&self.checker.backend);
+        let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
         let capacity = charge.terms.capacity();
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
-        let request = Request::GiveBack(op, charge);
-        if !self.backend.is_shared(policy) {
-            return Answer::ready(Ok(decision(self.backend.execute_here(&request))));
+        let request = Request::GiveBack(Op::Refund, charge);
+        if !backend.is_shared(policy) {
+            return Answer::ready(Ok(decision(backend.execute_here(&request))));
         }
         Answer::pending(async move { backend.execute(policy, request).await.map(decision) })
     }
 
-    /// Gives back units that were charged under `limit` itself at the moment `at`, for tests. Does not fall
-    /// back if Redis fails.
-    pub(crate) fn return_units(
-        &self,
-        limit: &Limit,
-        key: &dyn Key,
-        cost: u32,
-        at: u64,
-    ) -> Answer<Decision> {
-        let (backend, policy) = (Arc::clone(&self.backend), limit.policy());
-        let charge = self.backend.charge(*limit.terms(), key, cost);
-        let (capacity, source) = (charge.terms.capacity(), self.backend.source());
-        let charge = self.backend.address(policy, charge, key);
-        let request = Request::GiveBack(Op::Return { at }, charge);
-        Answer::pending(async move {
-            let reply = backend.give_back(policy, source, request).await?;
-            Ok(Decision::new(capacity, &reply.first(), reply.source))
-        })
-    }
-
     /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
-    pub(crate) fn reset(&self, limit: &Limit, key: &dyn Key) -> Answer<bool> {
-        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
-        let (policy, charge) = (limit.policy(), self.charge(limit, key, 0));
-        let reset = self.backend.reset(policy, charge);
+    pub(crate) fn reset(&self) -> Answer<bool> {
+        let Checker { backend, leases, .. } = self.checker;
+        let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
+        let reset = backend.reset(policy, charge);
         // Other calls of the count may lease, although this limit does not.
-        let leases = self.leases.clone().filter(|_| self.backend.is_shared(policy));
+        let leases = leases.clone().filter(|_| backend.is_shared(policy));
         let Some(leases) = leases else { return reset };
-        let key_id = self.backend.key_id(limit.terms(), key);
+        let key_id = self.lease_id();
         Answer::pending(async move {
             // Discards twice, because units can be leased while the reset is pending.
             leases.discard(key_id);
@@ -116,19 +107,12 @@ impl Checker {
     }
 
     /// Closes or opens a key. Leased units of this process go back. Returns whether the key was closed.
-    pub(crate) fn close(
-        &self,
-        limit: &Limit,
-        key: &dyn Key,
-        opening: OpeningChange,
-    ) -> Answer<bool> {
-        let limit = &self.under_rules(&Part::of(limit, key, 0)).limit;
-        let (policy, charge) = (limit.policy(), self.charge(limit, key, 0));
-        let key_id = self.backend.key_id(limit.terms(), key);
+    pub(crate) fn close(&self, opening: OpeningChange) -> Answer<bool> {
+        let (limit, charge, key_id) = (&self.ruled.limit, self.charge(0), self.lease_id());
         // The backend gives back the leases with the key id that it closes. A lease of a sliding window has another key
         // id than its count, whose period is longer.
-        let others = self.leases_of(limit).filter(|_| key_id != charge.key_id).cloned();
-        let answer = self.backend.close(policy, charge, opening);
+        let others = self.checker.leases_of(limit).filter(|_| key_id != charge.key_id).cloned();
+        let answer = self.checker.backend.close(limit.policy(), charge, opening);
         let Some(leases) = others else { return answer };
         Answer::pending(async move {
             leases.give_back(key_id);
@@ -139,9 +123,14 @@ impl Checker {
         })
     }
 
-    /// Returns the charge of units of a count.
-    fn charge(&self, limit: &Limit, key: &dyn Key, cost: u32) -> Arc<Charge> {
-        let charge = self.backend.charge(self.counted(limit), key, cost);
-        self.backend.address(limit.policy(), charge, key)
+    fn charge(&self, cost: u32) -> Arc<Charge> {
+        let Self { checker, ruled: Ruled { limit, .. }, key } = self;
+        let charge = checker.backend.charge(checker.counted(limit), *key, cost);
+        checker.backend.address(limit.policy(), charge, *key)
+    }
+
+    /// Returns the key id of the lease of the count.
+    fn lease_id(&self) -> KeyId {
+        self.checker.backend.key_id(self.ruled.limit.terms(), self.key)
     }
 }

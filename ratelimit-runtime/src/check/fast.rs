@@ -8,6 +8,7 @@
 use std::slice;
 
 use super::call::{CallOptions, conclude};
+use super::ruled::may_be_ruled;
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
@@ -15,7 +16,7 @@ use crate::limit::{Access, Limit, Terms};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Report, Started};
 use crate::store::Reply;
-use crate::store::embedded::{LocalCharge, StoredState};
+use crate::store::embedded::{Embedded, LocalCharge, StoredState};
 
 /// The units that remain after an admitted call, and its reset. A function returns two whole words in registers
 /// (`benches/all -- embedded`).
@@ -40,7 +41,7 @@ impl Checker {
     pub(crate) fn check(&self, part: Part<'_, impl Key>, options: CallOptions) -> Check {
         let Part { limit, key, cost, access } = part;
         if access == Access::Limited
-            && self.decides_here(limit, cost)
+            && self.backend.decides_here(limit, cost)
             && !self.rules.may_apply(limit)
         {
             return self.check_here(limit, key, cost);
@@ -53,11 +54,11 @@ impl Checker {
     #[inline(never)]
     fn check_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Check {
         let may_wait = options.can_wait && part.limit.policy().wait().is_some();
-        if may_wait || !self.may_be_ruled(&[part]) {
+        if may_wait || !may_be_ruled(&[part], &self.rules) {
             return self.call(&[part], options).into();
         }
-        let ruled = self.under_rules(&part);
-        if ruled.access == Access::Limited && self.decides_here(&ruled.limit, part.cost) {
+        let ruled = part.ruled(&self.rules, &self.backend);
+        if ruled.access == Access::Limited && self.backend.decides_here(&ruled.limit, part.cost) {
             return self.check_here(&ruled.limit, &part.key, part.cost);
         }
         self.decide_ruled(&[part], &[ruled], options, None).into()
@@ -67,14 +68,17 @@ impl Checker {
     #[inline(always)]
     fn check_here(&self, limit: &Limit, key: &impl Key, cost: u32) -> Check {
         let (started, mut outcome) = (Started::now(), None);
-        let left = self.decide_here(limit, key, cost, &mut outcome);
+        let (local, key_id) = (self.backend.local(), self.backend.key_id(limit.terms(), key));
+        let left = with_state!(limit.algorithm(), S => {
+            decide_as::<S>(local, key_id, limit.terms(), cost, &mut outcome)
+        });
         if left.is_final() {
             return Check::admitted(limit.capacity(), left.remaining as u32, left.reset_us);
         }
         if let Some(outcome) = &outcome
             && outcome.verdict == Verdict::Rejected
             && !report::is_recorded()
-            && !self.reports_rejections()
+            && !self.backend.reports().reports_rejections()
         {
             return Check::rejected_here(limit, outcome);
         }
@@ -98,52 +102,23 @@ impl Checker {
         }
         conclude(report, slice::from_ref(&label), Ok(Reply::one(*outcome, Source::Embedded)))
     }
+}
 
-    /// Returns whether rejections are reported.
-    #[inline]
-    pub(super) fn reports_rejections(&self) -> bool {
-        self.backend.reports().on_rejected.is_some() || report::is_traced()
+/// Decides the call by the algorithm whose state is an `S`. Not inlined, because the variables of all algorithms
+/// together do not fit in registers (`benches/all -- instructions`). Takes no structure, which would be passed in
+/// memory.
+#[inline(never)]
+fn decide_as<S: StoredState>(
+    local: &Embedded,
+    key_id: KeyId,
+    terms: &Terms,
+    cost: u32,
+    outcome: &mut Option<Outcome>,
+) -> Left {
+    let decided = local.decide_as::<S>(LocalCharge { key_id, terms, cost });
+    if decided.is_allowed() && !report::is_recorded() {
+        return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };
     }
-
-    /// Returns whether this process decides a call at once.
-    #[inline]
-    pub(super) fn decides_here(&self, limit: &Limit, cost: u32) -> bool {
-        !self.backend.is_shared(limit.policy())
-            && limit.max_wait().is_none()
-            && cost <= limit.capacity()
-    }
-
-    #[inline]
-    fn decide_here(
-        &self,
-        limit: &Limit,
-        key: &impl Key,
-        cost: u32,
-        outcome: &mut Option<Outcome>,
-    ) -> Left {
-        let key_id = self.backend.key_id(limit.terms(), key);
-        with_state!(limit.algorithm(), S => {
-            self.decide_as::<S>(key_id, limit.terms(), cost, outcome)
-        })
-    }
-
-    /// Decides the call by the algorithm whose state is an `S`. Not inlined, because the variables of all algorithms
-    /// together do not fit in registers (`benches/all -- instructions`). Takes no structure, which would be passed in
-    /// memory.
-    #[inline(never)]
-    fn decide_as<S: StoredState>(
-        &self,
-        key_id: KeyId,
-        terms: &Terms,
-        cost: u32,
-        outcome: &mut Option<Outcome>,
-    ) -> Left {
-        let charge = LocalCharge { key_id, terms, cost };
-        let decided = self.backend.local().decide_as::<S>(charge);
-        if decided.is_allowed() && !report::is_recorded() {
-            return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };
-        }
-        *outcome = Some(decided);
-        Left::NOT_FINAL
-    }
+    *outcome = Some(decided);
+    Left::NOT_FINAL
 }

@@ -70,7 +70,7 @@ impl Checker {
         if outcome.is_allowed() {
             return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
         }
-        (!self.reports_rejections()).then(|| Check::rejected_here(limit, outcome))
+        (!self.backend.reports().reports_rejections()).then(|| Check::rejected_here(limit, outcome))
     }
 }
 

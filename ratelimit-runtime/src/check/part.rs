@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Access, Limit};
+use crate::rules::{ResolveRules, Ruled, RulesInForce};
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -41,6 +43,24 @@ impl<'a, K: ?Sized> Part<'a, K> {
         &'a K: Key,
     {
         Part { limit: self.limit, key: &self.key, cost: self.cost, access: self.access }
+    }
+}
+
+impl AnyPart<'_> {
+    /// Returns the limit under `rules`.
+    #[inline]
+    pub(super) fn under(&self, rules: Option<&dyn ResolveRules>, backend: &Backend) -> Ruled {
+        let Part { limit, key, access, .. } = *self;
+        let key_id = || backend.key_id(limit.terms(), key);
+        Ruled::under(rules, limit, access, &key_id, backend.clock().local())
+    }
+
+    /// Returns the limit under the rules in force.
+    pub(super) fn ruled(&self, rules: &RulesInForce, backend: &Backend) -> Ruled {
+        if !rules.may_apply(self.limit) {
+            return Ruled { access: self.access, ..Ruled::as_written(self.limit) };
+        }
+        self.under(rules.table().as_deref(), backend)
     }
 }
 

@@ -7,6 +7,7 @@ use super::call::{AdmittedCall, CallOptions, CallResult, LineReply};
 use super::call::{Refusal, StartedCall, conclude};
 use super::permit::SettledParts;
 use super::{AnyPart, Checker, Part};
+use crate::backend::Backend;
 use crate::key::{Key, KeyId};
 use crate::lease::{LeasedCall, Leases};
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
@@ -54,12 +55,12 @@ impl Checker {
             return call;
         }
         let (started, reply) = reply.unzip();
-        let call = match self.count(parts, options, started) {
+        let call = match CountedCall::new(self, parts, options, started) {
             Ok(call) => call,
             Err(refusal) => return refusal.into_call(options, parts.len()),
         };
         if reply.is_none()
-            && let Some(reply) = self.cached_rejection(&call)
+            && let Some(reply) = call.cached_rejection(&self.backend)
         {
             let labels = call.counts.map(|count| count.label);
             let result = conclude(call.report, &labels, Ok(reply));
@@ -79,114 +80,6 @@ impl Checker {
         let decision = leases.spend(lease_id, limit.terms(), cost)?;
         report.end_if_recorded(|| limit.label(), || Ok(decision));
         Some(StartedCall::Decided(Ok(AdmittedCall { decision, permits: Vec::new() })))
-    }
-
-    /// Returns the counts of a call, or why no store decides it.
-    fn count<'a>(
-        &self,
-        parts: &[AnyPart<'a>],
-        options: CallOptions,
-        started: Option<Started>,
-    ) -> Result<CountedCall<'a>, Box<Refusal>> {
-        let report = Report::since(started.unwrap_or_else(Started::now));
-        let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
-        let Some(first) = parts.first().map(|part| part.limit) else {
-            return mistake(report, LimitLabel::unnamed(), StoreError::NoLimits);
-        };
-        let policy = first.policy();
-        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
-            return mistake(report, first.label(), StoreError::MixedLimits);
-        }
-        if !options.can_wait && self.backend.is_shared(policy) {
-            return mistake(report, first.label(), StoreError::NotLocal);
-        }
-        let leased = parts.iter().find(|part| options.settles && part.limit.leases());
-        if let Some(Part { limit, .. }) = leased {
-            return mistake(report, limit.label(), StoreError::Leased);
-        }
-        let (counts, count_of) = match parts {
-            [part] => (OneOrMany::One(self.count_of_part(part)), Vec::new()),
-            several => {
-                for part in several {
-                    report::expect(part.limit);
-                }
-                match self.merge(several) {
-                    Ok((counts, count_of)) => (counts.into(), count_of),
-                    Err(shared) => {
-                        let name = shared.name;
-                        return mistake(report, *shared, StoreError::SharedCount { name });
-                    }
-                }
-            }
-        };
-        let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
-        let report = report.with_keys(self.backend.reports(), keys);
-        let is_too_large = |it: &CallCount<'_>| it.charge.cost > it.charge.terms.capacity();
-        if let Some(index) = counts.iter().position(is_too_large) {
-            let CallCount { label, charge, .. } = &counts[index];
-            let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
-            let (report, label) = (report.about(index), *label);
-            return Err(Box::new(Refusal { report, label, rejection }));
-        }
-        Ok(CountedCall { report, policy, counts, count_of })
-    }
-
-    fn count_of_part<'a>(&self, part: &AnyPart<'a>) -> CallCount<'a> {
-        let Part { limit, key, cost, .. } = *part;
-        self.count_under(self.counted(limit), limit, key, cost)
-    }
-
-    fn count_under<'a>(
-        &self,
-        terms: Terms,
-        limit: &'a Limit,
-        key: &'a dyn Key,
-        cost: u32,
-    ) -> CallCount<'a> {
-        let label = limit.label_for(&terms);
-        CallCount { limit, key, charge: self.backend.charge(terms, key, cost), label }
-    }
-
-    /// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
-    /// their leases, returns the label of one of them.
-    #[allow(clippy::type_complexity, reason = "a pair")]
-    fn merge<'a>(
-        &self,
-        parts: &[AnyPart<'a>],
-    ) -> Result<(Vec<CallCount<'a>>, Vec<usize>), Box<LimitLabel>> {
-        let mut counts: Vec<CallCount<'a>> = Vec::with_capacity(parts.len());
-        let mut unleased_ids: Vec<KeyId> = Vec::with_capacity(parts.len());
-        let mut count_of = Vec::with_capacity(parts.len());
-        for part in parts {
-            let count = self.count_of_part(part);
-            let (identity, key_id) = (part.limit.terms().identity(), count.charge.key_id);
-            let unleased_id = key_id.under(count.charge.terms.identity(), identity);
-            let mut known = counts.iter().zip(&unleased_ids);
-            let known =
-                known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
-            count_of.push(known.unwrap_or(counts.len()));
-            match known.map(|index| &mut counts[index]) {
-                None => {
-                    unleased_ids.push(unleased_id);
-                    counts.push(count);
-                }
-                Some(known) if known.limit == part.limit => {
-                    known.charge.cost = known.charge.cost.saturating_add(part.cost);
-                }
-                Some(known) => return Err(Box::new(known.limit.label())),
-            }
-        }
-        Ok((counts, count_of))
-    }
-
-    /// Returns a rejection of Redis that still holds for the call.
-    fn cached_rejection(&self, call: &CountedCall<'_>) -> Option<Reply> {
-        match &call.counts {
-            OneOrMany::One(CallCount { limit, charge, .. }) if !limit.is_shadow() => {
-                self.backend.cached_rejection(charge)
-            }
-            _ => None,
-        }
     }
 
     /// Starts the decision of a call.
@@ -238,7 +131,8 @@ impl Checker {
         call: &mut CountedCall<'a>,
         parts: &[AnyPart<'a>],
     ) -> Option<(&Arc<Leases>, KeyId)> {
-        let [Part { limit, key, cost, .. }] = *parts else { return None };
+        let [part] = parts else { return None };
+        let Part { limit, key, cost, .. } = *part;
         let leases = self.leases_of(limit)?;
         let lease_id = self.backend.key_id(limit.terms(), key);
         // Asked after the rejection cache: a call that the process rejects by itself does not make its key busy.
@@ -247,9 +141,84 @@ impl Checker {
         }
         if limit.leases_busy_keys() {
             call.counts =
-                OneOrMany::One(self.count_under(limit.terms().leased(), limit, key, cost));
+                OneOrMany::One(CallCount::under(limit.terms().leased(), part, &self.backend));
         }
         Some((leases, lease_id))
+    }
+}
+
+impl<'a> CountedCall<'a> {
+    /// Returns the counts of a call, or why no store decides it.
+    fn new(
+        checker: &Checker,
+        parts: &[AnyPart<'a>],
+        options: CallOptions,
+        started: Option<Started>,
+    ) -> Result<Self, Box<Refusal>> {
+        let backend = &checker.backend;
+        let report = Report::since(started.unwrap_or_else(Started::now));
+        let mistake = |report, label, error| Err(Box::new(Refusal::mistake(report, label, error)));
+        let Some(first) = parts.first().map(|part| part.limit) else {
+            return mistake(report, LimitLabel::unnamed(), StoreError::NoLimits);
+        };
+        let policy = first.policy();
+        if !parts.iter().all(|part| part.limit.policy().agrees_with(policy)) {
+            return mistake(report, first.label(), StoreError::MixedLimits);
+        }
+        if !options.can_wait && backend.is_shared(policy) {
+            return mistake(report, first.label(), StoreError::NotLocal);
+        }
+        let leased = parts.iter().find(|part| options.settles && part.limit.leases());
+        if let Some(Part { limit, .. }) = leased {
+            return mistake(report, limit.label(), StoreError::Leased);
+        }
+        let (counts, count_of) = match parts {
+            [part] => (OneOrMany::One(CallCount::new(part, checker)), Vec::new()),
+            several => {
+                for part in several {
+                    report::expect(part.limit);
+                }
+                match merge(several, checker) {
+                    Ok((counts, count_of)) => (counts.into(), count_of),
+                    Err(shared) => {
+                        let name = shared.name;
+                        return mistake(report, *shared, StoreError::SharedCount { name });
+                    }
+                }
+            }
+        };
+        let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
+        let report = report.with_keys(backend.reports(), keys);
+        let is_too_large = |it: &CallCount<'_>| it.charge.cost > it.charge.terms.capacity();
+        if let Some(index) = counts.iter().position(is_too_large) {
+            let CallCount { label, charge, .. } = &counts[index];
+            let rejection = Rejection::exceeds_capacity_of(label, charge.cost);
+            let (report, label) = (report.about(index), *label);
+            return Err(Box::new(Refusal { report, label, rejection }));
+        }
+        Ok(Self { report, policy, counts, count_of })
+    }
+
+    /// Returns a rejection of Redis that still holds for the call.
+    fn cached_rejection(&self, backend: &Backend) -> Option<Reply> {
+        match &self.counts {
+            OneOrMany::One(CallCount { limit, charge, .. }) if !limit.is_shadow() => {
+                backend.cached_rejection(charge)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'a> CallCount<'a> {
+    fn new(part: &AnyPart<'a>, checker: &Checker) -> Self {
+        Self::under(checker.counted(part.limit), part, &checker.backend)
+    }
+
+    fn under(terms: Terms, part: &AnyPart<'a>, backend: &Backend) -> Self {
+        let Part { limit, key, cost, .. } = *part;
+        let label = limit.label_for(&terms);
+        Self { limit, key, charge: backend.charge(terms, key, cost), label }
     }
 }
 
@@ -276,4 +245,36 @@ impl PreparedCall {
         let decision = conclude(report, &labels, reply)?;
         Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
     }
+}
+
+/// Adds up the costs of parts that have one limit and one key. If two different limits share a count, also without
+/// their leases, returns the label of one of them.
+#[allow(clippy::type_complexity, reason = "a pair")]
+fn merge<'a>(
+    parts: &[AnyPart<'a>],
+    checker: &Checker,
+) -> Result<(Vec<CallCount<'a>>, Vec<usize>), Box<LimitLabel>> {
+    let mut counts: Vec<CallCount<'a>> = Vec::with_capacity(parts.len());
+    let mut unleased_ids: Vec<KeyId> = Vec::with_capacity(parts.len());
+    let mut count_of = Vec::with_capacity(parts.len());
+    for part in parts {
+        let count = CallCount::new(part, checker);
+        let (identity, key_id) = (part.limit.terms().identity(), count.charge.key_id);
+        let unleased_id = key_id.under(count.charge.terms.identity(), identity);
+        let mut known = counts.iter().zip(&unleased_ids);
+        let known =
+            known.position(|(other, id)| other.charge.key_id == key_id || *id == unleased_id);
+        count_of.push(known.unwrap_or(counts.len()));
+        match known.map(|index| &mut counts[index]) {
+            None => {
+                unleased_ids.push(unleased_id);
+                counts.push(count);
+            }
+            Some(known) if known.limit == part.limit => {
+                known.charge.cost = known.charge.cost.saturating_add(part.cost);
+            }
+            Some(known) => return Err(Box::new(known.limit.label())),
+        }
+    }
+    Ok((counts, count_of))
 }

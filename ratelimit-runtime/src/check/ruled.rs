@@ -2,15 +2,14 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
 use super::{AnyPart, Checker, Part, Permit};
-use crate::key::{Key, OwnedKey};
-use crate::limit::{Access, Limit};
-use crate::reply::Rejection;
-use crate::report::{Report, Started};
-use crate::rules::{ResolveRules, Ruled};
+use crate::backend::Backend;
+use crate::key::OwnedKey;
+use crate::limit::Access;
+use crate::report::Started;
+use crate::rules::{Ruled, RulesInForce};
 use crate::store::OneOrMany;
 use crate::waiting::{OwnedPart, StartWaiting, WaitingCalls};
 
@@ -48,7 +47,7 @@ impl Checker {
             return self.decide(parts, options, None);
         }
         let may_wait = options.can_wait && parts[0].limit.max_wait().is_some();
-        if !may_wait && !self.may_be_ruled(parts) {
+        if !may_wait && !may_be_ruled(parts, &self.rules) {
             return self.decide(parts, options, None);
         }
         if options.can_wait
@@ -60,7 +59,7 @@ impl Checker {
         }
         // One set of rules for all parts.
         let table = self.rules.table();
-        let ruled = OneOrMany::of(parts, |part| self.under(table.as_deref(), part));
+        let ruled = OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend));
         self.decide_ruled(parts, &ruled, options, None)
     }
 
@@ -78,27 +77,6 @@ impl Checker {
         decision.result().await
     }
 
-    /// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
-    pub(super) fn may_be_ruled<K: ?Sized>(&self, parts: &[Part<'_, K>]) -> bool {
-        parts.iter().any(|part| part.access != Access::Limited)
-            || self.rules.may_apply_to_any(parts.iter().map(|part| part.limit))
-    }
-
-    /// Returns the limit of a part under the rules in force.
-    pub(super) fn under_rules(&self, part: &AnyPart<'_>) -> Ruled {
-        if !self.rules.may_apply(part.limit) {
-            return Ruled { access: part.access, ..Ruled::as_written(part.limit) };
-        }
-        self.under(self.rules.table().as_deref(), part)
-    }
-
-    #[inline]
-    fn under(&self, table: Option<&dyn ResolveRules>, part: &AnyPart<'_>) -> Ruled {
-        let Part { limit, key, access, .. } = *part;
-        let key_id = || self.backend.key_id(limit.terms(), key);
-        Ruled::under(table, limit, access, &key_id, self.backend.clock().local())
-    }
-
     /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
     /// waited.
     pub(super) fn decide_ruled(
@@ -113,18 +91,20 @@ impl Checker {
             return match access {
                 Access::Unlimited => StartedCall::unlimited(options, 1),
                 Access::Closed => {
-                    let refusal = self.refuse_closed(limit, part.key, self.closed_for(&ruled[0]));
-                    refusal.into_call(options, 1)
+                    let part = Part::of(limit, part.key, part.cost);
+                    let closed_for = ruled[0].closed_for(self.backend.clock().local());
+                    Refusal::closed(&part, closed_for, &self.backend).into_call(options, 1)
                 }
                 Access::Limited => {
                     self.decide(&[Part::of(limit, part.key, part.cost)], options, reply)
                 }
             };
         }
-        let SortedParts { first, shadows, closed } = match self.sort(parts, ruled) {
-            Ok(sorted) => sorted,
-            Err(refusal) => return refusal.into_call(options, parts.len()),
-        };
+        let SortedParts { first, shadows, closed } =
+            match SortedParts::new(parts, ruled, &self.backend) {
+                Ok(sorted) => sorted,
+                Err(refusal) => return refusal.into_call(options, parts.len()),
+            };
         let decision = if first.is_empty() {
             StartedCall::unlimited(options, 0)
         } else {
@@ -146,13 +126,15 @@ impl Checker {
         };
         StartedCall::boxed(async move { trailing.decide(decision.result().await?).await })
     }
+}
 
+impl<'a> SortedParts<'a> {
     /// Sorts the parts of a call, or rejects it if a rule closes one of them.
-    fn sort<'a>(
-        &self,
+    fn new(
         parts: &[AnyPart<'a>],
         ruled: &'a [Ruled],
-    ) -> Result<SortedParts<'a>, Box<Refusal>> {
+        backend: &Backend,
+    ) -> Result<Self, Box<Refusal>> {
         let (mut first, mut shadows, mut closed) = (Vec::new(), Vec::new(), Vec::new());
         let mut longest = None;
         for (index, (part, ruled)) in parts.iter().zip(ruled).enumerate() {
@@ -161,8 +143,8 @@ impl Checker {
             match ruled.access {
                 Access::Unlimited => {}
                 Access::Closed => {
-                    let closed_for = self.closed_for(ruled);
-                    let refuse = || self.refuse_closed(limit, part.key, closed_for);
+                    let closed_for = ruled.closed_for(backend.clock().local());
+                    let refuse = || Refusal::closed(&part, closed_for, backend);
                     if limit.is_shadow() {
                         closed.push(refuse());
                     } else if longest.as_ref().is_none_or(|(other, _)| *other < closed_for) {
@@ -180,25 +162,7 @@ impl Checker {
             // Shadows alone are decided together.
             first = mem::take(&mut shadows);
         }
-        Ok(SortedParts { first, shadows, closed })
-    }
-
-    /// Returns for how long a rule closes a limit; `Duration::MAX` if it has no end.
-    pub(super) fn closed_for(&self, ruled: &Ruled) -> Duration {
-        let now = self.backend.clock().local();
-        ruled
-            .closed_until
-            .map_or(Duration::MAX, |until| Duration::from_micros(until.saturating_sub(now)))
-    }
-
-    /// Returns the rejection of a call that is closed by its amounts or by a rule, for `retry_after`, or
-    /// `Duration::MAX` without an end.
-    fn refuse_closed(&self, limit: &Limit, key: &dyn Key, retry_after: Duration) -> Refusal {
-        let key_id = || self.backend.key_id(limit.terms(), key);
-        let report = Report::start();
-        let report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
-        let rejection = Rejection::closed_without_count(limit, retry_after);
-        Refusal { report, label: limit.label(), rejection }
+        Ok(Self { first, shadows, closed })
     }
 }
 
@@ -223,6 +187,12 @@ impl TrailingParts {
         }
         Ok(AdmittedCall { permits, ..admission })
     }
+}
+
+/// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
+pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
+    parts.iter().any(|part| part.access != Access::Limited)
+        || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
 }
 
 fn owned(part: &AnyPart<'_>) -> OwnedPart {

@@ -8,6 +8,7 @@ mod checked_limit;
 mod site;
 mod started;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use ratelimit_macros::format_key;
@@ -19,6 +20,7 @@ pub use self::checked_limit::CheckedLimit;
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
+use crate::algorithm::Op;
 use crate::check::{AcquiredCall, CallOptions, Check, Permit};
 use crate::key::OwnedKey;
 pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
@@ -27,6 +29,7 @@ use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{self, RateLimiter};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, Decision, Rejection, StoreError};
+use crate::store::Request;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
 
@@ -197,7 +200,14 @@ pub fn return_units(
     cost: u32,
     at: u64,
 ) -> Answer<Decision> {
-    limiter.checker().return_units(limit, &key, cost, at)
+    let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
+    let charge = backend.address(policy, backend.charge(*limit.terms(), &key, cost), &key);
+    let (capacity, source) = (charge.terms.capacity(), backend.source());
+    let request = Request::GiveBack(Op::Return { at }, charge);
+    Answer::pending(async move {
+        let reply = backend.give_back(policy, source, request).await?;
+        Ok(Decision::new(capacity, &reply.first(), reply.source))
+    })
 }
 
 /// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.

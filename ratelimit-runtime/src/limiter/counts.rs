@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RateLimiter;
-use crate::algorithm::{Op, OpeningChange};
+use crate::algorithm::OpeningChange;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::reply::{Answer, Decision};
@@ -45,7 +45,7 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the units may have been credited.
     pub fn credit(&self, limit: &Limit, key: impl Key, units: u32) -> Answer<Decision> {
-        self.checker.give_back(Op::Refund, limit, &key, units)
+        self.checker.count(limit, &key).credit(units)
     }
 
     /// Removes the count of `key`, and opens the key if it is [closed](Self::close): the next call is decided as if the
@@ -73,7 +73,7 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when the store does not reply; the count may have been removed.
     pub fn reset(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
-        self.checker.reset(limit, &key)
+        self.checker.count(limit, &key).reset()
     }
 
     /// Closes `key` for `duration`, rounded up to a microsecond, at most 100 years. Until then, the limit rejects every
@@ -117,7 +117,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key closed.
     /// This process then rejects the calls that it decides without Redis.
     pub fn close(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
-        self.checker.close(limit, &key, OpeningChange::close_for(duration)).map(drop)
+        self.checker.count(limit, &key).close(OpeningChange::close_for(duration)).map(drop)
     }
 
     /// Opens a key that is [closed](Self::close). Returns whether it was closed: `false` can mean another limit or
@@ -130,6 +130,6 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when Redis does not reply; the key may have been opened.
     pub fn open(&self, limit: &Limit, key: impl Key) -> Answer<bool> {
-        self.checker.close(limit, &key, OpeningChange::Open)
+        self.checker.count(limit, &key).close(OpeningChange::Open)
     }
 }

@@ -202,7 +202,7 @@ impl RateLimiter {
     /// [`Rejection::CostExceedsCapacity`] and [`Rejection::Unavailable`], as for
     /// [`check`](Self::check).
     pub fn peek(&self, limit: &Limit, key: impl Key, cost: u32) -> Check {
-        self.checker.peek(limit, &key, cost)
+        self.checker.count(limit, &key).peek(cost)
     }
 
     /// Checks a call against several limits in one decision: all of them admit the call and are charged, or none is
@@ -281,7 +281,8 @@ impl RateLimiter {
     /// As for [`check_all`](Self::check_all). If a limit has a [lease](Limit::lease), [`Rejection::Unavailable`] with
     /// [`StoreError::Leased`](crate::StoreError::Leased).
     pub fn acquire_all(&self, parts: &[Part<'_>]) -> AcquireAll {
-        self.checker.acquire_all(parts, CallOptions::ACQUIRE).into()
+        let parts: Vec<_> = parts.iter().map(Part::any).collect();
+        self.checker.acquire_all(&parts, CallOptions::ACQUIRE).into()
     }
 
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::trace::is_traced;
 use crate::reply::Rejection;
 
 /// The settings of a limiter for its reports.
@@ -14,6 +15,14 @@ pub(crate) struct ReportSettings {
     pub(crate) logs_keys: bool,
     /// The secret of the hashes of keys; `None`: a random one of the process.
     pub(crate) log_secret: Option<LogSecret>,
+}
+
+impl ReportSettings {
+    /// Returns whether rejections are reported.
+    #[inline]
+    pub(crate) fn reports_rejections(&self) -> bool {
+        self.on_rejected.is_some() || is_traced()
+    }
 }
 
 /// Called with each rejected call.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
@@ -111,6 +112,12 @@ impl Ruled {
             ruled.access = access;
         }
         ruled
+    }
+
+    /// Returns for how long a rule closes the limit after `now`; `Duration::MAX` if it has no end.
+    pub(crate) fn closed_for(&self, now: u64) -> Duration {
+        let rest = |until: u64| Duration::from_micros(until.saturating_sub(now));
+        self.closed_until.map_or(Duration::MAX, rest)
     }
 }
 
@@ -334,8 +341,6 @@ impl CountRules {
 
 #[cfg(all(test, feature = "rules"))]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
