@@ -21,7 +21,7 @@ pub(crate) struct Crashed {
 
 impl Player<'_> {
     /// Kills a process, and starts another in its place. The count of a process on the embedded store ends with it.
-    pub(crate) fn crash(&mut self, process: usize) {
+    pub(crate) async fn crash(&mut self, process: usize) {
         if self.fleet.is_embedded() {
             return;
         }
@@ -40,6 +40,7 @@ impl Player<'_> {
         self.crashed.push(crashed);
         (self.ruled[number], self.is_free[number]) = (None, false);
         self.tell(format_args!("p{number} is killed"));
+        self.connect(number).await;
     }
 
     /// The first process sends a request. The server executes it, and the connection breaks before the reply.
@@ -84,12 +85,17 @@ impl Player<'_> {
         self.reconnect().await;
     }
 
-    /// Waits until the first process reaches the server again, by the connection of its callers and by the one of its
-    /// background thread.
     async fn reconnect(&mut self) {
-        let limiter = self.limiter(0);
-        let waits = Limit::fixed("reconnect", u32::MAX, Duration::from_secs(1))
-            .wait(Duration::from_secs(1));
+        self.connect(0).await;
+        self.collect().await;
+    }
+
+    /// Waits until a process reaches the server, by the connection of its callers and by the one of its background
+    /// thread.
+    async fn connect(&mut self, process: usize) {
+        let limiter = self.limiter(process);
+        let second = Duration::from_secs(1);
+        let waits = Limit::fixed("connect", u32::MAX, second).wait(second);
         let replies = async {
             while limiter.ping().await.is_err()
                 || limiter.flush().await.is_err()
@@ -99,9 +105,8 @@ impl Player<'_> {
             }
         };
         if timeout(Duration::from_secs(20), replies).await.is_err() {
-            self.verdict.faults.push("p0 does not reach the server again".to_owned());
+            self.verdict.faults.push(format!("p{process} does not reach the server"));
         }
-        self.collect().await;
     }
 
     /// Begins to move the hash slot of the key, or ends that.

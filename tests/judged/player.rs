@@ -198,7 +198,7 @@ impl<'a> Player<'a> {
             Operation::Retry => self.repeat().await,
             Operation::Evict => self.evict().await,
             Operation::LoseReply { request, cost } => self.lose_reply(request, cost).await,
-            Operation::Crash { process } => self.crash(process),
+            Operation::Crash { process } => self.crash(process).await,
             Operation::MoveSlot => self.move_slot(),
         }
     }

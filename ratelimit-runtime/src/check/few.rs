@@ -30,8 +30,6 @@ impl Checker {
     fn check_few<K: Key + ?Sized>(&self, parts: &[Part<'_, K>]) -> Option<Check> {
         let (first, policy) = (parts.first()?, parts[0].limit.policy());
         let is_fast = parts.len() <= FEW
-            && !self.backend.is_shared(policy)
-            && first.limit.max_wait().is_none()
             && !report::is_recorded()
             && !self.rules.may_apply_to_any(parts.iter().map(|part| part.limit));
         if !is_fast {
@@ -49,7 +47,7 @@ impl Checker {
             }
             let key_id = KeyId::new(terms.identity(), fingerprint);
             let is_known = charges[..count].iter().any(|other| other.key_id == key_id);
-            let is_plain = *access != Access::Closed && cost <= limit.capacity();
+            let is_plain = *access != Access::Closed && self.backend.decides_here(limit, cost);
             if is_known || !is_plain || !limit.policy().agrees_with(policy) {
                 return None;
             }

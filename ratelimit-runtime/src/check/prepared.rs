@@ -41,8 +41,8 @@ struct PreparedCall {
 }
 
 impl Checker {
-    /// Decides a call as its parts say, without rules. If it has waited, the reply to its line decides it.
-    pub(super) fn decide(
+    /// Decides a call by its limits as they are. If it has waited, the reply to its line decides it.
+    pub(super) fn decide_as_written(
         &self,
         parts: &[AnyPart<'_>],
         options: CallOptions,

@@ -44,11 +44,12 @@ impl Checker {
             .is_some_and(|policy| parts.iter().all(|part| part.limit.policy().agrees_with(policy)));
         if !agree {
             // Reports the mistake.
-            return self.decide(parts, options, None);
+            return self.decide_as_written(parts, options, None);
         }
+        // A shadow does not wait, unless a rule ends the shadow.
         let may_wait = options.can_wait && parts[0].limit.max_wait().is_some();
         if !may_wait && !may_be_ruled(parts, &self.rules) {
-            return self.decide(parts, options, None);
+            return self.decide_as_written(parts, options, None);
         }
         if options.can_wait
             && let Some(start) = StartWaiting::of(parts[0].limit)
@@ -96,7 +97,7 @@ impl Checker {
                     Refusal::closed(&part, closed_for, &self.backend).into_call(options, 1)
                 }
                 Access::Limited => {
-                    self.decide(&[Part::of(limit, part.key, part.cost)], options, reply)
+                    self.decide_as_written(&[Part::of(limit, part.key, part.cost)], options, reply)
                 }
             };
         }
@@ -109,7 +110,7 @@ impl Checker {
             StartedCall::unlimited(options, 0)
         } else {
             let first: Vec<_> = first.iter().map(|(_, part)| *part).collect();
-            self.decide(&first, options, reply)
+            self.decide_as_written(&first, options, reply)
         };
         if first.len() == parts.len() {
             return decision;
@@ -174,7 +175,8 @@ impl TrailingParts {
         }
         let mut shadows = Vec::new();
         if !self.shadows.is_empty() {
-            let decision = self.checker.decide(&borrowed(&self.shadows), self.options, None);
+            let decision =
+                self.checker.decide_as_written(&borrowed(&self.shadows), self.options, None);
             shadows = decision.result().await.map(|it| it.permits).unwrap_or_default();
         }
         if !self.options.settles {

@@ -7,7 +7,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 use super::text::{algorithm_of, duration, limit_of};
-use super::{Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Scope};
+use super::{Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy, Scope};
 use crate::text::duration::parse_seconds;
 use crate::text::offset::offset_minutes;
 
@@ -234,7 +234,8 @@ impl Serialize for Limit {
             hidden: bool,
         }
 
-        let (algorithm, policy) = (self.algorithm(), self.policy);
+        let Policy { scope, on_error, shadow, wait: _, lease, hidden, varies: _, has_burst } =
+            self.policy;
         let align = self.terms.identity.align.map(|align| {
             let (sign, minutes) = match align.offset_minutes {
                 0 => return "utc".to_owned(),
@@ -248,27 +249,27 @@ impl Serialize for Limit {
             name: self.name(),
             threshold: self.threshold(),
             period: period.to_string(),
-            algo: algorithm.as_str(),
-            burst: policy.has_burst.then(|| self.capacity()),
+            algo: self.algorithm().as_str(),
+            burst: has_burst.then(|| self.capacity()),
             align,
-            scope: matches!(policy.scope, Scope::Process).then_some(ScopeField::Process),
-            on_error: policy.on_error.map(|on_error| match on_error {
+            scope: matches!(scope, Scope::Process).then_some(ScopeField::Process),
+            on_error: on_error.map(|on_error| match on_error {
                 OnError::Local => OnErrorField::Local,
                 OnError::Allow => OnErrorField::Allow,
                 OnError::Deny => OnErrorField::Deny,
             }),
-            wait: policy.wait().filter(|wait| !wait.is_zero()).map(|wait| {
+            wait: self.policy.wait().filter(|wait| !wait.is_zero()).map(|wait| {
                 // The longest that can be read.
                 let micros = wait.as_micros().min(u128::from(LimitError::MAX_US));
                 format!("{}us", micros.max(1))
             }),
-            lease: match policy.lease {
+            lease: match lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
                 Lease::Auto => Some(LeaseField::Word(AutoField::Auto)),
             },
-            shadow: policy.shadow,
-            hidden: policy.hidden,
+            shadow,
+            hidden,
         }
         .serialize(serializer)
     }

@@ -122,11 +122,8 @@ impl Line {
             let Some(waiter) = self.waiters.get(&arrival) else { continue };
             match waiter.on_error {
                 OnError::Local => {}
-                OnError::Deny => self.end(arrival, Err(error.clone())),
-                OnError::Allow => {
-                    let outcomes = vec![Outcome::UNDECIDED; self.counts.len()].into();
-                    self.end(arrival, Ok(Reply::new(outcomes, Source::Fallback)));
-                }
+                // The call then falls back by itself.
+                OnError::Allow | OnError::Deny => self.end(arrival, Err(error.clone())),
             }
         }
         let is_left = !self.queued.is_empty();
