@@ -1,6 +1,6 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match (
                 match const {
                     &::ratelimit_runtime::Limit::token_bucket(
@@ -31,11 +31,12 @@ async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
             },
             &user,
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { work().await }

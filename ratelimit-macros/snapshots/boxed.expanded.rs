@@ -8,8 +8,8 @@ where
     Self: 'async_trait,
 {
     Box::pin(async move {
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "call"),
@@ -29,11 +29,12 @@ where
                 },
                 &self.id,
                 1_u32,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {
@@ -50,8 +51,8 @@ fn patterns<'a>(
             let __arg0 = __arg0;
             __arg0
         };
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "patterns"),
@@ -71,11 +72,12 @@ fn patterns<'a>(
                 },
                 &id,
                 1_u32,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {
@@ -89,8 +91,8 @@ fn patterns<'a>(
 }
 fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "by_hand"),
@@ -110,11 +112,12 @@ fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
                 },
                 (),
                 1_u32,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {

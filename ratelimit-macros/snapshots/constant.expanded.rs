@@ -1,6 +1,6 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::on_error(
                     ::ratelimit_runtime::__private::limit(LOGIN),
@@ -18,18 +18,19 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
             },
             &user,
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }
 }
 async fn query(user: u64) -> Result<(), Rejection> {
-    {
-        let pending = {
+    'decided: {
+        let pending = match {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -91,11 +92,12 @@ async fn query(user: u64) -> Result<(), Rejection> {
                     )
                 }
             }
+        } {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
         };
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }

@@ -1,6 +1,6 @@
 async fn plain() -> Result<(), Rejection> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "plain"),
@@ -19,11 +19,12 @@ async fn plain() -> Result<(), Rejection> {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }
@@ -39,8 +40,8 @@ where
     T: Sync,
 {
     #![allow(unused)]
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::burst(
                     ::ratelimit_runtime::Limit::token_bucket(
@@ -62,11 +63,12 @@ where
             },
             &(&tenant, &user.id),
             rows / 100,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Some(tenant.as_ref()) }

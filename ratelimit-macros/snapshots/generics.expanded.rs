@@ -2,8 +2,8 @@ pub async unsafe fn counted<const N: u32, T>(id: T) -> Result<T, Error>
 where
     T: Key + Clone,
 {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "counted"),
@@ -28,11 +28,12 @@ where
                     .piece(::core::format_args!("{}", id)),
             )),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     {
@@ -41,8 +42,8 @@ where
     }
 }
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "shown"),
@@ -61,11 +62,12 @@ async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoRespons
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::core::result::Result::Err(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::core::result::Result::Err(rejection);
         }
     }
     let output = async move { values.next().map(|value| value.to_string()) }.await;

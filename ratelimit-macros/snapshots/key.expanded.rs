@@ -1,6 +1,6 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "format"),
@@ -26,18 +26,19 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                 ),
             )),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
 }
 async fn method(&self) -> Option<()> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "method"),
@@ -56,18 +57,19 @@ async fn method(&self) -> Option<()> {
             },
             &self.id,
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
 }
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::align(
                     ::ratelimit_runtime::Limit::fixed(
@@ -89,11 +91,12 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
             },
             &id,
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Some(id) }

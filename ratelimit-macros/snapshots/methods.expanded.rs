@@ -1,7 +1,7 @@
 impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "take"),
@@ -21,18 +21,19 @@ impl<T: AsRef<str>> Pool<T> {
                 },
                 &self.of.as_ref(),
                 Self::SIZE,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         { Ok((&self.of, with)) }
     }
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "close"),
@@ -52,11 +53,12 @@ impl<T: AsRef<str>> Pool<T> {
                 },
                 (),
                 1_u32,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         {
@@ -67,8 +69,8 @@ impl<T: AsRef<str>> Pool<T> {
 }
 trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
-        {
-            let pending = ::ratelimit_runtime::__private::check(
+        'decided: {
+            let pending = match ::ratelimit_runtime::__private::check(
                 match const {
                     &::ratelimit_runtime::Limit::sliding(
                         ::core::concat!(::core::module_path!(), "::", "greet"),
@@ -91,11 +93,12 @@ trait Greeter {
                         .piece(::core::format_args!("{}", name)),
                 )),
                 1_u32,
-            );
-            if let ::core::option::Option::Some(pending) = pending {
-                if let ::core::result::Result::Err(rejection) = pending.await {
-                    return ::ratelimit_runtime::__private::reject(rejection);
-                }
+            ) {
+                ::core::option::Option::Some(pending) => pending,
+                ::core::option::Option::None => break 'decided,
+            };
+            if let ::core::result::Result::Err(rejection) = pending.await {
+                return ::ratelimit_runtime::__private::reject(rejection);
             }
         }
         { Ok(format!("hi {name}")) }

@@ -1,6 +1,6 @@
 async fn patient() -> Option<()> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::wait(
                     ::ratelimit_runtime::Limit::scope(
@@ -25,18 +25,19 @@ async fn patient() -> Option<()> {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
 }
 async fn shadow() -> Option<()> {
-    {
-        let pending = crate::limits::__private::check(
+    'decided: {
+        let pending = match crate::limits::__private::check(
             match const {
                 &crate::limits::Limit::shadow(
                     crate::limits::Limit::on_error(
@@ -61,18 +62,19 @@ async fn shadow() -> Option<()> {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return crate::limits::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return crate::limits::__private::reject(rejection);
         }
     }
     { None }
 }
 async fn hidden() -> Option<()> {
-    {
-        let pending = {
+    'decided: {
+        let pending = match {
             const {
                 ::ratelimit_runtime::__private::decided_together(
                     &[
@@ -141,18 +143,19 @@ async fn hidden() -> Option<()> {
                     )
                 }
             }
+        } {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
         };
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }
 }
 async fn leased() -> Option<()> {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::lease(
                     ::ratelimit_runtime::Limit::sliding(
@@ -174,11 +177,12 @@ async fn leased() -> Option<()> {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { None }

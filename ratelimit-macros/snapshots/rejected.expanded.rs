@@ -1,6 +1,6 @@
 async fn hidden(mut name: String) -> impl IntoResponse {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "hidden"),
@@ -19,11 +19,12 @@ async fn hidden(mut name: String) -> impl IntoResponse {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::core::result::Result::Err(rejection);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::core::result::Result::Err(rejection);
         }
     }
     let output = async move {
@@ -34,8 +35,8 @@ async fn hidden(mut name: String) -> impl IntoResponse {
     ::core::result::Result::<_, ::ratelimit_runtime::Rejection>::Ok(output)
 }
 async fn text() -> String {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "text"),
@@ -54,21 +55,22 @@ async fn text() -> String {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject_with(
-                    rejection,
-                    |rejection| rejection.to_string(),
-                );
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject_with(
+                rejection,
+                |rejection| rejection.to_string(),
+            );
         }
     }
     { String::new() }
 }
 async fn hidden_text() -> impl IntoResponse {
-    {
-        let pending = ::ratelimit_runtime::__private::check(
+    'decided: {
+        let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::sliding(
                     ::core::concat!(::core::module_path!(), "::", "hidden_text"),
@@ -87,11 +89,12 @@ async fn hidden_text() -> impl IntoResponse {
             },
             (),
             1_u32,
-        );
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject_with(rejection, busy);
-            }
+        ) {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
+        };
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject_with(rejection, busy);
         }
     }
     { String::new() }

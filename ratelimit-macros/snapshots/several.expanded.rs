@@ -1,6 +1,6 @@
 async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
-    {
-        let pending = match (
+    'decided: {
+        let pending = match match (
             ::ratelimit_runtime::__private::Format((
                 ::ratelimit_runtime::__private::Hole::new(&user)
                     .piece(::core::format_args!("{}", user)),
@@ -58,11 +58,12 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
                     ]),
                 )
             }
+        } {
+            ::core::option::Option::Some(pending) => pending,
+            ::core::option::Option::None => break 'decided,
         };
-        if let ::core::option::Option::Some(pending) = pending {
-            if let ::core::result::Result::Err(rejection) = pending.await {
-                return ::ratelimit_runtime::__private::reject(rejection);
-            }
+        if let ::core::result::Result::Err(rejection) = pending.await {
+            return ::ratelimit_runtime::__private::reject(rejection);
         }
     }
     { Ok(()) }

@@ -22,6 +22,7 @@ mod crate_path;
 mod drop_order;
 mod format_keys;
 mod free_function;
+mod future_size;
 mod generics;
 mod hygiene;
 mod key_expressions;

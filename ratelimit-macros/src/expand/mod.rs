@@ -10,6 +10,7 @@ mod limit;
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
+use syn::Lifetime;
 
 pub(crate) use self::check::format_key;
 use crate::after_call::AfterCall;
@@ -69,13 +70,16 @@ impl Expansion<'_> {
                 #body
             };
         }
+        // The future then holds the pending check once (`tests/shapes/future_size.rs`).
+        let decided = Lifetime::new("'decided", hygienic());
         quote_spanned! {hygienic()=>
-            {
-                let pending = #check;
-                if let ::core::option::Option::Some(pending) = pending {
-                    if let ::core::result::Result::Err(rejection) = pending.await {
-                        return #rejected;
-                    }
+            #decided: {
+                let pending = match #check {
+                    ::core::option::Option::Some(pending) => pending,
+                    ::core::option::Option::None => break #decided,
+                };
+                if let ::core::result::Result::Err(rejection) = pending.await {
+                    return #rejected;
                 }
             }
             #body

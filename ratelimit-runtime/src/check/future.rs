@@ -23,6 +23,14 @@ pub struct Check {
     decided: DecidedCall,
 }
 
+/// A [`Check`] of a call that is not admitted yet. Smaller: the future of an annotated function holds it.
+pub(crate) struct OpenCheck(OpenStage);
+
+enum OpenStage {
+    Decided(DecidedCall),
+    Pending(BoxedCall),
+}
+
 /// Like [`Check`], but resolves to whether the call is admitted: see
 /// [`RateLimiter::admit`](crate::RateLimiter::admit).
 #[must_use = "futures do nothing unless polled"]
@@ -115,10 +123,14 @@ impl Check {
         now(self, label)
     }
 
-    /// Returns whether the call is admitted already, and its admission was reported.
+    /// Returns this check; `None` if the call is admitted already, and its admission was reported.
     #[inline]
-    pub(crate) fn is_admitted(&self) -> bool {
-        self.stage == CheckStage::Admitted
+    pub(crate) fn unless_admitted(self) -> Option<OpenCheck> {
+        if self.stage == CheckStage::Admitted {
+            return None;
+        }
+        let Self { pending, decided, .. } = self;
+        Some(OpenCheck(pending.map_or(OpenStage::Decided(decided), OpenStage::Pending)))
     }
 
     /// Returns this check, moved part by part.
@@ -171,6 +183,17 @@ impl Future for Check {
                 result
             }
             _ => Poll::Ready(self.decided.result()),
+        }
+    }
+}
+
+impl Future for OpenCheck {
+    type Output = Result<(), Rejection>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            OpenStage::Decided(decided) => Poll::Ready(decided.result().map(drop)),
+            OpenStage::Pending(call) => call.as_mut().poll(context).map_ok(drop),
         }
     }
 }

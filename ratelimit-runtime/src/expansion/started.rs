@@ -6,14 +6,13 @@ use std::task::{Context, Poll};
 
 use super::Site;
 use super::site::count_call;
-use crate::check::{AcquiredCall, Check, Permit};
+use crate::check::{AcquiredCall, Check, OpenCheck, Permit};
 use crate::reply::Rejection;
 
 /// The check of a call that is not admitted yet.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct StartedCheck<const N: usize> {
-    check: Check,
+    check: OpenCheck,
     sites: [&'static Site; N],
 }
 
@@ -29,11 +28,11 @@ impl<const N: usize> StartedCheck<N> {
     /// (`benches/all -- attribute`).
     #[inline]
     pub(super) fn unless_admitted(check: Check, sites: [&'static Site; N]) -> Option<Self> {
-        if check.is_admitted() {
+        let open = check.unless_admitted();
+        if open.is_none() {
             count_call(&sites, None);
-            return None;
         }
-        Some(Self { check, sites })
+        open.map(|check| Self { check, sites })
     }
 }
 
@@ -41,7 +40,7 @@ impl<const N: usize> Future for StartedCheck<N> {
     type Output = Result<(), Rejection>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = Pin::new(&mut self.check).poll(context).map_ok(drop);
+        let result = Pin::new(&mut self.check).poll(context);
         counted(&self.sites, result)
     }
 }
@@ -61,6 +60,12 @@ fn counted<T>(sites: &[&Site], result: Poll<Result<T, Rejection>>) -> Poll<Resul
         count_call(sites, result.as_ref().err());
     }
     result
+}
+
+impl<const N: usize> fmt::Debug for StartedCheck<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartedCheck").finish_non_exhaustive()
+    }
 }
 
 impl<const N: usize> fmt::Debug for StartedAcquire<N> {

@@ -1,0 +1,22 @@
+//! The futures of annotated functions are small: a service holds one for each pending request.
+
+use ratelimit_runtime::{Rejection, rate_limit};
+
+#[rate_limit(period = 30, threshold = 2)]
+async fn without_a_key() -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(period = 30, threshold = 2, key = user)]
+async fn by_user(user: &str) -> Result<(), Rejection> {
+    drop(user);
+    Ok(())
+}
+
+#[test]
+fn a_future_holds_only_the_pending_decision() {
+    assert!(size_of_val(&without_a_key()) <= 96, "{} bytes", size_of_val(&without_a_key()));
+    // And the argument twice: as the caller passes it, and as the body receives it.
+    let by_user = size_of_val(&by_user("alice"));
+    assert!(by_user <= 96 + 2 * size_of::<&str>(), "{by_user} bytes");
+}
