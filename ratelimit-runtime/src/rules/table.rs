@@ -107,7 +107,9 @@ impl Ruled {
         now: u64,
     ) -> Self {
         let ruled = table.and_then(|table| table.resolve(limit, key_id, now));
-        let mut ruled = ruled.unwrap_or_else(|| Self::as_written(limit));
+        let Some(mut ruled) = ruled else {
+            return Self { access, ..Self::as_written(limit) };
+        };
         if !ruled.has_threshold && ruled.access == Access::Limited {
             ruled.access = access;
         }
@@ -291,31 +293,29 @@ impl CountRules {
         let burst = both().find_map(|rule| rule.burst);
         let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
-        let mut ruled =
-            Ruled { changes_at, has_threshold: threshold.is_some(), ..Ruled::as_written(limit) };
-        if threshold.is_some() || burst.is_some() {
-            let derive = || {
-                let (ruled, misfit) = limit.under_rule(threshold, burst);
+        let access = access.unwrap_or(Access::Limited);
+        let closed_until = if access == Access::Closed { self.opening(of_key, now) } else { None };
+        let derive = || {
+            let mut ruled = *limit;
+            if threshold.is_some() || burst.is_some() {
+                let (with_amounts, misfit) = limit.under_rule(threshold, burst);
                 if let Some(misfit) = misfit {
                     self.report(limit, misfit);
                 }
-                ruled
-            };
-            ruled.limit = if own.is_none() {
-                let (of, last) = self.last.get_or_init(|| (*limit, derive()));
-                if of == limit { *last } else { derive() }
-            } else {
-                derive()
-            };
+                ruled = with_amounts;
+            }
+            shadow.map_or(ruled, |shadow| ruled.shadow(shadow))
+        };
+        let ruled = |limit| {
+            let has_threshold = threshold.is_some();
+            Some(Ruled { limit, access, closed_until, has_threshold, changes_at })
+        };
+        if own.is_some() {
+            return ruled(derive());
         }
-        if let Some(shadow) = shadow {
-            ruled.limit = ruled.limit.shadow(shadow);
-        }
-        ruled.access = access.unwrap_or(Access::Limited);
-        if ruled.access == Access::Closed {
-            ruled.closed_until = self.opening(of_key, now);
-        }
-        Some(ruled)
+        // Nothing is derived for the usual call.
+        let (of, last) = self.last.get_or_init(|| (*limit, derive()));
+        if of == limit { ruled(*last) } else { ruled(derive()) }
     }
 
     /// Reports an amount that does not fit a limit, once for each set of rules.
