@@ -13,6 +13,11 @@ fn here() -> Result<(), Rejection> {
     Ok(())
 }
 
+#[rate_limit(period = "1h", threshold = 1, limiter = limiter)]
+async fn on(limiter: &RateLimiter) -> Result<(), Rejection> {
+    Ok(())
+}
+
 fn is_outside(result: &Result<(), Rejection>) -> bool {
     matches!(
         result,
@@ -38,6 +43,8 @@ async fn tasks_are_in_the_scope_that_they_take_along() {
     assert!(is_outside(&limiter.scope(left).await));
     assert!(is_outside(&once().await) && is_outside(&here()));
     assert!(limiter.scope(async { here() }).await.is_ok());
+    // An attribute that names its limiter needs no scope.
+    assert!(on(&RateLimiter::embedded()).await.is_ok());
     // A scope inside of a task, and a limiter that is called by hand.
     let nested = RateLimiter::embedded();
     assert!(

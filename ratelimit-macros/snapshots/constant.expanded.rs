@@ -47,7 +47,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                 (key, cost) => {
                     let _ = (&key, cost);
                     ::ratelimit_runtime::__private::check_all(
-                        &::ratelimit_runtime::__private::LimitGroup([
+                        &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::__private::limit(LOGIN)

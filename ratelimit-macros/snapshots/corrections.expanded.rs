@@ -115,7 +115,7 @@ fn several(team: &str) -> Answer {
                 (key, cost) => {
                     let _ = (&key, cost);
                     ::ratelimit_runtime::__private::acquire_all_now(
-                        &::ratelimit_runtime::__private::LimitGroup([
+                        &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(

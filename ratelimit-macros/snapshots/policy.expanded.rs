@@ -91,7 +91,7 @@ async fn hidden() -> Option<()> {
                 (key, cost) => {
                     let _ = (&key, cost);
                     ::ratelimit_runtime::__private::check_all(
-                        &::ratelimit_runtime::__private::LimitGroup([
+                        &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::hidden(

@@ -10,7 +10,7 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
             (key, cost) => {
                 let _ = (&key, cost);
                 ::ratelimit_runtime::__private::check_all(
-                    &::ratelimit_runtime::__private::LimitGroup([
+                    &::ratelimit_runtime::__private::LimitGroup::new([
                         ::ratelimit_runtime::__private::CallPart::constant(
                             match const {
                                 &::ratelimit_runtime::Limit::token_bucket(

@@ -8,11 +8,13 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::token::Paren;
-use syn::{Expr, Ident, Lit, Token};
+use syn::{Expr, ExprLit, Ident, Lit, LitInt, LitStr, Token};
 
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::{Errors, ReportedError, quoted, written};
-use crate::text::closest::closest;
+use crate::limit::Algorithm;
+use crate::text::closest::{closest, nearest};
+use crate::text::limit::LimitText;
 use crate::values::as_literal;
 use crate::words::Word;
 
@@ -120,6 +122,10 @@ impl<'e> Args<'e> {
 
     /// Reads one argument and the comma after it.
     fn parse_one(&mut self, input: ParseStream<'_>) {
+        if let Ok(text) = input.parse::<LitStr>() {
+            self.take_text(&text);
+            return self.end_argument(input);
+        }
         let Ok(ident) = input.call(Ident::parse_any) else {
             let message = "expected a named argument, such as `period = 30`";
             let reported = self.errors.report(input.error(message));
@@ -140,6 +146,37 @@ impl<'e> Args<'e> {
             self.given.push(Argument { name, ident, value });
         }
         self.end_argument(input);
+    }
+
+    /// Reads a limit that is written as a text, `"10/s"`, as the arguments that it stands for.
+    fn take_text(&mut self, text: &LitStr) {
+        let words: Vec<_> = Algorithm::ALL.iter().map(|algorithm| algorithm.as_str()).collect();
+        let limit = if self.given.is_empty() && self.groups.is_empty() {
+            LimitText::read(&text.value(), &words)
+        } else {
+            Err("the text of a limit comes first: write it before the other arguments".to_owned())
+        };
+        let span = text.span();
+        let LimitText { threshold, period_us, burst, algorithm } = match limit {
+            Ok(limit) => limit,
+            Err(message) => {
+                let reported = self.errors.report(syn::Error::new(span, message));
+                return self.anything_is_misspelled(reported);
+            }
+        };
+        let number = |number: u32| Lit::Int(LitInt::new(&number.to_string(), span));
+        let word = |word: &str| Lit::Str(LitStr::new(word, span));
+        let algorithm = algorithm.or(burst.map(|_| Algorithm::TokenBucket.as_str()));
+        let values = [
+            (ArgumentName::Threshold, Some(number(threshold))),
+            (ArgumentName::Period, Some(word(&format!("{period_us}us")))),
+            (ArgumentName::Burst, burst.map(number)),
+            (ArgumentName::Algo, algorithm.map(word)),
+        ];
+        self.given.extend(values.into_iter().filter_map(|(name, value)| {
+            let value = Ok(Expr::Lit(ExprLit { attrs: Vec::new(), lit: value? }));
+            Some(Argument { name, ident: Ident::new(name.as_str(), span), value })
+        }));
     }
 
     /// Reads the comma after an argument.
@@ -206,6 +243,11 @@ impl<'e> Args<'e> {
                 ))),
             };
         }
+        if let Some(advice) = foreign_argument(&word) {
+            let reported = report(format!("unknown argument `{word}`: {advice}"));
+            self.anything_is_misspelled(reported);
+            return Err(reported);
+        }
         let names = || self.allowed().map(Word::as_str);
         let similar = || ArgumentName::find(closest(&word, names())?);
         let Some(meant) = ArgumentName::find_synonym(&word).or_else(similar) else {
@@ -222,8 +264,17 @@ impl<'e> Args<'e> {
                      `key = ({key}, {word})`"
                 )));
             }
-            let names = quoted(names());
-            return Err(report(format!("unknown argument `{word}`: the arguments are {names}")));
+            if !has_value {
+                return Err(report(format!(
+                    "`{word}` is no argument of `rate_limit`: to count each `{word}` separately, write \
+                     `key = {word}`"
+                )));
+            }
+            let names = quoted(nearest(&word, names(), 3));
+            return Err(report(format!(
+                "unknown argument `{word}`: the arguments with similar names are {names}; the documentation of \
+                 `rate_limit` lists all"
+            )));
         };
         let reported = report(format!("unknown argument `{word}`: did you mean `{meant}`?"));
         self.misspelled.push((meant, reported));
@@ -238,6 +289,35 @@ impl ToTokens for Argument {
             value.to_tokens(tokens);
         }
     }
+}
+
+/// Returns what to write instead of an argument of other rate limiters that stands for several here, or for none.
+fn foreign_argument(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "per_second" => {
+            "write `period = 1` and the number of calls as `threshold`, or `\"10/s\"` in first place"
+        }
+        "per_minute" => {
+            "write `period = \"1m\"` and the number of calls as `threshold`, or `\"10/m\"` in first place"
+        }
+        "per_hour" => {
+            "write `period = \"1h\"` and the number of calls as `threshold`, or `\"10/h\"` in first place"
+        }
+        "per_day" => {
+            "write `period = \"1d\"` and the number of calls as `threshold`, or `\"10/d\"` in first place"
+        }
+        "store" | "backend" | "redis" | "redis_url" => {
+            "the limiter chooses the store: set `RATELIMIT_REDIS_URL`, or call `set_global`"
+        }
+        "ttl" | "expire" | "expires" => {
+            "counts expire by themselves: the length of a window is `period`"
+        }
+        "error" | "message" | "status" => {
+            "`on_limited` makes the return value of a rejected call, and `on_error` says what happens while Redis \
+             cannot decide"
+        }
+        _ => return None,
+    })
 }
 
 /// Whether a word is written like the name of a constant.

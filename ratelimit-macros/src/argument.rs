@@ -18,6 +18,7 @@ word_enum! {
         Cost = "cost" | "weight" | "units" | "permits",
         Name = "name",
         Limit = "limit",
+        Limiter = "limiter",
         Scope = "scope" | "rate_type",
         OnError = "on_error",
         Shadow = "shadow" | "dry_run",
@@ -61,7 +62,8 @@ impl ArgumentName {
             | Self::Close
             | Self::CloseAtMost => Place::OneLimit,
             Self::Key | Self::Cost | Self::Name | Self::Hidden | Self::CountIf => Place::Anywhere,
-            Self::Scope
+            Self::Limiter
+            | Self::Scope
             | Self::OnError
             | Self::Shadow
             | Self::Wait
@@ -83,6 +85,7 @@ impl ArgumentName {
             Self::Cost => "cost = 5",
             Self::Name => "name = \"login\"",
             Self::Limit => "limit = LOGIN",
+            Self::Limiter => "limiter = state.limiter",
             Self::Scope => "scope = \"process\"",
             Self::OnError => "on_error = \"deny\"",
             Self::Shadow => "shadow = true",

@@ -37,6 +37,7 @@ fn other_arguments(name: ArgumentName) -> &'static str {
         | ArgumentName::Key
         | ArgumentName::Cost
         | ArgumentName::Name
+        | ArgumentName::Limiter
         | ArgumentName::Scope
         | ArgumentName::OnError
         | ArgumentName::Shadow

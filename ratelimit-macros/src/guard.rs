@@ -1,7 +1,7 @@
 //! The check that the attribute puts in front of a body: which charges it makes, and what it does
 //! with a rejection.
 
-use syn::{Expr, Lit, LitStr, Path, parse_quote};
+use syn::{Expr, Lit, LitStr, Path, parse_quote, parse_str};
 
 use crate::after_call::AfterCall;
 use crate::args::{Args, LEASE_WITH_GROUPS};
@@ -18,6 +18,8 @@ use crate::words::Word;
 pub(crate) struct Guard {
     pub(crate) charges: Charges,
     pub(crate) policy: Policy,
+    /// The limiter that decides, if it is not the one of the process.
+    pub(crate) limiter: Option<Expr>,
     /// Makes the return value of a rejected call.
     pub(crate) on_limited: Option<Expr>,
     /// The path of the runtime, if it is not `::ratelimit_runtime`.
@@ -67,11 +69,13 @@ impl Guard {
             ChargeGroup::validate(args, function).map(|group| Charges::Several(Box::new(group)))
         };
         let policy = Policy::validate(args);
+        let limiter = args.optional(ArgumentName::Limiter, read_limiter);
         let on_limited = args.optional(ArgumentName::OnLimited, read_on_limited);
         let runtime = args.optional(ArgumentName::Crate, read_runtime);
         Ok(Guard {
             charges: charges?,
             policy: policy?,
+            limiter: limiter.transpose()?,
             on_limited: on_limited.transpose()?,
             runtime: runtime.transpose()?,
         })
@@ -207,6 +211,17 @@ fn read_cost(expr: &Expr, capacity: Option<(u32, ArgumentName)>) -> syn::Result<
     Ok(expr.clone())
 }
 
+fn read_limiter(expr: &Expr) -> syn::Result<Expr> {
+    if as_literal(expr).is_some() {
+        let message = format!(
+            "`limiter` must be an expression that gives a `RateLimiter`, such as `{}`",
+            ArgumentName::Limiter.example()
+        );
+        return Err(syn::Error::new_spanned(expr, message));
+    }
+    Ok(expr.clone())
+}
+
 fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
     let message = match unwrap_parens(expr) {
         Expr::Path(_) => return Ok(expr.clone()),
@@ -218,7 +233,10 @@ fn read_on_limited(expr: &Expr) -> syn::Result<Expr> {
         Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
         other => {
             let advice = match (as_literal(other), other) {
-                (Some((_, Lit::Str(name))), _) => format!("`{}`, without quotes", name.value()),
+                (Some((_, Lit::Str(name))), _) if parse_str::<Path>(&name.value()).is_ok() => {
+                    format!("`{}`, without quotes", name.value())
+                }
+                (Some((_, Lit::Str(text))), _) => format!("`|_| {}.into()`", text.token()),
                 (_, Expr::Call(_) | Expr::MethodCall(_)) => {
                     let mut call = other.clone();
                     let arguments = match &mut call {

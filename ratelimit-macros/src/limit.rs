@@ -152,14 +152,6 @@ impl Algorithm {
 
 impl<'a> LimitDraft<'a> {
     fn read(args: &'a Args<'a>) -> Self {
-        let threshold = |expr: &Expr| {
-            let zero = "`threshold = 0` would reject every call: the smallest value is 1";
-            Amount::read(ArgumentName::Threshold, zero, expr)
-        };
-        let burst = |expr: &Expr| {
-            let zero = "`burst = 0` would reject every call: the smallest value is 1";
-            Amount::read(ArgumentName::Burst, zero, expr)
-        };
         let period = |expr: &Expr| Constant::duration(ArgumentName::Period, expr);
         let no_period = "missing `period`: write the length of a period, such as `period = 30` for \
                          30 seconds";
@@ -168,11 +160,11 @@ impl<'a> LimitDraft<'a> {
         LimitDraft {
             args,
             period: args.required(ArgumentName::Period, no_period, period),
-            threshold: args.required(ArgumentName::Threshold, no_threshold, threshold),
+            threshold: args.required(ArgumentName::Threshold, no_threshold, read_threshold),
             algorithm: args
                 .optional(ArgumentName::Algo, Algorithm::read)
                 .unwrap_or(Ok(Algorithm::Sliding)),
-            burst: args.optional(ArgumentName::Burst, burst),
+            burst: args.optional(ArgumentName::Burst, read_burst),
             align: args.optional(ArgumentName::Align, Offset::read),
             lease: args.optional(ArgumentName::Lease, Lease::read),
             name: args.optional(ArgumentName::Name, read_name),
@@ -323,6 +315,16 @@ impl Lease {
         };
         Err(syn::Error::new_spanned(expr, message))
     }
+}
+
+pub(crate) fn read_threshold(expr: &Expr) -> syn::Result<Amount> {
+    let zero = "`threshold = 0` would reject every call: the smallest value is 1";
+    Amount::read(ArgumentName::Threshold, zero, expr)
+}
+
+pub(crate) fn read_burst(expr: &Expr) -> syn::Result<Amount> {
+    let zero = "`burst = 0` would reject every call: the smallest value is 1";
+    Amount::read(ArgumentName::Burst, zero, expr)
 }
 
 pub(crate) fn read_name(expr: &Expr) -> syn::Result<LitStr> {

@@ -6,8 +6,8 @@ use syn::{Expr, ExprPath, Lit};
 use crate::args::Args;
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::ReportedError;
-use crate::limit::Limit;
-use crate::values::{as_literal, as_path, is_constant};
+use crate::limit::{Limit, read_burst, read_threshold};
+use crate::values::{Amount, as_literal, as_path, is_constant};
 use crate::words::Word;
 
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
@@ -16,9 +16,11 @@ pub(crate) enum LimitSource {
     Constant(LimitConstant),
 }
 
-/// `limit = PATH`.
+/// `limit = PATH`, and the amounts of the call beside it.
 pub(crate) struct LimitConstant {
     pub(crate) path: ExprPath,
+    pub(crate) threshold: Option<Amount>,
+    pub(crate) burst: Option<Amount>,
 }
 
 impl LimitSource {
@@ -27,6 +29,8 @@ impl LimitSource {
             return Limit::validate(args).map(Self::Arguments);
         };
         let path = path?;
+        let threshold = args.optional(ArgumentName::Threshold, read_threshold).transpose();
+        let burst = args.optional(ArgumentName::Burst, read_burst).transpose();
         let mut is_alone = Ok(());
         for name in ArgumentName::ALL.iter().filter(|name| describes_the_limit(**name)) {
             if let Some(argument) = args.get(*name) {
@@ -38,7 +42,17 @@ impl LimitSource {
             }
         }
         is_alone?;
-        Ok(Self::Constant(LimitConstant { path }))
+        Ok(Self::Constant(LimitConstant { path, threshold: threshold?, burst: burst? }))
+    }
+
+    /// Whether each call computes the amounts.
+    pub(crate) fn varies(&self) -> bool {
+        match self {
+            Self::Arguments(limit) => limit.varies(),
+            Self::Constant(LimitConstant { threshold, burst, .. }) => {
+                threshold.is_some() || burst.is_some()
+            }
+        }
     }
 
     /// The largest cost that can be admitted at once, if it is known, and the argument that sets it.
@@ -54,6 +68,9 @@ impl LimitSource {
 fn describes_the_limit(name: ArgumentName) -> bool {
     match name {
         ArgumentName::Limit
+        // The amounts of the call.
+        | ArgumentName::Threshold
+        | ArgumentName::Burst
         | ArgumentName::Settle
         | ArgumentName::Permit
         | ArgumentName::Close

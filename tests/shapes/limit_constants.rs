@@ -107,3 +107,43 @@ async fn run() {
 async fn limits_of_constants_are_counted_under_their_names() {
     RateLimiter::embedded().scope(run()).await;
 }
+
+const PLANS: Limit = Limit::token_bucket("plans", 100, HOUR).lease(10);
+
+#[rate_limit(limit = PLANS, key = tenant, threshold = quota, burst = burst)]
+async fn by_plan(tenant: &str, quota: u32, burst: Option<u32>) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[rate_limit(
+    limit(limit = PLANS, key = tenant, burst = 2),
+    limit(limit = LOGIN, key = tenant, threshold = const { 3 }, count_if = |_| false),
+)]
+async fn by_plan_together(tenant: &str) -> Result<(), Rejection> {
+    Ok(())
+}
+
+/// The constant gives the identity, so code elsewhere reaches the counts of each tenant.
+#[tokio::test]
+async fn the_amounts_of_a_call_stand_beside_a_constant() {
+    let limiter = RateLimiter::embedded();
+    let run = async {
+        by_plan("acme", 5, Some(2)).await.expect("admitted");
+        by_plan("acme", 5, Some(2)).await.expect("admitted");
+        by_plan("acme", 5, Some(2)).await.expect_err("used up");
+        by_plan("acme", 5, None).await.expect("a capacity of 5");
+        by_plan("acme", 0, None).await.expect_err("closed");
+        // A burst of 2, which is used up.
+        by_plan_together("acme").await.expect_err("used up");
+        for _ in 0..2 {
+            by_plan_together("other").await.expect("admitted");
+        }
+        by_plan_together("other").await.expect_err("used up");
+    };
+    limiter.scope(run).await;
+    let acme = PLANS.try_amounts(5, None).expect("valid");
+    assert_eq!(limiter.peek(&acme, "acme", 1).await.expect("embedded").remaining, 2);
+    assert!(limiter.reset(&PLANS, "acme").await.expect("embedded"));
+    assert_eq!(limiter.peek(&acme, "acme", 1).await.expect("embedded").remaining, 5);
+    assert_eq!(limiter.peek(&LOGIN, "other", 1).await.expect("embedded").remaining, 2);
+}

@@ -27,6 +27,8 @@ mod generics;
 mod hygiene;
 mod key_expressions;
 mod limit_constants;
+mod limit_texts;
+mod limiters;
 mod macro_rules;
 mod methods;
 mod nested_functions;

@@ -21,18 +21,28 @@ impl Expansion<'_> {
         let rt = &self.rt;
         match &self.guard.charges {
             Charges::One(charge) => {
-                let Charge { limit, hidden, key_and_cost, after_call } = &**charge;
-                let limit = match limit {
+                let Charge { limit: source, hidden, key_and_cost, after_call } = &**charge;
+                let limit = match source {
                     LimitSource::Constant(constant) => {
                         let reference = self.constant(constant, *hidden, Some(after_call));
-                        registered(rt, &reference, NameSource::Constant, false)
+                        registered(rt, &reference, NameSource::Constant, source.varies())
                     }
                     LimitSource::Arguments(limit) => {
                         let name = self.name(limit.name.as_ref());
                         let tokens = self.limit(limit, *hidden, &name);
-                        let tokens = self.arguments(limit, &tokens, limit.name.is_some());
-                        if limit.varies() { self.call_limit(limit, &tokens) } else { tokens }
+                        self.arguments(limit, &tokens, limit.name.is_some())
                     }
+                };
+                let limit = if source.varies() {
+                    self.call_limit(source, after_call.is_empty(), &limit)
+                } else {
+                    limit
+                };
+                let limit = match self.limiter() {
+                    Some(limiter) => {
+                        quote_spanned!(hygienic()=> #rt::__private::On::new(#limiter, #limit))
+                    }
+                    None => limit,
                 };
                 let key = self.key(key_and_cost.key.as_ref());
                 let cost = cost(key_and_cost.cost.as_ref());
@@ -41,6 +51,13 @@ impl Expansion<'_> {
             }
             Charges::Several(group) => self.check_group(group, function),
         }
+    }
+
+    /// A reference to the limiter that the attribute names.
+    fn limiter(&self) -> Option<TokenStream> {
+        let (rt, limiter) = (&self.rt, self.guard.limiter.as_ref()?);
+        let call = quote_spanned!(hygienic()=> #rt::__private::limiter(&#limiter));
+        Some(spanned_at(limiter, call))
     }
 
     /// The limit of arguments, registered.
@@ -70,7 +87,7 @@ impl Expansion<'_> {
                 let tokens = match limit {
                     LimitSource::Constant(constant) => {
                         let reference = self.constant(constant, *hidden, Some(&after_call));
-                        registered(rt, &reference, NameSource::Constant, false)
+                        registered(rt, &reference, NameSource::Constant, limit.varies())
                     }
                     LimitSource::Arguments(limit) => {
                         let number = format!("#{number}");
@@ -86,13 +103,12 @@ impl Expansion<'_> {
                 let key = key.as_ref().map_or_else(|| variable("key"), |key| self.key(Some(key)));
                 let cost =
                     cost.as_ref().map_or_else(|| variable("cost"), ToTokens::to_token_stream);
-                match limit {
-                    LimitSource::Arguments(limit) if limit.varies() => {
-                        let variable = Ident::new(&format!("limit_{number}"), hygienic());
-                        call_limits.push((variable.clone(), self.call_limit(limit, &tokens)));
-                        quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
-                    }
-                    _ => quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#tokens, &#key, #cost)),
+                if limit.varies() {
+                    let variable = Ident::new(&format!("limit_{number}"), hygienic());
+                    call_limits.push((variable.clone(), self.call_limit(limit, false, &tokens)));
+                    quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#variable, &#key, #cost))
+                } else {
+                    quote_spanned!(hygienic()=> #rt::__private::CallPart::constant(#tokens, &#key, #cost))
                 }
             }).collect();
         let agree = self.agreement(charges);
@@ -100,11 +116,13 @@ impl Expansion<'_> {
         // The shared key and cost are evaluated once. The `match` keeps the temporaries of the key
         // alive while they are borrowed.
         let check_all = self.check_function(&format!("{function}_all"));
+        let limiter = self.limiter();
+        let on = limiter.as_ref().map(|_| quote_spanned!(hygienic()=> .on(limiter)));
         let mut check = quote_spanned! {hygienic()=>
             match (#key, #cost) {
                 (key, cost) => {
                     let _ = (&key, cost);
-                    #rt::__private::#check_all(&#rt::__private::LimitGroup([#(#parts),*]))
+                    #rt::__private::#check_all(&#rt::__private::LimitGroup::new([#(#parts),*])#on)
                 }
             }
         };
@@ -113,6 +131,9 @@ impl Expansion<'_> {
             check = quote_spanned! {hygienic()=>
                 match (#(#limits,)*) { (#(#variables,)*) => #check }
             };
+        }
+        if let Some(given) = limiter {
+            check = quote_spanned!(hygienic()=> match #given { limiter => #check });
         }
         match agree {
             Some(agree) => quote_spanned!(hygienic()=> { #agree #check }),
@@ -129,7 +150,7 @@ impl Expansion<'_> {
         });
         let limits: Vec<_> = limits.collect();
         let constant = limits.iter().position(Result::is_ok)?;
-        let LimitSource::Constant(LimitConstant { path }) = &charges[constant].limit else {
+        let LimitSource::Constant(LimitConstant { path, .. }) = &charges[constant].limit else {
             return None;
         };
         let name = LitStr::new("limit", hygienic()).into_token_stream();

@@ -2,13 +2,13 @@
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote_spanned};
+use syn::LitStr;
 use syn::ext::IdentExt;
-use syn::{Expr, LitStr};
 
 use super::Expansion;
 use crate::after_call::AfterCall;
 use crate::limit::{Lease, Limit};
-use crate::limit_source::LimitConstant;
+use crate::limit_source::{LimitConstant, LimitSource};
 use crate::offset::Offset;
 use crate::policy::Policy;
 use crate::spans::{hygienic, spanned_at};
@@ -61,23 +61,39 @@ impl Expansion<'_> {
         self.with_policy(tokens, hidden)
     }
 
-    /// The limit of a call, from the limit with other amounts.
-    pub(super) fn call_limit(&self, limit: &Limit, template: &TokenStream) -> TokenStream {
+    /// The limit of a call, from the limit with other amounts. A constant keeps its lease if the call may lease.
+    pub(super) fn call_limit(
+        &self,
+        source: &LimitSource,
+        may_lease: bool,
+        template: &TokenStream,
+    ) -> TokenStream {
         let rt = &self.rt;
-        let amount = |expr: &Expr| {
+        let amount = |amount: &Amount| {
+            let expr = amount.expr();
             spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::amount(#expr)))
         };
-        let threshold = amount(limit.threshold.expr());
-        let burst = limit.burst.as_ref().map_or_else(
-            || quote_spanned!(hygienic()=> ::core::option::Option::None),
-            |burst| amount(burst.expr()),
-        );
-        let lease = match &limit.lease {
-            Some(Lease::UpTo(Constant { expr, .. })) => {
+        let (threshold, burst) = match source {
+            LimitSource::Arguments(limit) => (amount(&limit.threshold), limit.burst.as_ref()),
+            LimitSource::Constant(LimitConstant { path, threshold, burst }) => {
+                let own = || quote_spanned!(hygienic()=> #rt::__private::amount(#rt::Limit::threshold(&#path)));
+                (threshold.as_ref().map_or_else(own, amount), burst.as_ref())
+            }
+        };
+        let burst =
+            burst.map_or_else(|| quote_spanned!(hygienic()=> ::core::option::Option::None), amount);
+        let lease = match source {
+            LimitSource::Arguments(Limit { lease: Some(Lease::UpTo(lease)), .. }) => {
+                let expr = &lease.expr;
                 quote_spanned!(hygienic()=> #rt::__private::Lease::UpTo(#expr))
             }
-            Some(Lease::Auto(_)) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
-            None => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
+            LimitSource::Arguments(Limit { lease: Some(Lease::Auto(_)), .. }) => {
+                quote_spanned!(hygienic()=> #rt::__private::Lease::Auto)
+            }
+            LimitSource::Constant(LimitConstant { path, .. }) if may_lease => {
+                quote_spanned!(hygienic()=> #rt::__private::lease_of(&#path))
+            }
+            _ => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
         };
         // The expressions of the user are outside the block of `AMOUNTS`.
         quote_spanned! {hygienic()=>
@@ -93,7 +109,7 @@ impl Expansion<'_> {
     /// The limit of a constant, with the policy of the attribute.
     pub(super) fn constant(
         &self,
-        LimitConstant { path }: &LimitConstant,
+        LimitConstant { path, .. }: &LimitConstant,
         hidden: Option<bool>,
         after_call: Option<&AfterCall>,
     ) -> TokenStream {

@@ -15,6 +15,18 @@ pub(crate) fn closest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
+/// The `most` candidates that are nearest to `word`, the nearest first.
+pub(crate) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    most: usize,
+) -> Vec<&'a str> {
+    let mut all: Vec<_> =
+        candidates.into_iter().map(|candidate| (distance(word, candidate), candidate)).collect();
+    all.sort_by_key(|(distance, _)| *distance);
+    all.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+}
+
 /// The optimal string alignment distance: how many letters have to be inserted, removed, replaced or
 /// swapped with their neighbor to turn `from` into `to`. Three rows of its table are kept.
 fn distance(from: &str, to: &str) -> usize {
@@ -38,7 +50,7 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{closest, distance};
+    use super::{closest, distance, nearest};
 
     #[test]
     fn counts_each_kind_of_edit_once() {
@@ -49,6 +61,14 @@ mod tests {
         assert_eq!(distance("pariod", "period"), 1, "a wrong letter");
         assert_eq!(distance("", "key"), 3);
         assert_eq!(distance("key", ""), 3);
+    }
+
+    #[test]
+    fn lists_the_nearest_words_first() {
+        assert_eq!(
+            nearest("periods", ["key", "cost", "period", "permit"], 2),
+            ["period", "permit"]
+        );
     }
 
     #[test]

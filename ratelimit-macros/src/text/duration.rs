@@ -91,6 +91,20 @@ fn unit(name: &str) -> Result<u64, String> {
         return Ok(*us);
     }
     let lower = name.to_lowercase().replace(['µ', 'μ'], "u");
+    let days = match &*lower {
+        // A capital `M` can mean months.
+        _ if name == "M" || lower.starts_with("mo") => Some(("months differ in length", "30d")),
+        "w" => Some(("a week is seven days", "7d")),
+        _ if lower.starts_with("week") => Some(("a week is seven days", "7d")),
+        "y" => Some(("years differ in length", "365d")),
+        _ if lower.starts_with("year") => Some(("years differ in length", "365d")),
+        _ => None,
+    };
+    if let Some((reason, days)) = days {
+        return Err(format!(
+            "unknown unit `{name}`: {reason}, so write days, such as `\"{days}\"`"
+        ));
+    }
     let ours = UNITS.iter().find(|(unit, _)| *unit == lower).map(|(unit, _)| unit).or_else(|| {
         let foreign = FOREIGN_UNITS.iter().find(|(theirs, _)| lower.starts_with(theirs));
         foreign.map(|(_, ours)| ours)
@@ -191,6 +205,17 @@ mod tests {
     }
 
     #[test]
+    fn longer_units_are_written_in_days() {
+        let unknown = |text| parse_text(text).unwrap_err();
+        for text in ["1M", "1mo", "1month", "2 months"] {
+            let message = unknown(text);
+            assert!(message.contains("`\"30d\"`") && !message.contains("`m`"), "{message}");
+        }
+        assert!(unknown("2w").contains("`\"7d\"`") && unknown("1 week").contains("`\"7d\"`"));
+        assert!(unknown("1y").contains("`\"365d\"`") && unknown("1years").contains("`\"365d\"`"));
+    }
+
+    #[test]
     fn suggests_a_unit_for_another_spelling() {
         let unknown = |text| parse_text(text).unwrap_err();
         assert!(unknown("5min").contains("did you mean `m`?"));
@@ -198,7 +223,7 @@ mod tests {
         assert!(unknown("5S").contains("did you mean `s`?"));
         assert!(unknown("5µs").contains("did you mean `us`?"));
         assert!(unknown("5millis").contains("did you mean `ms`?"));
-        assert!(unknown("2w").contains("the units are"));
+        assert!(unknown("2f").contains("the units are"));
         assert!(parse_seconds("30", "s").unwrap_err().contains("`\"30s\"`"));
         assert!(parse_seconds("30", "u64").unwrap_err().contains("without `u64`"));
     }

@@ -6,10 +6,14 @@ use super::{CallLimit, CheckedLimit, Site, SiteLimit};
 use crate::check::{AcquiredCall, AnyPart, CallOptions, Check, Checker, KeptTerms, Part, Permit};
 use crate::key::Key;
 use crate::limit::{Access, Limit};
+use crate::limiter::RateLimiter;
 
 /// A call that is checked against `N` limits.
 pub trait AnnotatedCall<const N: usize> {
     fn sites(&self) -> [&'static Site; N];
+
+    /// Returns the limiter that the attribute names.
+    fn limiter(&self) -> Option<&RateLimiter>;
 
     /// Returns the first limit that limits the call, if there is one, and how much the code says that the call may
     /// take.
@@ -25,7 +29,10 @@ pub(super) struct OneLimit<L, K>(pub(super) L, pub(super) K, pub(super) u32);
 
 /// The limits of a call of a function with several. Decided together.
 #[derive(Debug)]
-pub struct LimitGroup<'a, const N: usize>(pub [CallPart<'a>; N]);
+pub struct LimitGroup<'a, const N: usize> {
+    parts: [CallPart<'a>; N],
+    limiter: Option<&'a RateLimiter>,
+}
 
 /// A limit of a call with several.
 #[derive(Debug)]
@@ -46,6 +53,11 @@ impl<L: CheckedLimit, K: Key> AnnotatedCall<1> for OneLimit<L, K> {
     #[inline]
     fn sites(&self) -> [&'static Site; 1] {
         [self.0.site()]
+    }
+
+    #[inline]
+    fn limiter(&self) -> Option<&RateLimiter> {
+        self.0.limiter()
     }
 
     #[inline]
@@ -88,19 +100,35 @@ impl<'a> CallPart<'a> {
 }
 
 impl<'a, const N: usize> LimitGroup<'a, N> {
+    /// Creates the group that the limiter of the process decides.
+    #[must_use]
+    pub fn new(parts: [CallPart<'a>; N]) -> Self {
+        Self { parts, limiter: None }
+    }
+
+    /// Lets another limiter decide.
+    #[must_use]
+    pub fn on(self, limiter: &'a RateLimiter) -> Self {
+        Self { limiter: Some(limiter), ..self }
+    }
+
     fn parts(&self) -> [AnyPart<'a>; N] {
-        self.0.each_ref().map(|it| it.part)
+        self.parts.each_ref().map(|it| it.part)
     }
 }
 
 impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
     fn sites(&self) -> [&'static Site; N] {
-        self.0.each_ref().map(|it| it.site)
+        self.parts.each_ref().map(|it| it.site)
+    }
+
+    fn limiter(&self) -> Option<&RateLimiter> {
+        self.limiter
     }
 
     fn first(&self) -> (&Limit, Access) {
-        let limited = self.0.iter().find(|it| it.part.access != Access::Unlimited);
-        let part = limited.unwrap_or(&self.0[0]).part;
+        let limited = self.parts.iter().find(|it| it.part.access != Access::Unlimited);
+        let part = limited.unwrap_or(&self.parts[0]).part;
         (part.limit, part.access)
     }
 

@@ -16,7 +16,7 @@ pub use ratelimit_macros::format_key;
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};
 use self::annotated_call::OneLimit;
 pub use self::annotated_call::{AnnotatedCall, CallPart, LimitGroup};
-pub use self::checked_limit::CheckedLimit;
+pub use self::checked_limit::{CheckedLimit, LimiterValue, On, limiter};
 use self::site::count_call;
 pub use self::site::{Site, SiteLimit};
 pub use self::started::{StartedAcquire, StartedCheck};
@@ -26,9 +26,9 @@ use crate::key::OwnedKey;
 pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit};
-use crate::limiter::{self, RateLimiter};
+use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
-use crate::reply::{Answer, Decision, Rejection, StoreError};
+use crate::reply::{Answer, BuildError, Decision, Rejection, StoreError};
 use crate::store::Request;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
@@ -108,9 +108,23 @@ pub fn acquire_all_now<const N: usize>(
     result
 }
 
+/// Calls `act` with the limiter that decides a call, or `failed` if it cannot be built.
+#[inline]
+fn with_limiter<const N: usize, R>(
+    call: &impl AnnotatedCall<N>,
+    act: impl FnOnce(&RateLimiter) -> R,
+    failed: impl FnOnce(BuildError) -> R,
+) -> R {
+    match call.limiter() {
+        Some(limiter) => act(limiter),
+        None => with_current(act, failed),
+    }
+}
+
 #[inline]
 fn start_check<const N: usize>(call: &impl AnnotatedCall<N>, options: CallOptions) -> Check {
-    limiter::with_current(
+    with_limiter(
+        call,
         |limiter| call.check(limiter.checker(), options),
         |error| match call.first() {
             (_, Access::Unlimited) => Check::unlimited(),
@@ -123,7 +137,8 @@ fn start_acquire<const N: usize>(
     call: &impl AnnotatedCall<N>,
     options: CallOptions,
 ) -> AcquiredCall<[Permit; N]> {
-    limiter::with_current(
+    with_limiter(
+        call,
         |limiter| call.acquire(limiter.checker(), options),
         |error| match call.first() {
             (_, Access::Unlimited) => AcquiredCall::unlimited(N),
@@ -249,6 +264,12 @@ pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -
 #[must_use]
 pub const fn limit(limit: Limit) -> Limit {
     limit
+}
+
+/// Returns the lease of a constant, for a call with other amounts.
+#[must_use]
+pub const fn lease_of(limit: &Limit) -> Lease {
+    limit.lease_setting()
 }
 
 /// Returns a limit whose calls have permits. A limit that leases is an error at its path.

@@ -4,12 +4,21 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Algorithm, Limit, LimitError, Name};
-use crate::text::closest::closest;
+#[cfg(feature = "serde")]
 use crate::text::duration::parse_text;
+#[cfg(feature = "serde")]
+use crate::text::limit;
+use crate::text::limit::LimitText;
 
-/// The units of durations as they are written in full.
-const LONG_UNITS: [(&str, &str); 4] =
-    [("second", "s"), ("minute", "m"), ("hour", "h"), ("day", "d")];
+/// The words of the algorithms.
+const WORDS: [&str; Algorithm::ALL.len()] = {
+    let (mut words, mut index) = ([""; Algorithm::ALL.len()], 0);
+    while index < words.len() {
+        words[index] = Algorithm::ALL[index].as_str();
+        index += 1;
+    }
+    words
+};
 
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,59 +73,11 @@ impl Limit {
         let failed = |message: &dyn fmt::Display| {
             ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
         };
-        LimitText::read(text).and_then(|read| read.limit(name)).map_err(|error| failed(&error))
-    }
-}
-
-/// A limit without its name.
-struct LimitText {
-    threshold: u32,
-    period: Duration,
-    burst: Option<u32>,
-    algorithm: Option<Algorithm>,
-}
-
-impl LimitText {
-    fn read(text: &str) -> Result<Self, ParseLimitError> {
-        const FORM: &str =
-            "write a threshold and a period, such as `300/minute` or `5 per 30s burst 20`";
-        let spaced = text.replace('/', " per ");
-        let mut words = spaced.split_whitespace().peekable();
-        let threshold = words.next().ok_or_else(|| ParseLimitError::new(FORM))?;
-        let threshold = amount("threshold", threshold)?;
-        if words.next() != Some("per") {
-            return Err(ParseLimitError::new(FORM));
-        }
-        let mut period = String::new();
-        while let Some(word) = words.peek()
-            && (period.is_empty() || is_of_duration(&period, word))
-        {
-            period.push_str(&short_unit(word));
-            words.next();
-        }
-        if period.starts_with(|first: char| first.is_alphabetic()) {
-            period.insert(0, '1');
-        }
-        let period = duration(&period)?;
-        let (mut burst, mut algorithm) = (None, None);
-        while let Some(word) = words.next() {
-            if word == "burst" {
-                let number = words.next().ok_or_else(|| {
-                    ParseLimitError::new("`burst` needs a number, as in `burst 20`")
-                })?;
-                if burst.replace(amount("burst", number)?).is_some() {
-                    return Err(ParseLimitError::new("`burst` is written twice"));
-                }
-            } else if algorithm.replace(algorithm_of(word)?).is_some() {
-                return Err(ParseLimitError::new("a limit has one algorithm: remove the other"));
-            }
-        }
-        Ok(Self { threshold, period, burst, algorithm })
-    }
-
-    fn limit(self, name: &str) -> Result<Limit, ParseLimitError> {
-        let Self { threshold, period, burst, algorithm } = self;
+        let LimitText { threshold, period_us, burst, algorithm } =
+            LimitText::read(text, &WORDS).map_err(|message| failed(&message))?;
+        let (algorithm, period) = (algorithm.map(with_word), Duration::from_micros(period_us));
         limit_of(Name::kept(name), algorithm, threshold, period, burst)
+            .map_err(|error| failed(&error))
     }
 }
 
@@ -140,59 +101,21 @@ pub(super) fn limit_of(
 }
 
 /// Reads an algorithm, by its word in the attribute.
+#[cfg(feature = "serde")]
 pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
-    let algorithms = Algorithm::ALL.map(Algorithm::as_str);
-    if let Some(found) = Algorithm::ALL.into_iter().find(|algorithm| algorithm.as_str() == word) {
-        return Ok(found);
-    }
-    let known = algorithms.iter().copied().chain(["burst"]);
-    Err(match closest(word, known) {
-        Some(meant) => {
-            ParseLimitError::new(format_args!("unknown word `{word}`: did you mean `{meant}`?"))
-        }
-        None => ParseLimitError::new(format_args!(
-            "unknown word `{word}`: after the period follow `burst` with a number, or an algorithm: `{}`",
-            algorithms.join("`, `")
-        )),
-    })
+    let word = limit::algorithm_of(word, &WORDS).map_err(ParseLimitError::new)?;
+    Ok(with_word(word))
+}
+
+fn with_word(word: &str) -> Algorithm {
+    let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.as_str() == word);
+    found.unwrap_or(Algorithm::Sliding)
 }
 
 /// Reads a duration as in the attribute.
+#[cfg(feature = "serde")]
 pub(super) fn duration(text: &str) -> Result<Duration, ParseLimitError> {
     parse_text(text).map(Duration::from_micros).map_err(ParseLimitError::new)
-}
-
-fn amount(what: &str, digits: &str) -> Result<u32, ParseLimitError> {
-    let plain = digits.replace('_', "");
-    if plain.is_empty() || !plain.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(ParseLimitError::new(format_args!(
-            "the {what} `{digits}` is not a whole number, such as `300` or `5_000`"
-        )));
-    }
-    plain.parse().map_err(|_| {
-        ParseLimitError::new(format_args!(
-            "the {what} `{digits}` is too large: the largest is {}",
-            u32::MAX
-        ))
-    })
-}
-
-/// Returns whether a word continues a duration, as the second and later words of `1 h 30 m` do.
-fn is_of_duration(duration: &str, word: &str) -> bool {
-    let lacks_unit = duration.ends_with(|last: char| last.is_ascii_digit());
-    let is_option =
-        word == "burst" || Algorithm::ALL.iter().any(|algorithm| algorithm.as_str() == word);
-    word.starts_with(|first: char| first.is_ascii_digit()) || lacks_unit && !is_option
-}
-
-/// Replaces a unit that is written in full.
-fn short_unit(word: &str) -> String {
-    let digits = word.trim_end_matches(|c: char| c.is_alphabetic());
-    let unit = &word[digits.len()..];
-    let short = LONG_UNITS.iter().find(|(long, _)| {
-        unit.strip_prefix(long).is_some_and(|plural| plural.is_empty() || plural == "s")
-    });
-    short.map_or_else(|| word.to_owned(), |(_, short)| format!("{digits}{short}"))
 }
 
 #[cfg(test)]

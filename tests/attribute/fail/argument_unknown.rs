@@ -27,8 +27,23 @@ async fn unknown() -> Option<()> {
     None
 }
 
-#[rate_limit(period = 30, threshold = 2, user_id, groups(a, b))]
-async fn without_value(user_id: u64) -> Option<()> {
+#[rate_limit(period = 30, threshold = 2, key = user_id, tenant, groups = (a, b))]
+async fn without_value(user_id: u64, tenant: u64) -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, user_id)]
+async fn no_key(user_id: u64) -> Option<()> {
+    None
+}
+
+#[rate_limit(per_second = 10, key = user_id)]
+async fn of_other_libraries(user_id: u64) -> Option<()> {
+    None
+}
+
+#[rate_limit(period = 30, threshold = 2, store = "redis", ttl = 60, error = "slow down")]
+async fn without_a_counterpart() -> Option<()> {
     None
 }
 

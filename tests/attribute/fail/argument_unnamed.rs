@@ -5,9 +5,4 @@ async fn numbers() -> Option<()> {
     None
 }
 
-#[rate_limit("2/30s")]
-async fn text() -> Option<()> {
-    None
-}
-
 fn main() {}

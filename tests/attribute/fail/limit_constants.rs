@@ -3,7 +3,7 @@ use std::time::Duration;
 
 const LOGIN: Limit = Limit::fixed("login", 1, Duration::from_secs(1));
 
-#[rate_limit(limit = LOGIN, period = 30, threshold = 2, name = "login", wait = "1s")]
+#[rate_limit(limit = LOGIN, period = 30, algo = "fixed", name = "login", wait = "1s")]
 async fn described_twice() -> Option<()> {
     None
 }
@@ -30,6 +30,11 @@ async fn an_expression() -> Option<()> {
 
 #[rate_limit(limit = LOGIN, limit(limit = LOGIN))]
 async fn beside_groups() -> Option<()> {
+    None
+}
+
+#[rate_limit(limit = LOGIN, threshold = 0, burst = "many")]
+async fn amounts() -> Option<()> {
     None
 }
 

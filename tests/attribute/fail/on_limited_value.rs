@@ -5,6 +5,11 @@ async fn text() -> u16 {
     200
 }
 
+#[rate_limit(period = 30, threshold = 2, on_limited = "slow down")]
+async fn words() -> String {
+    String::new()
+}
+
 #[rate_limit(period = 30, threshold = 2, on_limited = busy(429))]
 async fn call() -> u16 {
     200

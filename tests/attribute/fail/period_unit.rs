@@ -35,6 +35,11 @@ async fn unknown() -> Option<()> {
     None
 }
 
+#[rate_limit(period = "1M", threshold = 2)]
+async fn months() -> Option<()> {
+    None
+}
+
 #[rate_limit(period = "30m1h", threshold = 2)]
 async fn order() -> Option<()> {
     None
