@@ -77,6 +77,10 @@ impl Player<'_> {
             self.missing.units += u64::from(waiting.cost);
             self.judge.unseen((waiting.decided, self.now()));
         }
+        for limit in &waiting.limits {
+            // Its line may just have asked under this limit.
+            self.judge.in_force(self.now(), limit.threshold());
+        }
         self.see_grants();
         if waiting.excepted == Excepted::Call && self.setup.gives_back_to_new_counts() {
             let units = waiting.cost.into();
