@@ -249,7 +249,7 @@ pub mod __private;
 
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::check::{Acquire, AcquireAll, Admit, Check, Part, Permit};
+pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Key, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{

@@ -13,7 +13,7 @@ use super::{Key, KeyWriter, shown};
 pub struct OwnedKey(Box<[u8]>);
 
 /// The error of [`OwnedKey::parse`]. Its text says what is wrong, and what to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ParseKeyError(&'static str);
 
 impl OwnedKey {
@@ -125,6 +125,8 @@ impl fmt::Display for ParseKeyError {
 }
 
 impl std::error::Error for ParseKeyError {}
+
+crate::limit::debug_as_text!(ParseKeyError);
 
 /// Reads a key as [`OwnedKey::parse`] does.
 impl FromStr for OwnedKey {

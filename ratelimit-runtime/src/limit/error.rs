@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The error of a [`Limit`](crate::Limit) with a wrong value. Its text says what is wrong, and what to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LimitError(pub(crate) &'static str);
 
 impl LimitError {
@@ -31,3 +31,18 @@ impl fmt::Display for LimitError {
 }
 
 impl std::error::Error for LimitError {}
+
+/// Implements `Debug` of errors by their text, because a `main` that returns an error prints its `Debug`.
+macro_rules! debug_as_text {
+    ($($error:ty),+ $(,)?) => {
+        $(impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        })+
+    };
+}
+
+pub(crate) use debug_as_text;
+
+debug_as_text!(LimitError);

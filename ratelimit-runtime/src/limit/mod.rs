@@ -34,6 +34,7 @@ pub use self::algorithm::Algorithm;
 use self::amounts::Amounts;
 pub(crate) use self::capability::Capability;
 pub use self::error::LimitError;
+pub(crate) use self::error::debug_as_text;
 pub use self::identity::Align;
 pub(crate) use self::identity::{Identity, bit_of_name};
 pub(crate) use self::label::LimitLabel;
@@ -77,7 +78,7 @@ pub use self::text::ParseLimitError;
 /// # use ratelimit_runtime::Limit;
 /// const NEVER: Limit = Limit::sliding("never", 0, Duration::from_secs(60));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     terms: Terms,
     policy: Policy,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Limit, LimitError, Name};
+use super::{Algorithm, Lease, Limit, LimitError, Name, Scope, debug_as_text};
 #[cfg(feature = "serde")]
 use crate::text::duration::parse_text;
 #[cfg(feature = "serde")]
@@ -21,7 +21,7 @@ const WORDS: [&str; Algorithm::ALL.len()] = {
 };
 
 /// The error of a [`Limit`] in a text or a configuration. It says what is wrong, and what to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ParseLimitError {
     message: String,
 }
@@ -39,6 +39,42 @@ impl fmt::Display for ParseLimitError {
 }
 
 impl std::error::Error for ParseLimitError {}
+
+debug_as_text!(ParseLimitError);
+
+/// Shows a limit as [`Limit::parse`] reads it, after the name, and what its policy says.
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (period, policy) = (self.terms.period(), &self.policy);
+        write!(f, "Limit({}: {} per {period}", self.name(), self.threshold())?;
+        if policy.has_burst {
+            write!(f, " burst {}", self.capacity())?;
+        }
+        write!(f, " {}", self.algorithm())?;
+        if let Some(align) = self.terms.align() {
+            write!(f, ", align {} minutes", align.offset_minutes)?;
+        }
+        if policy.scope != Scope::Global {
+            write!(f, ", {:?}", policy.scope)?;
+        }
+        if let Some(on_error) = policy.on_error {
+            write!(f, ", on_error {on_error:?}")?;
+        }
+        if let Some(wait) = policy.wait() {
+            write!(f, ", wait {wait:?}")?;
+        }
+        match policy.lease {
+            Lease::None => {}
+            lease => write!(f, ", lease {lease:?}")?,
+        }
+        for (is_set, word) in [(policy.shadow, "shadow"), (policy.hidden, "hidden")] {
+            if is_set {
+                write!(f, ", {word}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
 
 impl Limit {
     /// Reads a limit from a text: a threshold and a period, then, in any order, a burst and an algorithm.
@@ -145,6 +181,17 @@ mod tests {
             let values = (limit.algorithm(), limit.threshold(), limit.period(), limit.capacity());
             assert_eq!(values, (algorithm, threshold, period, capacity), "{text}");
         }
+    }
+
+    #[test]
+    fn a_limit_shows_its_text() {
+        let shown = |text: &str| format!("{:?}", Limit::parse("api", text).expect(text));
+        assert_eq!(shown("300/minute"), "Limit(api: 300 per 1m sliding)");
+        assert_eq!(shown("5 per 90s burst 20"), "Limit(api: 5 per 90s burst 20 token_bucket)");
+        let limit = Limit::parse("api", "5/s").expect("valid").shadow(true).hidden(true);
+        let limit = limit.wait(Duration::from_secs(2)).scope(Scope::Process);
+        let expected = "Limit(api: 5 per 1s sliding, Process, wait 2s, shadow, hidden)";
+        assert_eq!(format!("{limit:?}"), expected);
     }
 
     #[test]

@@ -239,12 +239,6 @@ fn built_from_environment() -> Result<&'static RateLimiter, BuildError> {
 #[derive(Clone)]
 pub struct SetGlobalError(pub RateLimiter);
 
-impl fmt::Debug for SetGlobalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SetGlobalError").field(&self.0).finish()
-    }
-}
-
 impl fmt::Display for SetGlobalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
@@ -255,3 +249,5 @@ impl fmt::Display for SetGlobalError {
 }
 
 impl std::error::Error for SetGlobalError {}
+
+crate::limit::debug_as_text!(SetGlobalError);

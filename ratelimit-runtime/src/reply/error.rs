@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limit::Name;
+use crate::limit::{Name, debug_as_text};
 
 /// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No reply within the deadline. Redis may still run the script and charge the key once.
@@ -207,8 +207,10 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
 
 impl std::error::Error for StoreError {}
 
+debug_as_text!(StoreError, BuildError);
+
 /// Why a limiter could not be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The Redis URL is invalid. The error does not repeat the URL, because it may contain a password.

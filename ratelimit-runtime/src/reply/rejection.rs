@@ -9,8 +9,8 @@ use crate::limit::{Limit, LimitLabel, Name, Quota};
 /// Why a call was rejected.
 ///
 /// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. The fields
-/// of the rejection contain both. A later release can add variants, so a `match` outside of this crate ends with `_`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// of the rejection contain both, and so does its `Debug` text. A later release can add variants, so a `match` outside of this crate ends with `_`.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
     /// The limit is reached.
@@ -182,6 +182,16 @@ impl fmt::Display for Rejection {
             Self::Unavailable { .. } => {
                 f.write_str("the service cannot take requests right now, try again later")
             }
+        }
+    }
+}
+
+impl fmt::Debug for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the limit `{}`: ", self.name())?;
+        match self {
+            Self::Unavailable { error, .. } => write!(f, "{error}"),
+            _ => write!(f, "{self}"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The error of rules with a mistake. Its text names the limit and the key of the rule, and in a file the line, and
 /// says what to write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RuleSetError {
     message: String,
 }
@@ -22,3 +22,5 @@ impl fmt::Display for RuleSetError {
 }
 
 impl std::error::Error for RuleSetError {}
+
+crate::limit::debug_as_text!(RuleSetError);

@@ -281,7 +281,7 @@ impl Key for Client {
 }
 
 /// The error of [`Clients::behind_proxies`] and [`Clients::nat64_prefix`] for a text that they cannot read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ParseNetworkError {
     text: String,
     problem: &'static str,
@@ -307,6 +307,8 @@ impl fmt::Display for ParseNetworkError {
 }
 
 impl std::error::Error for ParseNetworkError {}
+
+crate::limit::debug_as_text!(ParseNetworkError);
 
 /// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.

@@ -31,6 +31,46 @@ async fn a_permit_is_settled_refunded_kept_or_dropped() {
     server.assert_all_keys_expire();
 }
 
+/// A meter settles to what it has counted, also if its call panics or is cancelled.
+#[tokio::test]
+async fn a_meter_settles_what_it_has_counted_when_it_is_dropped() {
+    let server = Server::start();
+    let (limiters, _) = limiters(&server);
+    for limiter in &limiters {
+        for limit in limits("meters", 100, MINUTE) {
+            let mut meter = acquire(limiter, &limit, 40).await.meter();
+            meter.add(4);
+            meter.add(6);
+            assert_eq!((meter.used(), meter.decision().remaining), (10, 60));
+            drop(meter);
+            assert_eq!(remaining(limiter, &limit).await, 90, "{limit:?}");
+
+            let mut meter = acquire(limiter, &limit, 20).await.meter();
+            meter.add(10);
+            let panics = tokio::spawn(async move {
+                let _meter = meter;
+                panic!("the call fails");
+            });
+            panics.await.expect_err("a panic");
+            assert_eq!(remaining(limiter, &limit).await, 80, "{limit:?}");
+
+            let charge = acquire(limiter, &limit, 20).await.refund_on_drop();
+            let cancelled = tokio::spawn(async move {
+                let _charge = charge;
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
+            cancelled.abort();
+            cancelled.await.expect_err("cancelled");
+            assert_eq!(remaining(limiter, &limit).await, 80, "{limit:?}");
+
+            acquire(limiter, &limit, 20).await.refund_on_drop().keep();
+            assert_eq!(remaining(limiter, &limit).await, 60, "{limit:?}");
+        }
+    }
+    server.assert_all_keys_expire();
+}
+
 /// Nothing is given back to a count that is not the one that was charged, also at the same moment.
 #[tokio::test]
 async fn a_permit_of_a_lost_count_gives_nothing_back() {

@@ -1,0 +1,106 @@
+//! [`Meter`]: a permit that counts what a call uses, and settles it at the end of the call.
+
+use std::fmt;
+
+use super::Permit;
+use crate::reply::Decision;
+
+/// Counts the units that a call uses, and settles the charge of the call to them when it is dropped.
+///
+/// A call that ends early, by an error, a panic or a cancelled task, is charged what it has used until then. A
+/// [`Permit`] that is dropped keeps the whole charge instead.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratelimit_runtime::{Limit, RateLimiter};
+///
+/// const TOKENS: Limit = Limit::sliding("tokens", 10_000, Duration::from_secs(60));
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::embedded();
+/// // An answer takes 1,000 tokens at most.
+/// let mut meter = limiter.acquire(&TOKENS, "acme", 1_000).await?.meter();
+/// for part in ["An", "answer"] {
+///     meter.add(part.len() as u32);
+/// }
+/// assert_eq!(meter.used(), 8);
+/// drop(meter);
+/// assert_eq!(limiter.peek(&TOKENS, "acme", 1).await?.remaining, 9_992);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a meter that is dropped settles the charge to the units that it has counted"]
+pub struct Meter {
+    /// `None` once the charge is kept.
+    permit: Option<Permit>,
+    decision: Decision,
+    used: u32,
+}
+
+impl Permit {
+    /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
+    pub fn meter(self) -> Meter {
+        Meter { decision: self.decision(), permit: Some(self), used: 0 }
+    }
+
+    /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
+    /// dropped, unless [`Meter::keep`] keeps the charge.
+    ///
+    /// ```
+    /// # use ratelimit_runtime::{Permit, Rejection};
+    /// # async fn deliver() -> Result<(), Rejection> { Ok(()) }
+    /// async fn send(permit: Permit) -> Result<(), Rejection> {
+    ///     let charge = permit.refund_on_drop();
+    ///     deliver().await?; // An error, a panic and a drop of this future give the charge back.
+    ///     charge.keep();
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn refund_on_drop(self) -> Meter {
+        self.meter()
+    }
+}
+
+impl Meter {
+    /// Adds units that the call has used. The sum saturates.
+    pub fn add(&mut self, units: u32) {
+        self.used = self.used.saturating_add(units);
+    }
+
+    /// Returns the units that the call has used so far.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Returns the decision about the call.
+    #[must_use]
+    pub fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// Keeps the charge as it was made, whatever was counted.
+    pub fn keep(mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.keep();
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.settle(self.used);
+        }
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter")
+            .field("permit", &self.permit)
+            .field("used", &self.used)
+            .finish_non_exhaustive()
+    }
+}
