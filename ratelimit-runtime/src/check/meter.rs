@@ -22,7 +22,7 @@ use crate::reply::Decision;
 /// // An answer takes 1,000 tokens at most.
 /// let mut meter = limiter.acquire(&TOKENS, "acme", 1_000).await?.meter();
 /// for part in ["An", "answer"] {
-///     meter.add(part.len() as u32);
+///     meter.add(u32::try_from(part.len())?);
 /// }
 /// assert_eq!(meter.used(), 8);
 /// drop(meter);
