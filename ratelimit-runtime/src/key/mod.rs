@@ -6,6 +6,7 @@
     reason = "a short key is hashed in registers (`benches/all -- embedded`)"
 )]
 
+mod client;
 mod fingerprint;
 mod format;
 mod id;
@@ -19,6 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub use self::client::Client;
 pub(crate) use self::fingerprint::Secret;
 pub use self::format::{AnyHole, Colon, Format, Hole, Piece, Plain, PlainValue, Shown, Text};
 pub(crate) use self::id::KeyId;

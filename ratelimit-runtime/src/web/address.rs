@@ -2,7 +2,7 @@
 //! proxies, `nat64` finds the IPv4 addresses of translated clients, `setup` warns of proxies that are set up wrongly.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::hops::ProxyHeader;
 use super::nat64::{self, Nat64Prefix};
 use super::setup;
-use crate::key::{Key, KeyWriter};
+use crate::key::Client;
 
 /// Identifies clients by their addresses.
 ///
@@ -69,7 +69,7 @@ impl Clients {
             trusted: Arc::default(),
             trusts_unix_sockets: false,
             header: ProxyHeader::XForwardedFor,
-            ipv6_prefix: 64,
+            ipv6_prefix: Client::IPV6_PREFIX,
             nat64_prefixes: Arc::default(),
         }
     }
@@ -162,7 +162,7 @@ impl Clients {
     pub fn identify<R: IncomingRequest>(&self, request: &R) -> Client {
         let address = self.address(request);
         let address = address.map(|address| nat64::translated(address, &self.nat64_prefixes));
-        Client { address, ipv6_prefix: self.ipv6_prefix }
+        Client::new(address, self.ipv6_prefix)
     }
 
     fn address<R: IncomingRequest>(&self, request: &R) -> Option<IpAddr> {
@@ -208,16 +208,6 @@ impl Default for Clients {
     }
 }
 
-/// A client, identified by [`Clients`].
-///
-/// Its text is also the text of its key. It is an IPv4 address such as `203.0.113.7`, or the network of an IPv6
-/// address, such as `2001:db8:1:2::/64`. It is `unknown` if the server does not provide the address of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Client {
-    address: Option<IpAddr>,
-    ipv6_prefix: u8,
-}
-
 impl Client {
     /// Returns the client of `request`, identified by the [`Clients`] of the application: those of the middleware that
     /// handles the request, with axum also those in a layer `Extension(clients)`, with actix-web also those in
@@ -238,45 +228,6 @@ impl Client {
     #[must_use]
     pub fn of<R: IncomingRequest>(request: &R) -> Self {
         request.with_clients(|clients| clients.unwrap_or(&DIRECT).identify(request))
-    }
-
-    /// Returns the full address, of a translated client its IPv4 address; `None` if the server does not provide it.
-    #[must_use]
-    pub fn address(&self) -> Option<IpAddr> {
-        self.address
-    }
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            None => f.write_str("unknown"),
-            Some(IpAddr::V4(address)) => address.fmt(f),
-            Some(IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.ipv6_prefix)).unwrap_or(0);
-                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-                write!(f, "{network}/{}", self.ipv6_prefix)
-            }
-        }
-    }
-}
-
-impl Key for Client {
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        // The same text as `Display`, without its formatting: most addresses are IPv4.
-        let Some(IpAddr::V4(address)) = self.address else { return out.display(self) };
-        let (mut text, mut length) = ([0; 15], 0);
-        for (index, octet) in address.octets().into_iter().enumerate() {
-            if index > 0 {
-                text[length] = b'.';
-                length += 1;
-            }
-            let mut digits = itoa::Buffer::new();
-            let digits = digits.format(octet).as_bytes();
-            text[length..length + digits.len()].copy_from_slice(digits);
-            length += digits.len();
-        }
-        out.bytes(&text[..length]);
     }
 }
 

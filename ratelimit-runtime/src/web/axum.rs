@@ -51,7 +51,7 @@ use axum_core::response::{IntoResponse, Response};
 use http::Extensions;
 use http::request::Parts;
 
-use super::address::Client;
+use super::Client;
 use super::route::{Route, Template};
 use crate::reply::Rejection;
 

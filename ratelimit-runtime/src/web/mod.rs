@@ -59,7 +59,7 @@ pub mod axum;
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 pub mod tonic;
 
-pub use self::address::{Client, Clients, IncomingRequest, ParseNetworkError};
+pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::host::host_key;
@@ -78,3 +78,4 @@ pub use self::route::Route;
 #[cfg(feature = "tower")]
 pub use self::service::{RateLimitService, ResponseFuture};
 pub use self::text_response::TextResponse;
+pub use crate::key::Client;

@@ -12,9 +12,6 @@ pub(super) struct Nat64Prefix {
 }
 
 impl Nat64Prefix {
-    /// The prefix that all translators share: `64:ff9b::/96`.
-    const WELL_KNOWN: Self = Self { bits: 0x0064_ff9b << 96, length: 96 };
-
     /// Parses a network; `None` if a translator cannot have it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let network: Ipv6Net = text.parse().ok()?;
@@ -24,7 +21,7 @@ impl Nat64Prefix {
     }
 
     /// Returns the IPv4 address in `address`; `None` if `address` does not have this prefix.
-    fn find(self, address: Ipv6Addr) -> Option<Ipv4Addr> {
+    fn find(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let mask = u128::MAX << (128 - u32::from(self.length));
         if address.to_bits() & mask != self.bits {
             return None;
@@ -40,11 +37,11 @@ impl Nat64Prefix {
     }
 }
 
-/// Returns the IPv4 address of a translated client, and any other address as it is.
+/// Returns the IPv4 address of a client that a translator with one of these prefixes brings, and any other address as it
+/// is. [`Client`](super::Client) knows the prefix that all translators share.
 pub(super) fn translated(address: IpAddr, prefixes: &[Nat64Prefix]) -> IpAddr {
     let IpAddr::V6(mapped) = address else { return address };
-    let mut prefixes = [Nat64Prefix::WELL_KNOWN].into_iter().chain(prefixes.iter().copied());
-    prefixes.find_map(|prefix| prefix.find(mapped)).map_or(address, IpAddr::V4)
+    prefixes.iter().find_map(|prefix| prefix.find(mapped)).map_or(address, IpAddr::V4)
 }
 
 #[cfg(test)]
@@ -61,7 +58,6 @@ mod tests {
             ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
             ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
             ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
-            ("2001:db8:122:344::/96", "64:ff9b::192.0.2.33"),
         ] {
             let prefix = Nat64Prefix::parse(prefix).expect("a prefix");
             let address: IpAddr = address.parse().expect("an address");

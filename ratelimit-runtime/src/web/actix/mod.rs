@@ -52,7 +52,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
-use super::address::Client;
+use super::Client;
 use super::limit_sources::Admission;
 use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
