@@ -8,8 +8,8 @@ use super::{Key, KeyWriter};
 /// The prefix with which all translators (NAT64) name their IPv4 clients: `64:ff9b::/96` (RFC 6052).
 const NAT64: u128 = 0x0064_ff9b << 96;
 
-/// A client, identified by its IPv4 address or by its IPv6 network. All addresses of one network are one key, because one
-/// client has all of them.
+/// A client, identified by its IPv4 address or by its IPv6 network. All addresses of one network are one key, because
+/// one client has all of them.
 ///
 /// Its text is also the text of its key. It is an IPv4 address such as `203.0.113.7`, or the network of an IPv6
 /// address, such as `2001:db8:1:2::/64`. On the web, `web::Clients` identifies the client of a request, also behind

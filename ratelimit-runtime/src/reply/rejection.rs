@@ -8,8 +8,9 @@ use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
-/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. The fields
-/// of the rejection contain both, and so does its `Debug` text. A later release can add variants, so a `match` outside of this crate ends with `_`.
+/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. Its fields
+/// and its `Debug` text contain both. A later release can add variants, so a `match` outside of this crate ends with
+/// `_`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {

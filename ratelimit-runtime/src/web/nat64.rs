@@ -37,8 +37,8 @@ impl Nat64Prefix {
     }
 }
 
-/// Returns the IPv4 address of a client that a translator with one of these prefixes brings, and any other address as it
-/// is. [`Client`](super::Client) knows the prefix that all translators share.
+/// Returns the IPv4 address of a client that a translator with one of these prefixes brings, and any other address as
+/// it is. [`Client`](super::Client) knows the prefix that all translators share.
 pub(super) fn translated(address: IpAddr, prefixes: &[Nat64Prefix]) -> IpAddr {
     let IpAddr::V6(mapped) = address else { return address };
     prefixes.iter().find_map(|prefix| prefix.find(mapped)).map_or(address, IpAddr::V4)
