@@ -27,6 +27,6 @@ local function write_state(call, pack, key, clock, given, reset, version, lives,
         call('PEXPIRE', key, lives - since)
       end
     end
-    if suffices then call('SETRANGE', key, '7', changed) end
+    if suffices and changed ~= '' then call('SETRANGE', key, '7', changed) end
   end
 end

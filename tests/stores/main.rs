@@ -3,7 +3,7 @@
 //! | a test of ... | belongs in |
 //! | --- | --- |
 //! | how a call is decided, alone, beside other limits or in a batch | [`decisions`] |
-//! | sliding logs of thousands of entries | [`long_logs`] |
+//! | sliding logs of thousands of entries, and the forms of a sliding window in Redis | [`long_logs`] |
 //! | `settle`, `permit`, and units that go back to their charge | [`settling`] |
 //! | `wait`, and streams | [`waiting`] |
 //! | `lease` | [`leases`] |

@@ -58,14 +58,17 @@ async fn the_lines_of_the_guide_read_the_state() {
     let server = Server::start();
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
-    for (algorithm, first, used) in [
-        (Algorithm::Fixed, "fixed", 3),
-        (Algorithm::SlidingCounter, "sliding counter", 4),
-        (Algorithm::TokenBucket, "token and leaky bucket", 3),
-        (Algorithm::Sliding, "sliding", 5),
+    for (algorithm, first, threshold, used) in [
+        (Algorithm::Fixed, "fixed", 1_000, 3),
+        (Algorithm::SlidingCounter, "sliding counter", 1_000, 4),
+        (Algorithm::TokenBucket, "token and leaky bucket", 1_000, 3),
+        (Algorithm::Sliding, "sliding, up to 120", 120, 1),
+        (Algorithm::Sliding, "sliding, up to 1,024", 1_000, 4),
+        (Algorithm::Sliding, "sliding, above", 2_000, 5),
     ] {
-        let limit = Limit::new("read", algorithm, 1_000, QUARTER).expect("valid");
-        limiter.check(&limit, "ann", 700).await.expect("admitted");
+        let limit = Limit::new("read", algorithm, threshold, QUARTER).expect("valid");
+        let cost = threshold * 7 / 10;
+        limiter.check(&limit, "ann", cost).await.expect("admitted");
         let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
         let arguments = row(first)[1].trim_matches('`');
         let script = format!("return {{struct.unpack({arguments})}}");
@@ -74,15 +77,16 @@ async fn the_lines_of_the_guide_read_the_state() {
             eval.arg(&script).arg(1).arg(name).query(&mut connection).expect("numbers");
         // One number more: the position after the last byte.
         let meanings = row(first)[2].replace("three numbers of the log", "head, length, slots");
-        let meanings =
-            meanings.replace("times of the newest and of the oldest call", "newest, oldest");
+        let meanings = meanings
+            .replace("times of the newest and of the oldest call", "newest, oldest")
+            .replace("times of the oldest and of the newest call since then", "oldest, newest");
         assert_eq!(numbers.len(), meanings.split(',').count() + 1, "{script}: {numbers:?}");
         let units = if used == 3 && first.contains("bucket") {
             numbers[3] / numbers[4]
         } else {
             numbers[used]
         };
-        assert_eq!(units, 700, "{script}: {numbers:?}");
+        assert_eq!(units, i64::from(cost), "{script}: {numbers:?}");
         let _: () = redis::cmd("FLUSHALL").query(&mut connection).expect("FLUSHALL");
     }
     let line = GUIDE.lines().find(|line| line.starts_with("redis-cli EVAL")).expect("a line");

@@ -1,6 +1,7 @@
 //! Sliding logs of many entries. Redis keeps them in segments, the embedded store in pages.
 
 mod agreement;
+mod forms;
 mod segments;
 
 use std::time::Duration;
