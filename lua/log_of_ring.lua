@@ -1,11 +1,8 @@
--- Converts the ring of `sliding.lua` to the log of `log.lua`: each time becomes a record with the units that were charged
--- at that time.
-
--- Returns the log.
+-- Returns the log of `log.lua` with the charges of a ring of `ring.lua`. Each record has the units of one time.
 --
 -- version, lives, birth  of the log
--- base, width, time      as in `sliding.lua`
--- all                    the times that still count, oldest first
+-- base, width, time      of the ring
+-- all                    its times that still count, oldest first
 local function log_of_ring(pack, unpack, version, lives, birth, base, all, width, time)
   local records, sums, sum, units = {}, {}, 0, 0
   local at, oldest, last

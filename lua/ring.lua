@@ -8,13 +8,16 @@
 -- A small ring, of up to 120 times, is read and written as a whole. It has one slot more than times: behind the newest
 -- time is the mark, which has the number of times. So a usual call changes two slots side by side. The mark begins
 -- with two bytes 255, as no time does. A large ring has its numbers in the header, and a call reads and writes only the
--- slots that it needs.
+-- slots that it needs. A ring is small or large by the threshold at which it began or last grew.
 --
--- Small ring  string: its beginning (7), base: the time from which the others are counted (7), and the slots, each with
---             a time (4) or the mark: 65535 (2), length: the number of times (2). The first time is `length` slots
---             before the mark
--- Large ring  string: its beginning (7), base (7), head: the first slot in use (2), length: the slots in use (2), slots:
---             all slots (2), the first time (4), the last time (4); then the slots
+-- Before a time grows too large for its bytes, the oldest time that still counts becomes the base. An hour in 4 bytes
+-- takes a new base every 11 minutes at most.
+--
+-- Small ring  string: its beginning (7), base: the time from which the others are counted (7), and the slots, each
+--             with a time (4) or the mark: 65535 (2), length: the number of times (2). The first time is `length`
+--             slots before the mark
+-- Large ring  string: its beginning (7), base (7), head: the first slot in use (2), length: the slots in use (2),
+--             slots: all slots (2), the first time (4), the last time (4); then the slots
 --             If the period is more than an hour and a second, each time has 5 bytes, and so has the mark.
 --             With a birth, 7 more bytes follow the beginning
 --
@@ -57,8 +60,8 @@ local function sliding_ring(
     return sliding_log(call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, again)
   end
 
-  -- All times, oldest first, once they are read; the times and the slots for times; the first slot in use, and the first
-  -- and the last time.
+  -- All times, oldest first, once they are read; the number of times, and of slots for times; the first slot in use,
+  -- and the first and the last time.
   local all, length, slots, head, oldest, last = '', 0, 0, 0, 0, 0
   local is_small = state == '' or version < LARGE
   if not is_small then
