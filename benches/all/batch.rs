@@ -15,8 +15,39 @@ const ENTRIES: usize = 64;
 /// The keys from which the entries are taken.
 const KEYS: u32 = 10_000;
 
-/// A bucket of 1,000 a minute: `burst`, `token` and `drain`.
-const TERMS: (u32, u64, u32) = (1_000, 60_000, 1);
+/// The limits of the entries, as the script receives them.
+#[derive(Clone, Copy)]
+enum Terms {
+    /// A bucket of 1,000 a minute.
+    Bucket,
+    /// A sliding window of 120 an hour.
+    Sliding,
+}
+
+impl Terms {
+    /// Packs the index of the algorithm in the script, and its arguments.
+    fn packed(self) -> Vec<u8> {
+        match self {
+            Self::Bucket => {
+                let (burst, token, drain) = (1_000_u32, 60_000_u64, 1_u32);
+                let (token, drain) = (&token.to_be_bytes()[1..], drain.to_be_bytes());
+                [&[4], &burst.to_be_bytes()[..], token, &drain].concat()
+            }
+            Self::Sliding => {
+                let (threshold, period) = (120_u32, 3_600_000_000_u64);
+                [&[1], &threshold.to_be_bytes()[..], &period.to_be_bytes()[1..]].concat()
+            }
+        }
+    }
+
+    /// Returns the word in the names of the keys.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bucket => "token_bucket",
+            Self::Sliding => "sliding",
+        }
+    }
+}
 
 const WRITE: &str =
     "for entry = 1, #KEYS do redis.call('SETRANGE', KEYS[entry], '7', '01234567890123') end";
@@ -26,31 +57,39 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let mut connection = server.connection();
     let batch = script_text("batch").expect("a script");
     let texts = [
-        ("nothing", "return 1".to_owned()),
-        ("`MGET` of all keys", "return #redis.call('MGET', unpack(KEYS))".to_owned()),
-        ("`SETRANGE` of each key", WRITE.to_owned()),
-        ("all of this", format!("redis.call('MGET', unpack(KEYS)) {WRITE}")),
-        ("64 buckets decided", batch.clone()),
+        ("nothing", Terms::Bucket, "return 1".to_owned()),
+        (
+            "`MGET` of all keys",
+            Terms::Bucket,
+            "return #redis.call('MGET', unpack(KEYS))".to_owned(),
+        ),
+        ("`SETRANGE` of each key", Terms::Bucket, WRITE.to_owned()),
+        ("all of this", Terms::Bucket, format!("redis.call('MGET', unpack(KEYS)) {WRITE}")),
+        ("64 buckets decided", Terms::Bucket, batch.clone()),
+        ("64 sliding windows decided", Terms::Sliding, batch),
     ];
-    let scripts: Vec<(&str, String)> = texts
+    let scripts: Vec<Parts> = texts
         .into_iter()
-        .map(|(name, text)| {
+        .map(|(name, terms, text)| {
             let hash = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection);
-            (name, hash.expect("a script"))
+            let key = |index| format!("ratelimit:{}:1m:bench{{user:{index}}}", terms.word());
+            let keys = (0..KEYS).map(key).collect();
+            Parts { name, terms, hash: hash.expect("a script"), keys }
         })
         .collect();
-    let names: Vec<String> =
-        (0..KEYS).map(|index| format!("ratelimit:token_bucket:1m:bench{{user:{index}}}")).collect();
-    let decide = &scripts.last().expect("one").1;
-    for some in names.chunks(ENTRIES) {
-        let some: Vec<&str> = some.iter().map(String::as_str).collect();
-        call(decide, &some).exec(&mut connection).expect("decided");
+    let calls = if scale.quick { 50 } else { 1_400 };
+    for script in &scripts[scripts.len() - 2..] {
+        for some in script.keys.chunks(ENTRIES) {
+            let some: Vec<&str> = some.iter().map(String::as_str).collect();
+            // So many that no ring grows while it is measured.
+            script.call(&some, 65).exec(&mut connection).expect("decided");
+        }
     }
-    let calls = if scale.quick { 50 } else { 2_000 };
-    let took = in_turns(scale.rounds, &scripts, |(_, hash)| {
-        [micros(&server, &mut connection, hash, &names, calls)]
+    let took = in_turns(scale.rounds, &scripts, |script| {
+        [micros(&server, &mut connection, script, calls)]
     });
-    let rows = scripts.iter().zip(&took).map(|((name, _), [micros])| Row::of(*name, [*micros]));
+    let rows = scripts.iter().zip(&took);
+    let rows = rows.map(|(script, [micros])| Row::of(script.name, [*micros]));
     let table = Table {
         title: "Parts of a script that decides 64 calls",
         unit: "microseconds of the server for each entry",
@@ -63,32 +102,33 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![Block::table("batch", table)]
 }
 
+/// A script that is measured.
+struct Parts {
+    name: &'static str,
+    terms: Terms,
+    hash: String,
+    keys: Vec<String>,
+}
+
+impl Parts {
+    /// Returns a call with an entry for each key, which has `count` calls of one unit.
+    fn call(&self, keys: &[&str], count: u32) -> Cmd {
+        let entry = [&[1], &1_u32.to_be_bytes()[..], &count.to_be_bytes()].concat();
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&self.hash).arg(keys.len()).arg(keys);
+        call.arg(entry.repeat(keys.len())).arg("").arg(self.terms.packed());
+        call
+    }
+}
+
 /// Returns the time that the server spends on an entry of a script.
-fn micros(
-    server: &Server,
-    connection: &mut Connection,
-    hash: &str,
-    names: &[String],
-    calls: usize,
-) -> f64 {
+fn micros(server: &Server, connection: &mut Connection, script: &Parts, calls: usize) -> f64 {
     let picked = keys::uniform(KEYS, calls * ENTRIES);
     let before = (server.script_micros(), server.script_calls());
     for some in picked.chunks(ENTRIES) {
-        let some: Vec<&str> = some.iter().map(|id| &*names[*id as usize]).collect();
-        call(hash, &some).exec(connection).expect("it runs");
+        let some: Vec<&str> = some.iter().map(|id| &*script.keys[*id as usize]).collect();
+        script.call(&some, 1).exec(connection).expect("it runs");
     }
     let scripts = server.script_calls() - before.1;
     (server.script_micros() - before.0) / f64::from(scripts) / ENTRIES as f64
-}
-
-/// Returns a call of a script with an entry for each key.
-fn call(hash: &str, keys: &[&str]) -> Cmd {
-    let (burst, token, drain) = TERMS;
-    let entry = [&[1], &1_u32.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
-    // The fourth of the algorithms in the script.
-    let terms = [&[4], &burst.to_be_bytes()[..], &token.to_be_bytes()[1..], &drain.to_be_bytes()];
-    let mut call = redis::cmd("EVALSHA");
-    call.arg(hash).arg(keys.len()).arg(keys);
-    call.arg(entry.repeat(keys.len())).arg("").arg(terms.concat());
-    call
 }
