@@ -29,36 +29,30 @@
 local function sliding_ring(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, again
 )
-  -- The versions: of a small ring, of a large ring, and of logs. With times of 5 bytes, the version of a ring is larger
+  -- The versions of a small ring, of a large ring and of a log. With times of 5 bytes, the version of a ring is larger
   -- by `WIDE`; with a birth, all are larger by `BORN`.
-  local SMALL, LARGE, WIDE, LOG, LONG_LOG, BORN = 3, 5, 1, 2, 130, 64
+  local SMALL, LARGE, WIDE, LOG, BORN = 3, 5, 1, 2, 64
   -- The most times of a small and of a large ring.
   local FEW, MOST = 120, 1024
   local adds = cost > 0 and (op == 'decide' or op == 'acquire' or op == 'charge')
-  local version, lives, birth, base, is_log = SMALL, 0, nil, clock, false
+  local version, lives, birth, base = SMALL, 0, nil, clock
   local start, width, time, span, longest = 14, 4, '>I4', 4294901760, 3601000000
   if state ~= '' then
     if #state < 18 then return end
     version, lives, base = unpack('>I1I6I7', state)
-    is_log = version == LOG or version == LOG + BORN or version == LONG_LOG or version == LONG_LOG + BORN
-    if version > BORN and not is_log then
+    if version > BORN then
       version, start = version - BORN, 21
       if #state < 25 then return end
       birth, base = unpack('>I7I7', state, 8)
     end
-    if not is_log and (version < SMALL or version > LARGE + WIDE) then return end
+    if version < SMALL or version > LARGE + WIDE then return end
   elseif period > longest then
     version = SMALL + WIDE
   end
-  if is_log or version == SMALL + WIDE or version == LARGE + WIDE then
+  if version == SMALL + WIDE or version == LARGE + WIDE then
     width, time, span, longest = 5, '>I5', 1099494850560, 1036800000000
   end
   local is_long = threshold > MOST or period > longest
-  if is_log or state == '' and adds and (is_long or op == 'charge' and cost > MOST) then
-    --@include log
-    if is_long then again = nil end
-    return sliding_log(call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, again)
-  end
 
   -- All times, oldest first, once they are read; the number of times, and of slots for times; the first slot in use,
   -- and the first and the last time.

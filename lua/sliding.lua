@@ -16,21 +16,26 @@ local function sliding(
 )
   -- A small ring has at most 626 bytes. The state of a large ring, or of a log, has its numbers in the first 62.
   local state = call('GETRANGE', key, '0', threshold <= 120 and '625' or '61')
-  local size, start = #state, 14
-  local version, lives, base, birth
-  if size > 21 then version, lives, base = unpack('>I1I6I7', state) end
-  if version == 67 then start, birth, base = 21, unpack('>I7I7', state, 8) end
-  if (version == 3 or birth) and threshold <= 120 and (op == 'decide' or op == 'peek' or birth and op == 'acquire') then
+  local size, start, form, version, lives, base, birth = #state, 14, 0, 0, nil, nil, nil
+  if size > 21 then
+    version, lives, base = unpack('>I1I6I7', state)
+    form = version
+    if version > 64 then form, start, birth, base = version - 64, 21, unpack('>I7I7', state, 8) end
+  end
+  if (form == 3 or form == 4) and threshold <= 120
+    and (op == 'decide' or op == 'peek' or birth and op == 'acquire') then
+    local width, time, number, behind, span = 4, '>I4', '>I2', '>I4I2I2', 4294901760
+    if form == 4 then width, time, number, behind, span = 5, '>I5', '>I3', '>I5I2I3', 1099494850560 end
     local find = string.find
     local place = find(state, '\255\255', start + 1, true)
-    while place and (place - start) % 4 ~= 1 do place = find(state, '\255\255', place + 1, true) end
-    local used = place and place + 3 <= size and unpack('>I2', state, place + 2)
-    if used and (size - start) % 4 == 0 and used * 4 + start + 4 <= size then
+    while place and (place - start) % width ~= 1 do place = find(state, '\255\255', place + 1, true) end
+    local used = place and place + width <= size + 1 and unpack(number, state, place + 2)
+    if used and (size - start) % width == 0 and (used + 1) * width + start <= size then
       -- The positions of the last and of the first time.
-      local at, from = place - 4, place - used * 4
-      if at <= start then at = size - 3 end
+      local at, from = place - width, place - used * width
+      if at <= start then at = size - width + 1 end
       if from <= start then from = from + size - start end
-      local last, oldest = unpack('>I4', state, at), unpack('>I4', state, from)
+      local last, oldest = unpack(time, state, at), unpack(time, state, from)
       local now = base + last
       if now < clock then now = clock end
       -- Times at `now - period` and before have left the window.
@@ -39,18 +44,18 @@ local function sliding(
         used = 0
       else
         while oldest <= limit do
-          from, used = from + 4, used - 1
+          from, used = from + width, used - 1
           if from > size then from = start + 1 end
-          oldest = unpack('>I4', state, from)
+          oldest = unpack(time, state, from)
         end
       end
       local remaining = threshold - used - cost
       if remaining < 0 and cost > 0 then
         -- The call fits once all excess units have left the window.
         if remaining < -1 then
-          from = from - remaining * 4 - 4
+          from = from - (remaining + 1) * width
           if from > size then from = from - size + start end
-          oldest = unpack('>I4', state, from)
+          oldest = unpack(time, state, from)
         end
         remaining = used < threshold and threshold - used or 0
         return false, remaining, base + oldest + period - clock, base + last + period - clock, 0, version, lives
@@ -60,9 +65,9 @@ local function sliding(
         return true, used < threshold and threshold - used or 0, 0, reset, 0, version, lives
       end
       used, last = used + cost, now - base
-      if used * 4 + start + 4 <= size and last < 4294901760 then
-        local times = pack('>I4I2I2', last, 65535, used)
-        if cost > 1 then times = string.rep(string.sub(times, 1, 4), cost - 1) .. times end
+      if (used + 1) * width + start <= size and last < span then
+        local times = pack(behind, last, 65535, used)
+        if cost > 1 then times = string.rep(string.sub(times, 1, width), cost - 1) .. times end
         local rest = size - place + 1
         if #times > rest then
           call('SETRANGE', key, start, string.sub(times, rest + 1))
@@ -76,8 +81,16 @@ local function sliding(
     end
   end
 
-  --@include ring
+  -- Calls of logs, and of terms that begin a log.
+  local is_long = threshold > 1024 or period > 1036800000000
   local allowed, remaining, retry, reset, slack, changed, receipt
+  if form == 2 or form == 66 or form == 130 or state == '' and cost > 0 and (op == 'charge' and (is_long or cost > 1024)
+    or is_long and (op == 'decide' or op == 'acquire')) then
+    --@include log
+    local ring = not is_long and sliding or nil
+    return sliding_log(call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, ring)
+  end
+  --@include ring
   allowed, remaining, retry, reset, slack, version, lives, changed, receipt = sliding_ring(
     call, pack, unpack, key, clock, given, op, cost, operand, threshold, period, state, sliding)
   return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
