@@ -72,8 +72,12 @@ local function sliding_log(
       head, length, used, count, expired = 0, 0, 0, 0, false
       if version == LONG then version, start, slots = SHORT, birth and 38 or 31, 0 end
       if ring and adds and 0 < cost and cost <= threshold then
-        -- Nothing of this log counts any more.
-        call('DEL', key)
+        -- Nothing of this log counts any more. Its last time becomes a small ring, see `ring.lua`.
+        local is_wide = period > 3601000000
+        local small = pack('>I1I6', (is_wide and 4 or 3) + (birth and BORN or 0), lives)
+        if birth then small = small .. pack('>I7', birth) end
+        small = small .. pack(is_wide and '>I7I5I2I3' or '>I7I4I2I2', last, 0, 65535, 1)
+        call('SET', key, small, 'KEEPTTL')
         for index = 1, #left do redis.pcall('UNLINK', left[index]) end
         return ring(call, pack, unpack, key, clock, given, op, cost, operand, threshold, period)
       end

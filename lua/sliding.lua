@@ -2,7 +2,8 @@
 -- Twin of ratelimit-runtime/src/algorithm/sliding/mod.rs.
 --
 -- This file decides nearly all calls of a small ring: it reads the state by one command, and writes the new times and
--- the mark behind them by another. `ring.lua` explains the state and decides all other calls.
+-- the mark behind them by another. `ring.lua` explains the state and decides all other calls of a ring, `log.lua` those
+-- of a log.
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
