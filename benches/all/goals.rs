@@ -19,10 +19,16 @@ const fn goal(id: &'static str, row: &'static str, peer: &'static str, multiple:
     Goal { id, row, ours: "ours", peer, multiple }
 }
 
+/// The most time of a decision of a sliding window, relative to one of a token bucket.
+const fn steady(row: &'static str, times: f64) -> Goal {
+    let goal = goal("embedded-steady", row, "ours, token bucket", 1.0 / times);
+    Goal { ours: "ours, sliding", ..goal }
+}
+
 const EVALSHA: &str = "`EVALSHA`";
 const BY_HAND: &str = "governor by hand with `format!`";
 
-const GOALS: [Goal; 38] = [
+const GOALS: [Goal; 43] = [
     goal("cluster", "uniform, 16 tasks", EVALSHA, 1.2),
     goal("cluster", "uniform, 256 tasks", EVALSHA, 2.0),
     goal("redis-tasks", "1", EVALSHA, 1.05),
@@ -57,6 +63,11 @@ const GOALS: [Goal; 38] = [
     goal("embedded-loads", "1 key, 2 threads", "governor", 1.7),
     goal("embedded-keyless", "admitted", "governor", 0.65),
     Goal { ours: "ours, sliding", ..goal("embedded-thresholds", "100", "governor", 0.8) },
+    steady("1,000 keys, 100 a minute, nearly full", 1.45),
+    steady("10,000 keys, 10 a second, nearly full", 1.6),
+    steady("10,000 keys, 100 a minute, nearly full", 1.85),
+    steady("10,000 keys, 1,000 an hour, nearly full", 2.1),
+    steady("10,000 keys, 100 a minute, rejected", 1.1),
     goal("attribute-calls", "`key = user`", BY_HAND, 1.6),
     goal("attribute-calls", "`key = \"{user}:{id}\"`", BY_HAND, 1.4),
     goal("attribute-calls", "`key = (user, id)`", BY_HAND, 1.6),

@@ -14,11 +14,16 @@ use support::ALGORITHMS;
 
 use crate::attribute;
 use crate::peers::{self, Decides, KEYED, Ours};
+use crate::steady::{Fill, MINUTE, Shape, Steady};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
 use crate::{FLOWING, Scale, child, keys};
 
 /// The number of keys that are decided in turn. All of them exist before the count starts.
 const KEYS: u32 = 1_000;
+
+/// Limits whose keys are nearly full, and their names in the table.
+const STEADY: [(&str, &str); 2] =
+    [("ours, token bucket", "token_bucket, steady"), ("ours, sliding", "sliding, steady")];
 
 /// The time in which another thread has calibrated the counter of the processor, also under callgrind.
 const CALIBRATED: Duration = Duration::from_secs(2);
@@ -45,6 +50,9 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     };
     let ours = ALGORITHMS.map(|algorithm| decided(algorithm.as_str()));
     let others = KEYED[1..].iter().map(|name| decided(name));
+    let steady = STEADY.map(|(case, name)| {
+        Row::of(name, ["admitted", "refused"].map(|outcome| count(&format!("{case}/{outcome}"))))
+    });
     let called = attribute::KEYS.map(|key| Row::of(key, [count(key)]));
     let by_hand = Row::of("governor by hand with `format!`", [count("by hand")]);
     let table = |title, by, rows, columns: &[&str]| Table {
@@ -59,7 +67,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let decisions = table(
         "A decision in one process",
         "algorithm or limiter",
-        ours.into_iter().chain(others).collect(),
+        ours.into_iter().chain(others).chain(steady).collect(),
         &["admitted", "rejected"],
     );
     let calls = table(
@@ -140,16 +148,27 @@ fn callgrind(case: &str, calls: u64) -> u64 {
 
 /// Runs a case in the process under callgrind.
 pub(crate) fn child(case: &str, calls: u64) {
-    if let Some((name, outcome)) = case.split_once('/') {
+    if let Some((name, outcome)) = case.split_once('/')
+        && STEADY.iter().any(|(case, _)| *case == name)
+    {
+        let fill = if outcome == "admitted" { Fill::Nearly } else { Fill::Rejected };
+        let shape = Shape { keys: KEYS, threshold: 100, period: MINUTE, each: "a minute" };
+        let steady = Steady::new(name, shape, fill);
+        let keys: Vec<String> = (0..KEYS).map(keys::text).collect();
+        for (call, key) in (0..100 * KEYS).zip(keys.iter().cycle()) {
+            steady.admits(call, key);
+        }
+        counted_by_callgrind(calls, &|id| steady.admits(id, &keys[id as usize]));
+        assert_eq!(steady.admits(1, &keys[0]), outcome == "admitted", "{case}");
+    } else if let Some((name, outcome)) = case.split_once('/') {
         let threshold = if outcome == "admitted" { FLOWING } else { 1 };
         let algorithm = ALGORITHMS.into_iter().find(|algorithm| algorithm.as_str() == name);
         let who: Box<dyn Decides> = match algorithm {
             Some(algorithm) => Box::new(Ours::new(algorithm, threshold)),
             None => peers::keyed(name, threshold),
         };
-        let mut keys = vec![String::new(); KEYS as usize];
-        for (key, index) in keys.iter_mut().zip(0..) {
-            keys::write(key, index);
+        let keys: Vec<String> = (0..KEYS).map(keys::text).collect();
+        for key in &keys {
             who.admits(key);
         }
         sleep(CALIBRATED);

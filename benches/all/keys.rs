@@ -7,10 +7,31 @@ pub(crate) fn write(key: &mut String, index: u32) {
     key.push_str(itoa::Buffer::new().format(index));
 }
 
+/// Returns a key as [`write`] writes it.
+pub(crate) fn text(index: u32) -> String {
+    let mut key = String::new();
+    write(&mut key, index);
+    key
+}
+
 /// Returns `count` of `keys` keys, all with the same probability.
 pub(crate) fn uniform(keys: u32, count: usize) -> Vec<u32> {
     let mut random = random();
     (0..count).map(|_| (random() % u64::from(keys)) as u32).collect()
+}
+
+/// Returns `count` keys or somewhat more: each of `keys` keys once, and again, each time in another order.
+pub(crate) fn in_passes(keys: u32, count: usize) -> Vec<u32> {
+    let mut random = random();
+    let mut pass: Vec<u32> = (0..keys).collect();
+    let mut picked = Vec::new();
+    while picked.len() < count {
+        for last in (1..pass.len()).rev() {
+            pass.swap(last, (random() % (last as u64 + 1)) as usize);
+        }
+        picked.extend(&pass);
+    }
+    picked
 }
 
 /// Returns `count` of `keys` keys. The probability of the key `i` is proportional to 1/(i + 1).

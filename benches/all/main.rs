@@ -1,7 +1,7 @@
 //! Measures the cost of decisions, for this library and for other limiters: the one command behind
 //! `BENCHMARKS.md`.
 //!
-//! `cargo bench --bench all` measures everything in about 24 minutes, and then writes the tables and charts
+//! `cargo bench --bench all` measures everything in about 25 minutes, and then writes the tables and charts
 //! of `BENCHMARKS.md`. `-- quick` is a small run that checks that the bench works, and writes into the target
 //! folder. `-- redis scripts` measures only these parts, prints them, and writes nothing.
 
@@ -33,6 +33,7 @@ mod settling;
 mod simulated;
 mod single;
 mod start;
+mod steady;
 mod table;
 mod thresholds;
 mod together;
@@ -82,9 +83,10 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 19] = [
+const PARTS: [(&str, Measure); 20] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
+    ("steady", steady::measure),
     ("memory", memory::measure),
     ("attribute", attribute::measure),
     ("together", together::measure),

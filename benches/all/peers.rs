@@ -94,6 +94,10 @@ impl Ours {
         if algorithm == Algorithm::LeakyBucket {
             limit = limit.burst(threshold);
         }
+        Self::of(limiter, limit)
+    }
+
+    pub(crate) fn of(limiter: RateLimiter, limit: Limit) -> Self {
         Self { limiter, limit }
     }
 }
