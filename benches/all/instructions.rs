@@ -155,9 +155,7 @@ pub(crate) fn child(case: &str, calls: u64) {
         let shape = Shape { keys: KEYS, threshold: 100, period: MINUTE, each: "a minute" };
         let steady = Steady::new(name, shape, fill);
         let keys: Vec<String> = (0..KEYS).map(keys::text).collect();
-        for (call, key) in (0..100 * KEYS).zip(keys.iter().cycle()) {
-            steady.admits(call, key);
-        }
+        steady.fill(&(0..KEYS).collect::<Vec<_>>(), fill, shape);
         counted_by_callgrind(calls, &|id| steady.admits(id, &keys[id as usize]));
         assert_eq!(steady.admits(1, &keys[0]), outcome == "admitted", "{case}");
     } else if let Some((name, outcome)) = case.split_once('/') {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Algorithm, Clock, Limit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Clock, Limit, RateLimiter, VirtualClock};
 
 use crate::peers::{self, Decides};
 use crate::table::{Better, Block, Column, Kind, Row, Table};
@@ -19,6 +19,9 @@ use crate::{Scale, figure, keys};
 
 /// The clock moves once for this many decisions, so that its cost does not count.
 const STRIDE: u32 = 64;
+
+/// By how much turns are shorter and more than in other benchmarks, so that the figures of a row can be compared.
+const SHORTER: usize = 8;
 
 /// A limit, and the number of its keys.
 #[derive(Clone, Copy)]
@@ -75,15 +78,18 @@ impl Steady {
     pub(crate) fn new(name: &str, shape: Shape, fill: Fill) -> Self {
         let Shape { keys, threshold, period, .. } = shape;
         let clock = VirtualClock::new();
-        let ours = |algorithm| {
+        let calls = fill.calls(threshold);
+        let ours = |limit| {
             let builder = RateLimiter::builder().max_keys(1_000_000);
             let limiter = builder.clock(Clock::Virtual(clock.clone())).build().expect("valid");
-            let limit = Limit::new("bench", algorithm, threshold, period).expect("valid");
             Box::new(peers::Ours::of(limiter, limit))
         };
         let who: Box<dyn Decides> = match name {
-            "ours, token bucket" => ours(Algorithm::TokenBucket),
-            "ours, sliding" => ours(Algorithm::Sliding),
+            // It refills as fast as calls come. If it were full, the store would remove it.
+            "ours, token bucket" => {
+                ours(Limit::token_bucket("bench", calls, period).burst(threshold))
+            }
+            "ours, sliding" => ours(Limit::sliding("bench", threshold, period)),
             "by hand" => Box::new(ByHand {
                 logs: Mutex::default(),
                 clock: clock.clone(),
@@ -92,10 +98,20 @@ impl Steady {
             }),
             _ => unreachable!("no limiter {name}"),
         };
-        let decisions = u64::from(keys) * u64::from(fill.calls(threshold));
+        let decisions = u64::from(keys) * u64::from(calls);
         let micros = period.as_micros() as u64 * u64::from(STRIDE) / decisions;
         let step = Duration::from_micros(if fill == Fill::Rejected { 0 } else { micros });
         Self { who, clock, step }
+    }
+
+    /// Makes each of the picked keys, of which there are `keys`, as full as it then stays.
+    pub(crate) fn fill(&self, picked: &[u32], fill: Fill, shape: Shape) {
+        for pass in 0..fill.calls(shape.threshold) {
+            for (call, index) in (0..).zip(&picked[..shape.keys as usize]) {
+                // The clock stands still at first, so that no bucket is full when the next call comes.
+                self.admits(if pass < 2 { 1 } else { call }, &keys::text(*index));
+            }
+        }
     }
 
     /// Decides a call. `call` is its number.
@@ -148,17 +164,14 @@ impl Decides for ByHand {
 pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     let shapes = SHAPES.iter().filter(|shape| shape.threshold <= scale.most_threshold.min(1_000));
     let rows = shapes.flat_map(|shape| {
-        let picked = keys::in_passes(shape.keys, scale.decisions);
+        let picked = keys::in_passes(shape.keys, scale.decisions / SHORTER);
         Fill::ALL.map(|(load, fill)| {
             let all = COLUMNS.map(|(name, _)| {
                 let steady = Steady::new(name, *shape, fill);
-                // Before the first measured decision, each key is as full as it then stays.
-                for _ in 0..fill.calls(shape.threshold) {
-                    steady.decide(&picked[..shape.keys as usize]);
-                }
+                steady.fill(&picked, fill, *shape);
                 steady
             });
-            let took = in_turns(scale.rounds, &all, |steady| [steady.decide(&picked)]);
+            let took = in_turns(scale.rounds * SHORTER, &all, |steady| [steady.decide(&picked)]);
             let Shape { keys, threshold, each, .. } = *shape;
             let [keys, threshold] = [keys, threshold].map(|count| figure::grouped(count.into()));
             let name = format!("{keys} keys, {threshold} {each}, {load}");
