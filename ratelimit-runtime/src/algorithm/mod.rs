@@ -1,7 +1,8 @@
 //! The five algorithms as plain values and integer arithmetic: no clock, no lock, no I/O.
 //!
 //! Each file has a twin in `lua/`, which its first lines name. Twins have the same state and do the same
-//! arithmetic in the same order, so both stores make the same decisions.
+//! arithmetic in the same order, so both stores make the same decisions. Only the sliding window has states of
+//! different forms, and the same decisions.
 //!
 //! All numbers are integers that stay exact in Lua's `f64`: times are microseconds since the epoch, and
 //! `limit/` keeps products below 2⁵³.

@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::{BIRTH, LogEntry, PAGE, Page, ShortLog};
+use super::short::{LogEntry, Page, ShortLog};
+use super::{BIRTH, PAGE};
 use crate::algorithm::{Op, Outcome, Settlement, Verdict};
 use crate::limit::Terms;
 
@@ -44,6 +45,11 @@ impl From<ShortLog> for LongLog {
 }
 
 impl LongLog {
+    /// Creates a log without entries.
+    pub(super) fn new(birth: u64, expires: u64) -> Self {
+        Self { pages: VecDeque::new(), used: 0, expires, dead: VecDeque::new(), birth }
+    }
+
     /// Applies an operation, with the outcome that a short log would have.
     pub(super) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let (threshold, period) = (u64::from(terms.threshold()), terms.period_us());
@@ -207,7 +213,7 @@ impl LongLog {
         self.used -= position.before;
     }
 
-    fn push(&mut self, at: u64, cost: u64) {
+    pub(super) fn push(&mut self, at: u64, cost: u64) {
         if self.pages.back().is_none_or(|(page, _)| page.entries.len() == PAGE) {
             self.pages.push_back((Page::default(), 0));
         }
