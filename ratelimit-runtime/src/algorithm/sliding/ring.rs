@@ -22,7 +22,7 @@ const START: usize = 4;
 const SMALL: usize = 16;
 
 /// The lowest bits of a time.
-pub(crate) trait LowBits: Copy + Default {
+pub(crate) trait LowBits: Copy + Default + PartialEq {
     /// All of the bits.
     const MASK: u64;
 
@@ -76,6 +76,9 @@ pub(crate) struct Ring<T> {
     /// The oldest time. A call that is rejected, or admitted before this unit has left the window, reads no other
     /// (`benches/all -- steady`).
     oldest: T,
+    /// The time after the oldest, or the oldest again if that time was not read yet. So nearly half of the calls whose
+    /// oldest unit has left the window also read no slot.
+    next: T,
     head: u16,
     len: u16,
     /// 0 until a call acquires units.
@@ -108,7 +111,7 @@ impl<T: LowBits> Ring<T> {
         }
         let newest = self.expires - period;
         let now = clock.max(newest);
-        let (mut left, mut oldest) = (0, self.oldest);
+        let (mut left, mut oldest, mut next) = (0, self.oldest, self.next);
         while age(newest, oldest) + (now - newest) >= period {
             left += 1;
             if left == len {
@@ -117,7 +120,12 @@ impl<T: LowBits> Ring<T> {
             if left > FEW_LEFT {
                 return None;
             }
-            oldest = self.slots[self.slot(left)];
+            if next == oldest {
+                oldest = self.slots[self.slot(left)];
+                next = if left + 1 < len { self.slots[self.slot(left + 1)] } else { oldest };
+            } else {
+                oldest = next;
+            }
         }
         let used = len - left;
         if used >= threshold {
@@ -138,7 +146,8 @@ impl<T: LowBits> Ring<T> {
         }
         let (free, head) = (self.slot(len), self.slot(left));
         self.slots[free] = T::of(now);
-        self.oldest = if used == 0 { T::of(now) } else { oldest };
+        (self.oldest, self.next) =
+            if used == 0 { (T::of(now), T::of(now)) } else { (oldest, next) };
         self.head = head as u16;
         self.len = used as u16 + 1;
         self.expires = now + period;
@@ -365,6 +374,7 @@ impl<T: LowBits> Ring<T> {
     fn changed(&mut self) {
         if self.len > 0 {
             self.oldest = self.slots[usize::from(self.head)];
+            self.next = self.oldest;
         }
     }
 }
