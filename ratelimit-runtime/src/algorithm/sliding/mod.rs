@@ -75,6 +75,16 @@ impl State for Log {
     }
 
     #[inline]
+    fn admits(&mut self, terms: &Terms, clock: u64, cost: u32) -> bool {
+        let admits = match self {
+            Self::Narrow(ring) if cost == 1 => ring.admits_one(terms, clock),
+            Self::Wide(ring) if cost == 1 => ring.admits_one(terms, clock),
+            _ => None,
+        };
+        admits.unwrap_or_else(|| self.apply(Op::Peek, terms, clock, cost).is_allowed())
+    }
+
+    #[inline]
     fn is_allowed(decided: &Outcome) -> bool {
         decided.is_allowed()
     }

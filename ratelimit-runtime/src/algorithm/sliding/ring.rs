@@ -160,6 +160,20 @@ impl<T: LowBits> Ring<T> {
         })
     }
 
+    /// Returns whether a call of cost 1 is admitted, if the oldest time tells.
+    #[inline]
+    pub(super) fn admits_one(&self, terms: &Terms, clock: u64) -> Option<bool> {
+        let (threshold, period) = (terms.threshold() as usize, terms.period_us());
+        match usize::from(self.len) {
+            len if len < threshold => Some(true),
+            len if len == threshold => {
+                let newest = self.newest(period);
+                Some(age(newest, self.oldest) + (clock.max(newest) - newest) >= period)
+            }
+            _ => None,
+        }
+    }
+
     /// Applies an operation. Returns `None`, and changes nothing, if a ring cannot have the units.
     #[inline(never)]
     pub(super) fn apply(
@@ -169,16 +183,14 @@ impl<T: LowBits> Ring<T> {
         clock: u64,
         cost: u32,
     ) -> Option<Outcome> {
-        let (threshold, period) = (terms.threshold() as usize, terms.period_us());
-        let units = cost as usize;
+        let (period, units) = (terms.period_us(), cost as usize);
         let now = clock.max(self.newest(period));
         let left = self.left(now, period);
         let used = usize::from(self.len) - left;
-        let allowed = op.gives_back() || units == 0 || used + units <= threshold;
-        if !allowed {
+        let excess = (used as u64 + u64::from(cost)).saturating_sub(terms.threshold().into());
+        if excess > 0 && cost > 0 && !op.gives_back() {
             // The call fits once all excess units have left the window.
-            let blocker = left + used + units - threshold - 1;
-            let retry_us = self.at(blocker, period) + period - clock;
+            let retry_us = self.at(left + excess as usize - 1, period) + period - clock;
             let outcome = self.outcome(terms, clock, used);
             return Some(Outcome { verdict: Verdict::Rejected, retry_us, ..outcome });
         }
@@ -224,7 +236,7 @@ impl<T: LowBits> Ring<T> {
         let now = clock.max(self.newest(period));
         let left = self.left(now, period);
         let used = usize::from(self.len) - left;
-        if more > 0 && !(Self::fits(terms) && used + more <= MOST) {
+        if more > 0 && !(Self::fits(terms) && more <= MOST - used) {
             return None;
         }
         self.forget(left, used + more);

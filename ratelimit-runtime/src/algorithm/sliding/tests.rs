@@ -9,8 +9,9 @@ use super::{Log, Narrow, Wide};
 use crate::algorithm::{Expires, Op, Receipt, Settlement, State};
 use crate::limit::Limit;
 
-/// Periods at the bounds of each form.
-const PERIODS: [u64; 5] = [1_000, Narrow::MASK, Narrow::MASK + 1, Wide::MASK, Wide::MASK + 1];
+/// Periods at the bounds of each form, and between them.
+const PERIODS: [u64; 6] =
+    [1_000, Narrow::MASK, Narrow::MASK + 1, 3 * Narrow::MASK, Wide::MASK, Wide::MASK + 1];
 
 fn limit(threshold: u32, period: u64) -> Limit {
     Limit::sliding("list", threshold, Duration::from_micros(period))
@@ -167,7 +168,9 @@ proptest! {
                 }
                 LogStep::Apply(Op::Decide, cost) => {
                     let cost = cost.min(limit.threshold());
+                    let admits = log.admits(terms, clock, cost);
                     let expected = list.apply(Op::Decide, threshold, clock, cost.into());
+                    prop_assert_eq!(admits, expected.0);
                     (log.decide(terms, clock, cost), expected)
                 }
                 LogStep::Apply(op, cost) => {
@@ -227,7 +230,7 @@ fn form(log: &mut Log, limit: &Limit, clock: u64) -> &'static str {
 #[test]
 fn the_form_of_a_new_log_follows_from_the_terms() {
     let forms = PERIODS.map(|period| form(&mut Log::default(), &limit(5, period), 3 * period));
-    assert_eq!(forms, ["narrow", "narrow", "wide", "wide", "short"]);
+    assert_eq!(forms, ["narrow", "narrow", "wide", "wide", "wide", "short"]);
     let most = MOST as u32;
     let forms = [1, most, most + 1].map(|most| form(&mut Log::default(), &limit(most, 9), 100));
     assert_eq!(forms, ["narrow", "narrow", "short"]);
