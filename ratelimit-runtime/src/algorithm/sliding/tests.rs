@@ -114,6 +114,8 @@ enum LogStep {
     Settle(usize, u32),
     /// Thousandths of a period, and microseconds.
     Wait(i64, i64),
+    /// Until a rejected call is admitted, or a microsecond earlier.
+    Retry(u64),
     Change(usize),
 }
 
@@ -131,6 +133,7 @@ fn step() -> impl Strategy<Value = LogStep> {
         10 => (0_i64..3).prop_map(|micros| LogStep::Wait(0, micros)),
         1 => (-300_i64..1_100, -2_i64..3).prop_map(|(part, micros)| LogStep::Wait(part, micros)),
         1 => (0_i64..100_000).prop_map(|part| LogStep::Wait(part, 0)),
+        4 => (0_u64..2).prop_map(LogStep::Retry),
         1 => (0_usize..3).prop_map(LogStep::Change),
     ]
 }
@@ -151,7 +154,7 @@ proptest! {
         let limits: Vec<Limit> = thresholds.iter().map(|most| limit(*most, period)).collect();
         // A clock that steps back stays above zero.
         let (mut limit, mut clock) = (&limits[0], 1_000 * period);
-        let mut log = Log::default();
+        let (mut log, mut retry) = (Log::default(), 0);
         let mut list = List { charges: Vec::new(), period, births: 0 };
         let mut open: Vec<(u64, Settlement)> = Vec::new();
         for (birth, step) in (1..).step_by(2).zip(steps) {
@@ -160,6 +163,10 @@ proptest! {
                 LogStep::Wait(part, micros) => {
                     let wait = (i128::from(period) * i128::from(part) / 1_000) as i64 + micros;
                     clock = clock.saturating_add_signed(wait);
+                    continue;
+                }
+                LogStep::Retry(early) => {
+                    clock += std::mem::take(&mut retry).max(early) - early;
                     continue;
                 }
                 LogStep::Change(index) => {
@@ -210,6 +217,7 @@ proptest! {
             };
             let got = (got.is_allowed(), got.remaining.into(), got.retry_us, got.reset_us);
             prop_assert_eq!(got, expected, "{:?} at {}", step, clock);
+            retry = expected.2;
             let expires = list.charges.last().map_or(0, |last| last.0 + period);
             prop_assert_eq!(log.expires(), expires);
         }
