@@ -22,7 +22,9 @@ fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Vec<String>>>) {
         let what = match call.rejection() {
             Rejection::Limited { decision, .. } => format!("limited {}", decision.remaining),
             Rejection::CostExceedsCapacity { cost, .. } => format!("cost {cost}"),
-            other => format!("{other:?}").split(' ').next().unwrap_or_default().to_owned(),
+            Rejection::Closed { .. } => "closed".to_owned(),
+            Rejection::Unavailable { .. } => "undecided".to_owned(),
+            other => panic!("{other:?}"),
         };
         let shadow = if call.is_shadow() { ", a shadow" } else { "" };
         let text = format!("{} {}: {what}{shadow}", call.limit(), call.key());
@@ -45,7 +47,7 @@ async fn a_function_observes_calls_without_amounts() {
         by_amounts("bob", 1).await.expect("admitted");
     };
     limiter.scope(run).await;
-    assert_eq!(*calls.lock().expect("no panic"), ["amounts ann: Closed"]);
+    assert_eq!(*calls.lock().expect("no panic"), ["amounts ann: closed"]);
 }
 
 /// Without a subscriber, so that no event asks for the key.
@@ -90,7 +92,7 @@ async fn a_function_observes_calls_that_redis_does_not_decide() {
     let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(OnError::Deny);
     let (limiter, calls) = observed(builder.deadline(Duration::from_secs(5)));
     assert!(limiter.check(&LOGIN, "bob", 1).await.is_err());
-    assert_eq!(*calls.lock().expect("no panic"), ["login bob: Unavailable"]);
+    assert_eq!(*calls.lock().expect("no panic"), ["login bob: undecided"]);
 }
 
 /// Returns the keys in the events of two rejected calls with different keys.
