@@ -42,7 +42,24 @@ fn put(text: &mut String, id: &str, body: &str) {
     let place = text.find(&begin).map(|at| at + begin.len());
     let from = place.unwrap_or_else(|| panic!("BENCHMARKS.md has no place for `{id}`"));
     let length = text[from..].find("<!-- end -->").expect("the end of a place");
-    text.replace_range(from..from + length, &format!("\n{}\n\n", body.trim()));
+    let lines: Vec<String> = body.trim().lines().map(wrapped).collect();
+    text.replace_range(from..from + length, &format!("\n{}\n\n", lines.join("\n")));
+}
+
+/// Breaks a line of words before it has more than 120 characters. A row of a table and a picture stay as they are.
+fn wrapped(line: &str) -> String {
+    if line.starts_with(['|', '!']) {
+        return line.to_owned();
+    }
+    let (mut out, mut length) = (String::new(), 0);
+    for word in line.split(' ') {
+        let (space, more) = (if length == 0 { "" } else { " " }, word.chars().count());
+        let breaks = length > 0 && length + 1 + more > 120;
+        out.push_str(if breaks { "\n" } else { space });
+        out.push_str(word);
+        length = if breaks { more } else { length + space.len() + more };
+    }
+    out
 }
 
 /// Compares the figures of this library with the best of the others, the greatest loss first.
