@@ -180,7 +180,7 @@ local function sliding_ring(
       while index > 0 and behind - index < cost and unpack(time, all, index * width - width + 1) == operand - base do
         index = index - 1
       end
-      -- The later times move to the slots of those that are returned.
+      -- Removes the returned times: the later times move to their slots.
       times, used = string.sub(all, behind * width + 1), used - (behind - index)
       all = string.sub(all, 1, index * width) .. times
       if used > 0 then oldest, last = unpack(time, all), unpack(time, all, #all - width + 1) end

@@ -104,7 +104,7 @@ impl Steady {
         Self { who, clock, step }
     }
 
-    /// Makes each of the picked keys, of which there are `keys`, as full as it then stays.
+    /// Fills `keys` keys to the level at which they stay during the measurement.
     pub(crate) fn fill(&self, picked: &[u32], fill: Fill, shape: Shape) {
         for pass in 0..fill.calls(shape.threshold) {
             for (call, index) in (0..).zip(&picked[..shape.keys as usize]) {

@@ -33,7 +33,7 @@ const FEW_LEFT: usize = 4;
 /// The position of the birth in a total.
 const BIRTH: u32 = 52;
 
-/// Times of which a ring has the lowest 32 or 40 bits.
+/// The entries of a ring: the lowest 32 or 40 bits of a time.
 type Narrow = u32;
 type Wide = [u8; 5];
 
