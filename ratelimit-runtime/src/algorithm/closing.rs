@@ -75,6 +75,10 @@ impl<S: State> ClosedCount<S> {
         self.state
     }
 
+    pub(crate) fn state_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+
     pub(crate) fn is_over(&self, clock: u64) -> bool {
         self.opening <= clock
     }
@@ -97,7 +101,7 @@ impl<S: State> ClosedCount<S> {
         let ahead = self.opening - clock;
         Outcome {
             clock,
-            verdict: Verdict::Closed { also_limited: at_opening.retry_us > 0 },
+            verdict: Verdict::Closed { also_limited: !at_opening.is_allowed() },
             remaining: 0,
             retry_us: ahead + at_opening.retry_us,
             reset_us: ahead + at_opening.reset_us,

@@ -1,4 +1,5 @@
-//! The five algorithms as plain values and integer arithmetic: no clock, no lock, no I/O.
+//! The five algorithms of rates, and the calls in flight, as plain values and integer arithmetic: no clock, no lock, no
+//! I/O.
 //!
 //! Each file has a twin in `lua/`, which its first lines name. Twins have the same state and do the same
 //! arithmetic in the same order, so both stores make the same decisions. Only the sliding window has states of
@@ -20,6 +21,7 @@ mod least_levels;
 mod settling;
 pub(crate) mod sliding;
 pub(crate) mod sliding_counter;
+pub(crate) mod slots;
 
 pub(crate) use self::closing::{ClosedCount, OpeningChange};
 use crate::limit::{Algorithm, Terms};
@@ -112,6 +114,7 @@ impl Outcome {
             Algorithm::SlidingCounter => reset.saturating_sub(2 * terms.period_us()),
             // A bucket does not tell its time. If the time is too early, the bucket gives back less.
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.clock,
+            Algorithm::InFlight => self.clock,
         }
     }
 
@@ -169,6 +172,9 @@ pub(crate) trait State: Expires {
     /// Whether the count of a closed key does not change as time passes.
     const STANDS_STILL: bool = false;
 
+    /// Whether a call holds its units until it ends. Without a permit, nothing would give them back.
+    const HOLDS: bool = false;
+
     /// What [`decide`](Self::decide) leaves for [`outcome`](Self::outcome).
     type Decided: Copy;
 
@@ -214,6 +220,7 @@ macro_rules! states {
             windows: $crate::algorithm::fixed::Window = Fixed;
             counters: $crate::algorithm::sliding_counter::Counters = SlidingCounter;
             buckets: $crate::algorithm::bucket::Bucket = TokenBucket | LeakyBucket;
+            slots: $crate::algorithm::slots::Slots = InFlight;
         }
     };
 }

@@ -82,7 +82,11 @@ impl Checker {
         {
             return Check::rejected_here(limit, outcome);
         }
-        let outcome = outcome.unwrap_or(Outcome::UNDECIDED);
+        let Some(outcome) = outcome else {
+            // Reports that the call needs a permit.
+            let part: AnyPart<'_> = Part::of(limit, key, cost);
+            return Check::from(self.call(&[part], CallOptions::CHECK)).moved();
+        };
         Check::from(self.report_here(started, limit, key, &outcome)).moved()
     }
 
@@ -115,6 +119,9 @@ fn decide_as<S: StoredState>(
     cost: u32,
     outcome: &mut Option<Outcome>,
 ) -> Left {
+    if S::HOLDS {
+        return Left::NOT_FINAL;
+    }
     let decided = local.decide_as::<S>(LocalCharge { key_id, terms, cost });
     if decided.is_allowed() && !report::is_recorded() {
         return Left { remaining: decided.remaining.into(), reset_us: decided.reset_us };

@@ -30,6 +30,7 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
     let (name, quota) = (|| label.name, label.quota);
     match outcome.verdict {
         Verdict::Admitted => Ok(decision),
+        Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(label, decision)),
         Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
         Verdict::Closed { .. } => Err(Rejection::Closed { name: name(), quota, decision }),
     }
@@ -89,9 +90,11 @@ pub(super) fn apply_shadow(
     match result {
         Err(rejection) if !label.shadow => Err(rejection),
         Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) => {
-            Ok(decision)
-        }
+        | Err(
+            Rejection::Limited { decision, .. }
+            | Rejection::Closed { decision, .. }
+            | Rejection::Busy { decision, .. },
+        ) => Ok(decision),
         Err(Rejection::CostExceedsCapacity { capacity, .. }) => {
             Ok(Decision::cost_exceeds(capacity))
         }

@@ -34,6 +34,9 @@ use crate::store::{Charge, OneOrMany, Reply};
 /// If a call is admitted although it was not charged, its permit is empty, and settling it has no effect: when a
 /// [shadow](crate::Limit::shadow) or [`OnError::Allow`](crate::OnError::Allow) has admitted it.
 ///
+/// The permit of a limit of calls [in flight](crate::Limit::in_flight) holds the units of the call: they are free for
+/// others as soon as it is dropped, settled, refunded or kept.
+///
 /// For an example, see [`RateLimiter::acquire`](crate::RateLimiter::acquire).
 #[must_use = "a permit that is dropped keeps the whole charge: `settle` it, or `keep` it"]
 pub struct Permit {
@@ -41,7 +44,7 @@ pub struct Permit {
     charge: Option<PermitCharge>,
 }
 
-/// A charge that is not settled yet.
+/// A charge that is not settled yet. One of calls in flight is given back when the permit is dropped.
 #[derive(Clone)]
 pub(super) struct PermitCharge {
     pub(super) settlements: Arc<Settlements>,
@@ -167,27 +170,17 @@ impl Permit {
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key.
-    fn correct(self, used: Option<u32>) {
-        let Some(PermitCharge { settlements, made, cost, charged, receipt, opening }) = self.charge
-        else {
-            return;
-        };
-        let used = used.map_or(charged, |used| {
-            // What was used beyond the cost is a debt, whatever was charged.
-            used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
-        });
-        let settlement = Settlement { receipt, charged, used };
-        if charged == used && opening == OpeningChange::None {
-            return;
+    fn correct(mut self, used: Option<u32>) {
+        if let Some(charge) = self.charge.take() {
+            charge.correct(used);
         }
-        match made {
-            MadeCharge::Here { key_id, terms } => {
-                settlements.settle_here(key_id, &terms, settlement, opening);
-            }
-            MadeCharge::ByRequest { charge, policy, source } => {
-                settlements.settle(policy, source, &charge, settlement, opening);
-            }
-        }
+    }
+
+    /// Returns whether the call has lost its units [in flight](crate::Limit::in_flight), so that others may have been
+    /// admitted in its place: the count was reset. `false` for a charge of a rate, and for an empty permit.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
     }
 
     /// Gives the whole charge back: the call does not count.
@@ -210,6 +203,53 @@ impl Permit {
             charge.opening = OpeningChange::close_for(duration.min(at_most));
         }
         self
+    }
+}
+
+impl PermitCharge {
+    /// Returns whether the units are held until the call ends.
+    fn is_held(&self) -> bool {
+        self.made.terms().is_in_flight()
+    }
+
+    fn is_lost(&self) -> bool {
+        let key_id = match &self.made {
+            MadeCharge::Here { key_id, .. } => *key_id,
+            MadeCharge::ByRequest { charge, .. } => charge.key_id,
+        };
+        !self.settlements.holds_here(key_id, self.receipt)
+    }
+
+    /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
+    /// back.
+    fn correct(self, used: Option<u32>) {
+        let is_held = self.is_held();
+        let Self { settlements, made, cost, charged, receipt, opening } = self;
+        let used = if is_held { Some(0) } else { used };
+        let used = used.map_or(charged, |used| {
+            // What was used beyond the cost is a debt, whatever was charged.
+            used.min(cost).min(charged).saturating_add(used.saturating_sub(cost))
+        });
+        let settlement = Settlement { receipt, charged, used };
+        if charged == used && opening == OpeningChange::None {
+            return;
+        }
+        match made {
+            MadeCharge::Here { key_id, terms } => {
+                settlements.settle_here(key_id, &terms, settlement, opening);
+            }
+            MadeCharge::ByRequest { charge, policy, source } => {
+                settlements.settle(policy, source, &charge, settlement, opening);
+            }
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(charge) = self.charge.take_if(|charge| charge.is_held()) {
+            charge.correct(None);
+        }
     }
 }
 

@@ -168,6 +168,14 @@ impl<'a> CountedCall<'a> {
         if !options.can_wait && backend.is_shared(policy) {
             return mistake(report, first.label(), StoreError::NotLocal);
         }
+        let held = parts.iter().find(|part| !options.settles && part.limit.is_in_flight());
+        if let Some(Part { limit, .. }) = held {
+            return mistake(report, limit.label(), StoreError::NeedsPermit);
+        }
+        let shared = parts.iter().find(|part| part.limit.is_in_flight());
+        if let Some(Part { limit, .. }) = shared.filter(|_| backend.is_shared(policy)) {
+            return mistake(report, limit.label(), StoreError::OnlyLocal);
+        }
         let leased = parts.iter().find(|part| options.settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
             return mistake(report, limit.label(), StoreError::Leased);

@@ -34,7 +34,7 @@ use crate::store::Request;
 pub use crate::store::redis::script_text;
 
 /// All algorithms, for tests.
-pub const ALGORITHMS: [Algorithm; Algorithm::ALL.len()] = Algorithm::ALL;
+pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
 
 /// Starts the check of a call against one limit; `None` if it is admitted already. The future borrows nothing, so it
 /// does not hold the borrows of the key across the `await`.

@@ -205,7 +205,8 @@ impl LeaseLedger {
             Algorithm::Sliding
             | Algorithm::SlidingCounter
             | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket => target.lifetime,
+            | Algorithm::LeakyBucket
+            | Algorithm::InFlight => target.lifetime,
         };
         entry.share.update(&target.charge.terms, units, &outcome);
         entry.held = HeldUnits {

@@ -36,7 +36,7 @@ fn returned(terms: &Terms, left: u32, elapsed: u64) -> u64 {
     let a_period = match terms.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => terms.threshold(),
         Algorithm::Sliding | Algorithm::SlidingCounter => used,
-        Algorithm::Fixed => 0,
+        Algorithm::Fixed | Algorithm::InFlight => 0,
     };
     let returned = u128::from(a_period) * u128::from(elapsed) / u128::from(terms.period_us());
     returned.min(used.into()) as u64

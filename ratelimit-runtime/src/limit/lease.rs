@@ -144,7 +144,7 @@ impl Limit {
         let leased = match lease {
             Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
-            Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US => {
+            Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US && !self.is_in_flight() => {
                 return Self { policy: Policy { lease, ..self.policy }, ..self };
             }
             Lease::None | Lease::Auto => return self,
@@ -203,7 +203,10 @@ impl Terms {
     pub(crate) fn leased(&self) -> Self {
         let stretch_us = match self.algorithm() {
             Algorithm::Sliding | Algorithm::SlidingCounter => self.lease_us(),
-            Algorithm::Fixed | Algorithm::TokenBucket | Algorithm::LeakyBucket => 0,
+            Algorithm::Fixed
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::InFlight => 0,
         };
         let period = self.period().plus(stretch_us);
         let amounts = Amounts {
@@ -217,6 +220,9 @@ impl Terms {
     }
 
     const fn check_can_lease(&self) -> Result<(), LimitError> {
+        if self.is_in_flight() {
+            return Err(LimitError("units in flight belong to one call, so they cannot be leased"));
+        }
         if self.period_us() < MIN_PERIOD_US {
             return Err(LimitError(
                 "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \

@@ -13,6 +13,7 @@ mod amounts;
 mod capability;
 mod error;
 mod identity;
+mod in_flight;
 mod label;
 mod lease;
 mod name;
@@ -159,7 +160,8 @@ impl Limit {
     /// # Errors
     ///
     /// On an empty name; on a threshold of 0; on a period that is below a microsecond, above 100 years, or not a
-    /// whole number of microseconds; on a bucket that takes more than 100 years to fill.
+    /// whole number of microseconds; on a bucket that takes more than 100 years to fill; on
+    /// [`Algorithm::InFlight`], which has no period.
     pub const fn new(
         name: &'static str,
         algorithm: Algorithm,
@@ -176,6 +178,11 @@ impl Limit {
             Ok(period) => period,
             Err(invalid) => return Err(invalid),
         };
+        if matches!(algorithm, Algorithm::InFlight) {
+            return Err(LimitError(
+                "calls in flight have no period: use `Limit::in_flight(name, in_flight)`",
+            ));
+        }
         let capacity = algorithm.default_capacity(threshold);
         match Amounts::new(threshold, capacity, period) {
             Ok(amounts) => {
@@ -322,16 +329,17 @@ impl Limit {
         self.terms.identity.algorithm
     }
 
-    /// Returns the units that are admitted per period.
+    /// Returns the units that are admitted per period, or that may be in flight.
     #[must_use]
     pub const fn threshold(&self) -> u32 {
         self.terms.amounts.threshold
     }
 
-    /// Returns the length of the window, or the time in which `threshold` tokens refill.
+    /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
+    /// calls [in flight](Self::in_flight).
     #[must_use]
     pub const fn period(&self) -> Duration {
-        self.terms.identity.period.duration()
+        self.quota().period()
     }
 
     /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a

@@ -15,6 +15,8 @@ pub(crate) struct Period {
 }
 
 impl Period {
+    pub(super) const SECOND: Self = Self { micros: 1_000_000 };
+
     pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
         if !period.subsec_nanos().is_multiple_of(1000) {
             return Err(LimitError("`period` must be a whole number of microseconds"));

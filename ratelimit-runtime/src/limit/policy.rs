@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Capability, Lease};
 
 /// The treatment of a call before and after the decision. All limits of one decision have the same policy, except
-/// for leases and for what is hidden.
+/// for leases, holds and what is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Policy {
@@ -14,6 +14,8 @@ pub(crate) struct Policy {
     pub(super) shadow: bool,
     pub(super) wait: Option<Wait>,
     pub(super) lease: Lease,
+    /// How long units in flight are held by a process that says nothing.
+    pub(super) hold: Option<Duration>,
     /// Whether responses do not report the limit.
     pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
@@ -36,6 +38,7 @@ impl Policy {
         shadow: false,
         wait: None,
         lease: Lease::None,
+        hold: None,
         hidden: false,
         varies: false,
         has_burst: false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Limit;
 
 /// The threshold, the capacity and the period of a limit: the facts that responses report to clients, for every
-/// algorithm.
+/// algorithm. Calls in flight have no period: it is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     threshold: u32,
@@ -31,7 +31,7 @@ impl Quota {
         self.period & HIDDEN != 0
     }
 
-    /// Returns the units that are admitted per period.
+    /// Returns the units that are admitted per period, or that may be in flight.
     #[must_use]
     pub const fn threshold(self) -> u32 {
         self.threshold
@@ -43,10 +43,16 @@ impl Quota {
         self.capacity
     }
 
-    /// Returns the length of the window, or the time in which `threshold` tokens refill.
+    /// Returns the length of the window, or the time in which `threshold` tokens refill; zero for calls in flight.
     #[must_use]
     pub const fn period(self) -> Duration {
         Duration::from_micros(self.period & !HIDDEN)
+    }
+
+    /// Returns whether this is a number of calls in flight.
+    #[must_use]
+    pub const fn is_in_flight(self) -> bool {
+        self.period & !HIDDEN == 0
     }
 }
 
@@ -68,6 +74,7 @@ impl Limit {
         let amounts = &self.terms.amounts;
         let (threshold, capacity) = (amounts.threshold, amounts.capacity);
         let hidden = (self.policy.hidden as u64) << HIDDEN.trailing_zeros();
-        Quota { threshold, capacity, period: self.terms.identity.period.micros() | hidden }
+        let period = if self.is_in_flight() { 0 } else { self.terms.identity.period.micros() };
+        Quota { threshold, capacity, period: period | hidden }
     }
 }

@@ -21,6 +21,8 @@ struct LimitFields {
     threshold: Option<u32>,
     period: Option<PeriodField>,
     burst: Option<u32>,
+    in_flight: Option<u32>,
+    hold: Option<PeriodField>,
     algo: Option<String>,
     align: Option<String>,
     scope: Option<ScopeField>,
@@ -66,7 +68,7 @@ enum AutoField {
 struct PeriodField(Duration);
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
-/// `period`, with `burst` and `algo`; then `align`, `scope`, `on_error`, `wait`, `lease`,
+/// `period`, with `burst` and `algo`, or `in_flight`, with `hold`; then `align`, `scope`, `on_error`, `wait`, `lease`,
 /// `shadow` and `hidden`.
 ///
 /// ```
@@ -118,15 +120,17 @@ impl LimitFields {
         self,
         make_name: fn(&str) -> Result<Name, LimitError>,
     ) -> Result<Limit, ParseLimitError> {
-        let Self { name, limit, threshold, period, burst, algo, .. } = self;
+        let Self { name, limit, threshold, period, burst, in_flight, algo, .. } = self;
         let in_limit = |error: &dyn fmt::Display| {
             ParseLimitError::new(format_args!("the limit `{name}`: {error}"))
         };
-        let mut result = match (limit, threshold, period) {
-            (Some(text), None, None) if burst.is_none() && algo.is_none() => {
-                Limit::parse(&name, &text)?
-            }
-            (None, Some(threshold), Some(PeriodField(period))) => {
+        let has_neither = burst.is_none() && algo.is_none();
+        let mut result = match (limit, threshold, period, in_flight) {
+            (Some(text), None, None, None) if has_neither => Limit::parse(&name, &text)?,
+            (None, None, None, Some(in_flight)) if has_neither => make_name(&name)
+                .and_then(|name| Limit::in_flight_named(name, in_flight))
+                .map_err(|error| in_limit(&error))?,
+            (None, Some(threshold), Some(PeriodField(period)), None) => {
                 let algorithm = algo.map(|word| algorithm_of(&word)).transpose();
                 let algorithm = algorithm.map_err(|error| in_limit(&error))?;
                 limit_of(make_name(&name), algorithm, threshold, period, burst)
@@ -134,7 +138,7 @@ impl LimitFields {
             }
             _ => {
                 return Err(in_limit(
-                    &"write `limit = \"300/minute\"`, or `threshold` and `period`, and not both",
+                    &"write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`",
                 ));
             }
         };
@@ -142,6 +146,9 @@ impl LimitFields {
             let minutes = offset_minutes(&align).map_err(|error| in_limit(&error))?;
             let aligned = result.try_align(Align::offset_minutes(minutes));
             result = aligned.map_err(|error| in_limit(&error))?;
+        }
+        if let Some(PeriodField(hold)) = self.hold {
+            result = result.try_hold(hold).map_err(|error| in_limit(&error))?;
         }
         if let Some(lease) = self.lease {
             let leased = match lease {
@@ -213,9 +220,16 @@ impl Serialize for Limit {
         #[derive(serde::Serialize)]
         struct Fields<'a> {
             name: &'a str,
-            threshold: u32,
-            period: String,
-            algo: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            threshold: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            period: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            in_flight: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            hold: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            algo: Option<&'a str>,
             #[serde(skip_serializing_if = "Option::is_none")]
             burst: Option<u32>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,8 +248,9 @@ impl Serialize for Limit {
             hidden: bool,
         }
 
-        let Policy { scope, on_error, shadow, wait: _, lease, hidden, varies: _, has_burst } =
+        let Policy { scope, on_error, shadow, wait: _, lease, hold, hidden, varies: _, has_burst } =
             self.policy;
+        let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
         let align = self.terms.identity.align.map(|align| {
             let (sign, minutes) = match align.offset_minutes {
                 0 => return "utc".to_owned(),
@@ -247,9 +262,11 @@ impl Serialize for Limit {
         let period = self.terms.identity.period;
         Fields {
             name: self.name(),
-            threshold: self.threshold(),
-            period: period.to_string(),
-            algo: self.algorithm().as_str(),
+            threshold: (!is_in_flight).then_some(amount),
+            period: (!is_in_flight).then(|| period.to_string()),
+            in_flight: is_in_flight.then_some(amount),
+            hold: hold.map(|hold| format!("{}us", hold.as_micros())),
+            algo: (!is_in_flight).then(|| self.algorithm().as_str()),
             burst: has_burst.then(|| self.capacity()),
             align,
             scope: matches!(scope, Scope::Process).then_some(ScopeField::Process),

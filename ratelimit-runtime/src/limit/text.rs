@@ -11,10 +11,10 @@ use crate::text::limit;
 use crate::text::limit::LimitText;
 
 /// The words of the algorithms.
-const WORDS: [&str; Algorithm::ALL.len()] = {
-    let (mut words, mut index) = ([""; Algorithm::ALL.len()], 0);
+const WORDS: [&str; Algorithm::RATES.len()] = {
+    let (mut words, mut index) = ([""; Algorithm::RATES.len()], 0);
     while index < words.len() {
-        words[index] = Algorithm::ALL[index].as_str();
+        words[index] = Algorithm::RATES[index].as_str();
         index += 1;
     }
     words
@@ -144,7 +144,7 @@ pub(super) fn algorithm_of(word: &str) -> Result<Algorithm, ParseLimitError> {
 }
 
 fn with_word(word: &str) -> Algorithm {
-    let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.as_str() == word);
+    let found = Algorithm::RATES.into_iter().find(|algorithm| algorithm.as_str() == word);
     found.unwrap_or(Algorithm::Sliding)
 }
 

@@ -84,6 +84,12 @@ pub enum StoreError {
     MixedLimits,
     /// A charge of a limit that leases its units cannot be settled. Nothing was charged.
     Leased,
+    /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
+    /// back. Nothing was charged.
+    NeedsPermit,
+    /// A limit of calls [in flight](crate::Limit::in_flight) is counted by one process only: set its scope to
+    /// [`Scope::Process`](crate::Scope::Process). Nothing was charged.
+    OnlyLocal,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -156,6 +162,13 @@ impl fmt::Display for StoreError {
             Self::Leased => f.write_str(
                 "units of this limit are leased in advance, so they belong to no call: to settle charges, \
                  remove its `lease`",
+            ),
+            Self::NeedsPermit => f.write_str(
+                "a call of this limit holds its units until it ends, and a check returns nothing that could give \
+                 them back: use `acquire` and keep the permit, the attribute, or a layer",
+            ),
+            Self::OnlyLocal => f.write_str(
+                "calls in flight are counted by one process only: set the scope of the limit to `Scope::Process`",
             ),
             Self::Configuration(error) => error.fmt(f),
         }

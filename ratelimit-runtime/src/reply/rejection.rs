@@ -36,6 +36,20 @@ pub enum Rejection {
         /// [`Duration::MAX`] if the threshold or the burst is 0.
         decision: Decision,
     },
+    /// As many calls are in flight as [`Limit::in_flight`] admits. When one of them ends is not known, so there is no
+    /// wait. On the web, the status is 429, and `Retry-After` is 1.
+    #[non_exhaustive]
+    Busy {
+        /// The name of the limit.
+        name: Name,
+        /// The units that may be in flight.
+        quota: Quota,
+        /// The units that are in flight; at most those that may be, although there are more after the limit was
+        /// lowered.
+        in_flight: u32,
+        /// The decision. Its `retry_after` and its `reset_after` are zero, because nobody knows them.
+        decision: Decision,
+    },
     /// The call costs more than the limit can ever admit at once. Waiting does not help.
     #[non_exhaustive]
     CostExceedsCapacity {
@@ -89,6 +103,19 @@ impl Rejection {
         Self::Closed { name, quota, decision: Self::decision(limit, retry_after) }
     }
 
+    /// Creates the rejection of a call while as many calls are in flight as `limit` admits, for tests.
+    #[must_use]
+    pub fn busy(limit: &Limit) -> Self {
+        Self::busy_by(&limit.label(), Self::decision(limit, Duration::ZERO))
+    }
+
+    pub(crate) fn busy_by(label: &LimitLabel, decision: Decision) -> Self {
+        let LimitLabel { name, quota, capacity, .. } = *label;
+        let in_flight = capacity.saturating_sub(decision.remaining);
+        let decision = Decision { retry_after: Duration::ZERO, ..decision };
+        Self::Busy { name, quota, in_flight, decision }
+    }
+
     fn decision(limit: &Limit, retry_after: Duration) -> Decision {
         Decision {
             allowed: false,
@@ -130,7 +157,7 @@ impl Rejection {
 
     /// Returns how long to wait before the same call can be admitted, for `Limited` and `Closed`. `None` if the
     /// threshold or the burst of the call is 0, for `CostExceedsCapacity`, because waiting does not help, and for
-    /// `Unavailable`, because no time is known.
+    /// `Busy` and `Unavailable`, because no time is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -146,7 +173,9 @@ impl Rejection {
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         match self {
-            Self::Limited { quota, .. } | Self::Closed { quota, .. } => quota.is_hidden(),
+            Self::Limited { quota, .. } | Self::Closed { quota, .. } | Self::Busy { quota, .. } => {
+                quota.is_hidden()
+            }
             Self::CostExceedsCapacity { hidden, .. } | Self::Unavailable { hidden, .. } => *hidden,
         }
     }
@@ -157,6 +186,7 @@ impl Rejection {
         match self {
             Self::Limited { name, .. }
             | Self::Closed { name, .. }
+            | Self::Busy { name, .. }
             | Self::CostExceedsCapacity { name, .. }
             | Self::Unavailable { name, .. } => name.as_str(),
         }
@@ -172,6 +202,9 @@ impl fmt::Display for Rejection {
             Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
                 f.write_str("too many requests, try again in ")?;
                 write_wait(f, decision.retry_after)
+            }
+            Self::Busy { .. } => {
+                f.write_str("too many requests are running at the same time, try again later")
             }
             Self::CostExceedsCapacity { hidden: true, .. } => {
                 f.write_str("this request needs more units than are admitted at once")

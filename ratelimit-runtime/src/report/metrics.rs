@@ -105,6 +105,7 @@ enum MetricOutcome {
     Allowed,
     Limited,
     Closed,
+    Busy,
     CostExceedsCapacity,
     Unavailable,
     ShadowAllowed,
@@ -114,10 +115,11 @@ enum MetricOutcome {
 
 impl MetricOutcome {
     /// The texts of the values, in the order of the variants.
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "allowed",
         "limited",
         "closed",
+        "busy",
         "cost_exceeds_capacity",
         "unavailable",
         "shadow_allowed",
@@ -135,6 +137,9 @@ impl MetricOutcome {
             }
             Err(Rejection::Closed { decision, .. }) => {
                 (either(Self::Closed, Self::ShadowLimited), Some(decision.source))
+            }
+            Err(Rejection::Busy { decision, .. }) => {
+                (either(Self::Busy, Self::ShadowLimited), Some(decision.source))
             }
             Err(Rejection::CostExceedsCapacity { .. }) => {
                 (either(Self::CostExceedsCapacity, Self::ShadowLimited), None)

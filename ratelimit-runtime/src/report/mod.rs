@@ -270,6 +270,13 @@ fn emit(rejection: &Rejection, shadow: bool, keys: &KeyTrace) {
                 "{verb}{reason}"
             );
         }
+        Rejection::Busy { name, in_flight, decision, .. } => tracing::debug!(
+            limit = name.as_str(),
+            key = keys.logged(),
+            in_flight,
+            source = source_name(Some(decision.source)),
+            "{verb}: too many calls are in flight"
+        ),
         Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::debug!(
             limit = name.as_str(),
             key = keys.logged(),

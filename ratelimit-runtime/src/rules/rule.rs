@@ -24,6 +24,7 @@ use crate::limit::Access;
 pub struct Rule {
     pub(super) threshold: Option<u32>,
     pub(super) burst: Option<u32>,
+    pub(super) in_flight: Option<u32>,
     pub(super) access: Option<Access>,
     pub(super) shadow: Option<bool>,
     /// In microseconds since the epoch.
@@ -49,6 +50,13 @@ impl Rule {
     /// Sets the capacity of a bucket. Without it, a threshold leaves a burst that the code sets as it is.
     pub fn burst(mut self, burst: u32) -> Self {
         self.burst = Some(burst);
+        self
+    }
+
+    /// Sets the units that may be [in flight](crate::Limit::in_flight). The threshold and the burst of a rule are not
+    /// for such a limit, and this is not for a rate: limits of both kinds can have one name.
+    pub fn in_flight(mut self, in_flight: u32) -> Self {
+        self.in_flight = Some(in_flight);
         self
     }
 
@@ -91,6 +99,12 @@ impl Rule {
         self.burst
     }
 
+    /// Returns the units that may be in flight; `None` if the rule does not set them.
+    #[must_use]
+    pub fn get_in_flight(&self) -> Option<u32> {
+        self.in_flight
+    }
+
     /// Returns whether the rule rejects all calls; `None` if it leaves open whether calls are limited.
     #[must_use]
     pub fn get_closed(&self) -> Option<bool> {
@@ -121,7 +135,7 @@ impl Rule {
 
     /// Returns whether an amount is 0.
     pub(super) fn lacks_amount(&self) -> bool {
-        self.threshold == Some(0) || self.burst == Some(0)
+        [self.threshold, self.burst, self.in_flight].contains(&Some(0))
     }
 }
 
@@ -136,6 +150,8 @@ mod tests {
             (rule.get_threshold(), rule.get_burst(), access, rule.get_shadow(), rule.get_until())
         };
         assert_eq!(read(Rule::new()), (None, None, (None, None), None, None));
+        let in_flight = |rule: Rule| rule.get_in_flight();
+        assert_eq!((in_flight(Rule::new()), in_flight(Rule::new().in_flight(4))), (None, Some(4)));
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
         let rule = Rule::new().threshold(3).burst(5).closed(true).shadow(false).until(until);
         let access = (Some(true), Some(false));

@@ -93,7 +93,7 @@ impl RuleSet {
     ///
     /// # Errors
     ///
-    /// On an empty name; on a threshold or a burst of 0; on a limit that the set names both with a period and without.
+    /// On an empty name; on an amount of 0; on a limit that the set names both with a period and without.
     pub fn set(&mut self, limit: &str, rule: Rule) -> Result<(), RuleSetError> {
         self.edit(limit, None, &rule)?.rule = rule;
         Ok(())

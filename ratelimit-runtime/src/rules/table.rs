@@ -62,7 +62,7 @@ struct NamedRules {
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
-    /// Whether one of them sets a threshold or a burst.
+    /// Whether one of them sets the threshold or the burst of a rate.
     has_amounts: bool,
     /// Whether a call has asked for these rules.
     was_asked: AtomicBool,
@@ -241,6 +241,9 @@ impl NamedRules {
 
     /// Returns the rules of a limit.
     fn of(&self, limit: &Limit) -> Option<&CountRules> {
+        if limit.is_in_flight() {
+            return self.of_name.as_ref();
+        }
         let period = limit.terms().period();
         let Some(rules) = &self.of_name else {
             return self.by_period.iter().find(|(of, _)| *of == period).map(|(_, rules)| rules);
@@ -289,8 +292,10 @@ impl CountRules {
             return None;
         }
         let both = || [own, of_limit].into_iter().flatten();
-        let threshold = both().find_map(|rule| rule.threshold);
-        let burst = both().find_map(|rule| rule.burst);
+        let is_rate = !limit.is_in_flight();
+        let threshold =
+            both().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
+        let burst = both().find_map(|rule| rule.burst.filter(|_| is_rate));
         let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
         let access = access.unwrap_or(Access::Limited);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use self::queue::{QueueFull, SharedQueue};
 use self::sender::LaneSender;
-use crate::algorithm::{OpeningChange, Settlement};
+use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::backend::Backend;
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
@@ -45,6 +45,11 @@ impl Settlements {
     /// Returns the units of a charge that `source` has charged.
     pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
         self.backend.charged_by(source, charge)
+    }
+
+    /// Returns whether the embedded store still counts units in flight.
+    pub(crate) fn holds_here(&self, key_id: KeyId, receipt: Receipt) -> bool {
+        receipt.birth == 0 || self.backend.local().holds(key_id, receipt)
     }
 
     /// Settles a charge of the embedded store.

@@ -162,7 +162,7 @@ impl QueuedSettlement {
         let has_left = match terms.algorithm() {
             Algorithm::Fixed | Algorithm::Sliding => delay >= terms.period_us(),
             Algorithm::SlidingCounter => delay / 2 >= terms.period_us(),
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => false,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => false,
         };
         let settlement = if has_left { Settlement::default() } else { self.settled.settlement };
         (settlement, self.settled.opening.after(delay))

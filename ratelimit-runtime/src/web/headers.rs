@@ -115,6 +115,11 @@ fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::V
     list::<H>(log, names, |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
+        if limit.quota.is_in_flight() {
+            push_parameter(text, ";q=", units);
+            text.push_str(";qu=\"concurrent-requests\"");
+            return true;
+        }
         let window = if units == threshold {
             whole_seconds(period)
         } else {

@@ -123,10 +123,13 @@ impl<'a> RejectedRequest<'a> {
         status(self.rejection)
     }
 
-    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. `None` unless the
-    /// limit is reached, because the wait is known only in that case.
+    /// Returns `Retry-After` (RFC 9110, section 10.2.3): whole seconds, rounded up, at least one. One second if too
+    /// many calls are in flight, whose ends are not known. `None` unless the limit is reached.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
+        if let Rejection::Busy { .. } = self.rejection {
+            return Some(1);
+        }
         self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))
     }
 
@@ -137,6 +140,7 @@ impl<'a> RejectedRequest<'a> {
         let (kind, title, has_policies) = match self.rejection {
             Rejection::Limited { .. }
             | Rejection::Closed { .. }
+            | Rejection::Busy { .. }
             | Rejection::CostExceedsCapacity { varies: true, .. } => {
                 (QUOTA_EXCEEDED, "Quota Exceeded", true)
             }
@@ -196,6 +200,7 @@ pub(crate) fn status(rejection: &Rejection) -> u16 {
     match rejection {
         Rejection::Limited { .. }
         | Rejection::Closed { .. }
+        | Rejection::Busy { .. }
         | Rejection::CostExceedsCapacity { varies: true, .. } => 429,
         Rejection::CostExceedsCapacity { .. } => 413,
         Rejection::Unavailable { .. } => 503,

@@ -84,9 +84,9 @@ impl From<&Rejection> for Status {
         let violation = QuotaViolation {
             quota_id: name.to_owned(),
             quota_value: match rejection {
-                Rejection::Limited { quota, .. } | Rejection::Closed { quota, .. } => {
-                    quota.threshold().into()
-                }
+                Rejection::Limited { quota, .. }
+                | Rejection::Closed { quota, .. }
+                | Rejection::Busy { quota, .. } => quota.threshold().into(),
                 Rejection::CostExceedsCapacity { capacity, .. } => (*capacity).into(),
                 Rejection::Unavailable { .. } => 0,
             },

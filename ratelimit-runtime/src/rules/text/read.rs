@@ -15,7 +15,8 @@ use crate::text::closest::closest;
 const WORDS: [&str; 3] = ["closed", "exempt", "shadow"];
 
 /// The fields of a rule.
-const FIELDS: [&str; 6] = ["threshold", "burst", "closed", "exempt", "shadow", "until"];
+const FIELDS: [&str; 7] =
+    ["threshold", "burst", "in_flight", "closed", "exempt", "shadow", "until"];
 
 /// The field of a limit with the rules of its keys.
 pub(super) const KEYS: &str = "keys";
@@ -174,6 +175,9 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
                     rule.threshold = Some(map.next_value_seed(AmountSeed { place, field })?);
                 }
                 "burst" => rule.burst = Some(map.next_value_seed(AmountSeed { place, field })?),
+                "in_flight" => {
+                    rule.in_flight = Some(map.next_value_seed(AmountSeed { place, field })?);
+                }
                 "closed" => closed = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "exempt" => exempt = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "shadow" => rule.shadow = Some(map.next_value_seed(FlagSeed { place, field })?),
@@ -296,7 +300,7 @@ mod tests {
             (
                 "[api]\nperiod = 5",
                 2,
-                "it can be `threshold`, `burst`, `closed`, `exempt`, `shadow`, `until`, `keys`",
+                "it can be `threshold`, `burst`, `in_flight`, `closed`, `exempt`, `shadow`, `until`, `keys`",
             ),
             ("[api]\nclosed = true\nexempt = true", 1, "cannot be both `closed` and `exempt`"),
             ("[api]\nclosed = 1", 2, "`closed` to be `true` or `false`"),

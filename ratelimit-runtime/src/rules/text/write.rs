@@ -46,12 +46,15 @@ impl Serialize for Rule {
 
 impl Rule {
     fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Self { threshold, burst, access, shadow, until } = *self;
+        let Self { threshold, burst, in_flight, access, shadow, until } = *self;
         if let Some(threshold) = threshold {
             map.serialize_entry("threshold", &threshold)?;
         }
         if let Some(burst) = burst {
             map.serialize_entry("burst", &burst)?;
+        }
+        if let Some(in_flight) = in_flight {
+            map.serialize_entry("in_flight", &in_flight)?;
         }
         match access {
             None => {}
@@ -72,7 +75,7 @@ impl Rule {
 /// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threshold, burst, access, shadow, until } = *self;
+        let Self { threshold, burst, in_flight, access, shadow, until } = *self;
         let access = access.map(|access| match access {
             Access::Closed => "closed = true",
             Access::Unlimited => "exempt = true",
@@ -81,6 +84,7 @@ impl fmt::Display for Rule {
         let fields = [
             threshold.map(|threshold| format!("threshold = {threshold}")),
             burst.map(|burst| format!("burst = {burst}")),
+            in_flight.map(|in_flight| format!("in_flight = {in_flight}")),
             access.map(str::to_owned),
             shadow.map(|shadow| format!("shadow = {shadow}")),
             until.map(|until| format!("until = {}", written(until))),

@@ -31,6 +31,7 @@ pub(crate) use self::several::FEW;
 use self::shard::{CountOp, Shard};
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Reply, Request};
+use crate::algorithm::slots::Slots;
 use crate::algorithm::{
     Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
 };
@@ -141,6 +142,14 @@ impl Embedded {
         })
     }
 
+    /// Returns whether a count of calls in flight still has the units of a receipt.
+    pub(crate) fn holds(&self, key_id: KeyId, receipt: Receipt) -> bool {
+        self.in_shard(key_id, |shard, clock| {
+            let has = |slots: &mut Slots| slots.has(receipt);
+            shard.visit(key_id, clock, has, |closed| has(closed.state_mut()))
+        })
+    }
+
     /// Closes or opens a key. Returns whether it was closed.
     pub(crate) fn change_opening(
         &self,
@@ -173,7 +182,12 @@ impl Embedded {
     #[inline(always)]
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[index].0;
-        shard.try_lock().unwrap_or_else(|_| locked(shard))
+        match shard.try_lock() {
+            Ok(shard) => shard,
+            // Not `unwrap_or_else`: the error of a poisoned lock holds the lock until it is dropped.
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => locked(shard),
+        }
     }
 }
 
@@ -225,4 +239,25 @@ fn unlock<'a>(mut shards: impl AsMut<[MutexGuard<'a, Shard>]>) {
 /// tables in a shard are sorted.
 fn shard_of(key_id: KeyId) -> usize {
     (key_id.bits() >> 64) as usize % SHARDS
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Limit;
+
+    #[test]
+    fn a_panic_under_a_lock_blocks_no_later_call() {
+        let store = Embedded::new(100, Clock::Store);
+        let limit = Limit::fixed("panic", 5, Duration::from_secs(60));
+        let key_id = store.key_id(limit.terms(), "key");
+        let panics = AssertUnwindSafe(|| store.in_shard(key_id, |_, _| panic!("under the lock")));
+        catch_unwind(panics).expect_err("a panic");
+        let charge = LocalCharge { key_id, terms: limit.terms(), cost: 1 };
+        let (outcome, _) = store.acquire_as::<crate::algorithm::fixed::Window>(charge);
+        assert_eq!((outcome.is_allowed(), outcome.remaining), (true, 4));
+    }
 }

@@ -134,8 +134,10 @@ macro_rules! define_shard {
                 if 2 * self.closed.len() > self.len() {
                     return self.closed.evict(spread);
                 }
-                let largest = [$(self.$table.len()),*].into_iter().max().unwrap_or(0);
-                $(if self.$table.len() == largest {
+                // Units that are held are not lost.
+                let largest = [$(if <$state>::HOLDS { 0 } else { self.$table.len() }),*];
+                let largest = largest.into_iter().max().unwrap_or(0);
+                $(if largest > 0 && !<$state>::HOLDS && self.$table.len() == largest {
                     return self.$table.evict(spread);
                 })*
             }

@@ -137,7 +137,8 @@ impl<S: Expires> Table<S> {
 
     /// Evicts one state of a sample. A state that is not marked goes first, because its key would have admitted the
     /// next call as well. If more than half of all states are marked, a marked one goes first: otherwise, exhausted
-    /// keys would evict all others. Of several such states, the one that expires first goes. `spread` is any number
+    /// keys would evict all others. Of several such states, the one that expires first goes; one that never expires
+    /// stays. `spread` is any number
     /// that differs from call to call.
     pub(super) fn evict(&mut self, spread: usize) {
         let len = self.cells.len();
@@ -145,7 +146,9 @@ impl<S: Expires> Table<S> {
         // The sample is spread over the table, because neighbours may have arrived together.
         let sample = (0..SAMPLE).filter_map(|part| {
             let start = (spread % len + part * len / SAMPLE) % len;
-            let taken = |at: &usize| !self.cells[*at].is_free();
+            let taken = |at: &usize| {
+                !self.cells[*at].is_free() && self.cells[*at].state.expires() < u64::MAX
+            };
             (start..len).chain(0..start).find(taken)
         });
         let lost = |at: &usize| {

@@ -103,7 +103,9 @@ impl Line {
         if now.local >= deadline && self.estimate.is_some() {
             let earliest = self.earliest_of(arrival);
             // If the call may be admitted now, the next reply decides, unless it takes too long.
-            if earliest > now.local || is_late {
+            // Units in flight that come back later are for the next call.
+            let is_busy = self.estimate.as_ref().is_some_and(|it| it.is_busy) && !self.has_changed;
+            if earliest > now.local || is_busy || is_late {
                 let is_first = self.queued.first() == Some(&arrival);
                 self.reject(arrival, earliest, now);
                 if is_first {

@@ -9,12 +9,15 @@ use crate::store::{Charge, OneOrMany, Reply};
 
 /// The rejection of the first queued call.
 pub(super) struct Estimate {
-    /// The time at which the call can be admitted, by the clock of the limiter.
+    /// The time at which the call can be admitted, by the clock of the limiter; the earliest possible one if it is
+    /// [busy](Self::is_busy).
     at: u64,
     costs: OneOrMany<u32>,
     outcomes: OneOrMany<Outcome>,
     source: Source,
     received: u64,
+    /// Whether the call needs units that calls in flight hold. Nobody knows when these end.
+    pub(super) is_busy: bool,
 }
 
 impl Estimate {
@@ -24,8 +27,9 @@ impl Estimate {
         outcomes: &[Outcome],
         source: Source,
         received: u64,
+        is_busy: bool,
     ) -> Self {
-        Self { at, costs, outcomes: outcomes.to_vec().into(), source, received }
+        Self { at, costs, outcomes: outcomes.to_vec().into(), source, received, is_busy }
     }
 
     /// Returns the earliest time at which the last of several queued calls can be admitted. `units` has the sums of the
@@ -57,8 +61,11 @@ impl Estimate {
         // The limit that rejects the first call for longest also holds up the calls behind it.
         let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
         if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
-            outcome.retry_us = outcome.retry_us.max(retry);
-            outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
+            // For calls in flight alone, no time is known.
+            if outcome.retry_us > 0 || !self.is_busy {
+                outcome.retry_us = outcome.retry_us.max(retry);
+                outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
+            }
         }
         Reply::new(outcomes.into(), self.source)
     }
@@ -85,5 +92,7 @@ fn least_time(terms: &Terms, first: u64, units: u64, is_exact: bool) -> u64 {
         // The first call opens a window. If it waits for something else, it may be late in a window.
         Algorithm::Fixed if is_exact => windows(1),
         Algorithm::Fixed | Algorithm::SlidingCounter => windows(2),
+        // All calls in flight can end at the same time.
+        Algorithm::InFlight => 0,
     }
 }

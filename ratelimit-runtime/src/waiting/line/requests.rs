@@ -1,6 +1,7 @@
 //! The requests of a line: which calls it asks for, which reservations it cancels, and when.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::estimate::Estimate;
@@ -10,7 +11,9 @@ use super::{Line, Now, ReplyTimes, Waiter, WaiterStage, WakeTimes};
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::OnError;
 use crate::reply::{Source, StoreError};
-use crate::store::{BucketCharge, Calls, Counts, DecideOp, EqualCalls, Reply, Reservations};
+use crate::store::{
+    BucketCharge, Calls, Charge, Counts, DecideOp, EqualCalls, Reply, Reservations,
+};
 
 /// The shortest time between two requests of a line that waits for Redis.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
@@ -94,9 +97,12 @@ impl Line {
             let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
             if self.queued.first() == Some(&arrival) && !was_cut_short {
                 let costs = self.waiters.get(&arrival).map(|waiter| waiter.costs.clone());
-                self.estimate =
-                    costs.map(|costs| Estimate::new(at, costs, outcomes, source, now.local));
-                self.next_request = self.next_after(at, now);
+                let is_busy = self.is_busy(outcomes);
+                self.estimate = costs
+                    .map(|costs| Estimate::new(at, costs, outcomes, source, now.local, is_busy));
+                // The end of a call in flight wakes the line.
+                let next = if is_busy { now.local.saturating_add(LOOK_AGAIN) } else { at };
+                self.next_request = self.next_after(next, now);
                 self.scan(now);
             }
         }
@@ -242,6 +248,14 @@ impl Line {
         let held = self.granted.range((now.local + 1, 0)..);
         let held = held.filter_map(|(_, arrival)| self.waiters.get(arrival));
         held.fold(0, |sum, waiter| sum.saturating_add(waiter.first_cost()))
+    }
+
+    /// Returns whether calls in flight hold units that a rejected call needs.
+    fn is_busy(&self, outcomes: &[Outcome]) -> bool {
+        let is_busy = |(charge, outcome): (&Arc<Charge>, &Outcome)| {
+            charge.terms.is_in_flight() && outcome.verdict == Verdict::Rejected
+        };
+        self.counts.iter().zip(outcomes).any(is_busy)
     }
 
     pub(super) fn end_request(&mut self, calls: &[u64]) {

@@ -76,7 +76,7 @@ impl Form {
     pub(crate) fn of(terms: &Terms) -> Self {
         match terms.algorithm() {
             Algorithm::Sliding => Self::Sliding,
-            Algorithm::Fixed => Self::Fixed,
+            Algorithm::Fixed | Algorithm::InFlight => Self::Fixed,
             Algorithm::SlidingCounter => Self::SlidingCounter,
             Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
                 Self::LeasedBucket

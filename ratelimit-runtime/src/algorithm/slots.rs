@@ -1,0 +1,99 @@
+//! Calls in flight: the units of the calls that run now. Nothing but their end gives units back.
+
+use super::{Expires, Op, Outcome, Receipt, Settlement, State, Verdict};
+use crate::limit::Terms;
+
+/// The units that calls hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slots {
+    held: u32,
+    /// 0 until a call acquires units.
+    birth: u32,
+    /// When the first of the units were taken. A return of units from before then belongs to another state.
+    since: u64,
+}
+
+impl State for Slots {
+    const HOLDS: bool = true;
+
+    type Decided = Outcome;
+
+    fn decide(&mut self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        self.apply(Op::Decide, terms, clock, cost)
+    }
+
+    fn is_allowed(decided: &Outcome) -> bool {
+        decided.is_allowed()
+    }
+
+    fn outcome(decided: Outcome, _: &Terms, _: u64, _: u32) -> Outcome {
+        decided
+    }
+
+    /// Nobody knows when a call ends, so the waits of the outcome are 0.
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        let free = terms.threshold().saturating_sub(self.held);
+        let allowed = op.gives_back() || cost == 0 || cost <= free;
+        if allowed {
+            match op {
+                Op::Peek => {}
+                Op::Decide => self.take(clock, cost),
+                Op::Refund => self.give_back(cost),
+                Op::Return { at } if at >= self.since => self.give_back(cost),
+                Op::Return { .. } => {}
+            }
+        }
+        self.outcome_of(terms, clock, allowed.into())
+    }
+
+    fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {
+        let outcome = self.apply(Op::Decide, terms, clock, cost);
+        if !outcome.is_allowed() || cost == 0 {
+            return (outcome, Receipt::default());
+        }
+        if self.birth == 0 {
+            // The low half of a birth is not 0. A state ends before all of these numbers are used.
+            self.birth = birth as u32 | 1;
+        }
+        (outcome, Receipt { birth: self.birth.into(), place: self.since })
+    }
+
+    /// Gives back the units that were not used: all of them once the call has ended.
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        if self.has(settlement.receipt) {
+            self.give_back(settlement.less());
+        }
+        self.outcome_of(terms, clock, Verdict::Admitted)
+    }
+}
+
+impl Expires for Slots {
+    /// Held units do not expire, and are never evicted.
+    fn expires(&self) -> u64 {
+        if self.held == 0 { 0 } else { u64::MAX }
+    }
+}
+
+impl Slots {
+    /// Returns whether the units of a receipt are among these.
+    pub(crate) fn has(&self, Receipt { birth, place }: Receipt) -> bool {
+        u64::from(self.birth) == birth && self.since == place
+    }
+
+    fn take(&mut self, clock: u64, cost: u32) {
+        if self.held == 0 && cost > 0 {
+            *self = Self { held: 0, birth: 0, since: clock.max(self.since) };
+        }
+        self.held += cost;
+    }
+
+    fn give_back(&mut self, units: u32) {
+        self.held = self.held.saturating_sub(units);
+    }
+
+    fn outcome_of(&self, terms: &Terms, clock: u64, verdict: Verdict) -> Outcome {
+        let remaining = terms.threshold().saturating_sub(self.held);
+        // Not before the units were taken, for `Op::Return`.
+        Outcome { clock: clock.max(self.since), verdict, remaining, retry_us: 0, reset_us: 0 }
+    }
+}

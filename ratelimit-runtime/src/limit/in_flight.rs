@@ -1,0 +1,140 @@
+//! Limits of the calls that run at the same time.
+
+use std::time::Duration;
+
+use super::{Algorithm, Amounts, Identity, Limit, LimitError, Name, Period, Policy, Scope, Terms};
+
+/// The shortest hold. Heartbeats are sent three times in it.
+const MIN_HOLD: Duration = Duration::from_secs(1);
+
+/// The longest hold, which is the longest time for which a process that was killed holds its slots.
+const MAX_HOLD: Duration = Duration::from_secs(86_400);
+
+/// The period of a limit without one. It tells nothing: only the amounts of rates are derived from a period.
+const NO_PERIOD: Period = Period::SECOND;
+
+impl Limit {
+    /// Admits calls while fewer than `in_flight` units of other calls are in flight. A call that is admitted holds its
+    /// units until it ends: [`acquire`](crate::RateLimiter::acquire) returns a [`Permit`](crate::Permit), which holds
+    /// them until it is dropped.
+    ///
+    /// ```
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rejection};
+    ///
+    /// const EXPORTS: Limit = Limit::in_flight("exports", 2);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Rejection> {
+    /// let limiter = RateLimiter::embedded();
+    /// let first = limiter.acquire(&EXPORTS, "acme", 1).await?;
+    /// let second = limiter.acquire(&EXPORTS, "acme", 1).await?;
+    /// let busy = limiter.acquire(&EXPORTS, "acme", 1).await.expect_err("two are in flight");
+    /// assert!(matches!(busy, Rejection::Busy { in_flight: 2, .. }));
+    /// drop(first);
+    /// let third = limiter.acquire(&EXPORTS, "acme", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Nothing else returns the units of such a limit, so `check` rejects each call with
+    /// [`StoreError::NeedsPermit`](crate::StoreError::NeedsPermit).
+    ///
+    /// # Panics
+    ///
+    /// On values that [`try_in_flight`](Self::try_in_flight) rejects; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn in_flight(name: &'static str, in_flight: u32) -> Self {
+        match Self::try_in_flight(name, in_flight) {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+
+    /// Creates a limit of calls in flight from values that are known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// On an empty name; on 0, which would reject every call.
+    pub const fn try_in_flight(name: &'static str, in_flight: u32) -> Result<Self, LimitError> {
+        if name.is_empty() {
+            return Err(LimitError::NO_NAME);
+        }
+        Self::in_flight_named(Name::new(name), in_flight)
+    }
+
+    /// Creates a limit of calls in flight with a name that is not empty.
+    pub(super) const fn in_flight_named(name: Name, in_flight: u32) -> Result<Self, LimitError> {
+        if in_flight == 0 {
+            return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
+        }
+        match Amounts::new(in_flight, in_flight, NO_PERIOD) {
+            Ok(amounts) => {
+                let slots = Algorithm::InFlight;
+                let identity = Identity::new(name, slots, NO_PERIOD, None, Scope::Global);
+                Ok(Self { terms: Terms { identity, amounts }, policy: Policy::DEFAULT })
+            }
+            Err(invalid) => Err(invalid),
+        }
+    }
+
+    /// Sets for how long Redis keeps the units of a process from which it hears nothing. A process says three times in
+    /// this time what it holds. If it is killed, its units are free after this time; if it is stopped or cut off for
+    /// so long, its calls [lose](crate::Permit::is_lost) them.
+    ///
+    /// # Errors
+    ///
+    /// On a limit of another algorithm; below a second; above a day.
+    pub const fn try_hold(mut self, hold: Duration) -> Result<Self, LimitError> {
+        if !self.is_in_flight() {
+            return Err(LimitError(
+                "`hold` is for units that are held while a call runs: use it with in_flight",
+            ));
+        }
+        if hold.as_nanos() < MIN_HOLD.as_nanos() {
+            return Err(LimitError("`hold` must be at least a second"));
+        }
+        if hold.as_nanos() > MAX_HOLD.as_nanos() {
+            return Err(LimitError(
+                "`hold` must be at most a day: a process that is killed keeps its units for so long",
+            ));
+        }
+        self.policy.hold = Some(hold);
+        Ok(self)
+    }
+
+    /// Sets for how long Redis keeps the units of a process from which it hears nothing; see
+    /// [`try_hold`](Self::try_hold).
+    ///
+    /// # Panics
+    ///
+    /// On values that `try_hold` rejects; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn hold(self, hold: Duration) -> Self {
+        match self.try_hold(hold) {
+            Ok(limit) => limit,
+            Err(invalid) => panic!("{}", invalid.0),
+        }
+    }
+
+    /// Returns the [hold](Self::hold), if one is set.
+    #[must_use]
+    pub const fn get_hold(&self) -> Option<Duration> {
+        self.policy.hold
+    }
+
+    /// Returns whether this limits the calls that run at the same time.
+    #[inline]
+    pub(crate) const fn is_in_flight(&self) -> bool {
+        self.terms.is_in_flight()
+    }
+}
+
+impl Terms {
+    /// Returns whether the units of a call are held until it ends.
+    #[inline]
+    pub(crate) const fn is_in_flight(&self) -> bool {
+        matches!(self.identity.algorithm, Algorithm::InFlight)
+    }
+}

@@ -1,0 +1,62 @@
+//! Calls in flight: how many may run at the same time.
+//!
+//! | a test of ... | belongs in |
+//! | --- | --- |
+//! | what admits, rejects and frees, alone and beside rates, rules, closings and shadows | [`promises`] |
+//! | calls that wait until another one ends | [`waits`] |
+//! | random histories, compared with a list of the calls that run | [`histories`] |
+
+mod histories;
+mod promises;
+mod waits;
+
+use std::time::Duration;
+
+use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
+use support::limits::MINUTE;
+
+const TWO: Limit = Limit::in_flight("two", 2);
+
+/// A limiter on a virtual clock.
+struct TestLimiter {
+    limiter: RateLimiter,
+    clock: VirtualClock,
+}
+
+impl TestLimiter {
+    /// Returns a limiter on each store.
+    fn each() -> [Self; 1] {
+        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
+        // A busy test machine must not take the turn of a waiting call that it does not poll for a while.
+        let limiter = builder.deadline(MINUTE).build().expect("valid");
+        [Self { limiter, clock }]
+    }
+
+    async fn acquire(&self, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
+        self.limiter.acquire(limit, "key", cost).await
+    }
+
+    async fn admit(&self, limit: &Limit, cost: u32) -> Permit {
+        self.acquire(limit, cost).await.expect("admitted")
+    }
+
+    /// Returns the units that are in flight; at most those that may be.
+    async fn in_flight(&self, limit: &Limit) -> u32 {
+        let peeked = self.limiter.peek(limit, "key", 0).await.expect("admitted");
+        peeked.limit - peeked.remaining
+    }
+
+    async fn assert_busy(&self, limit: &Limit, in_flight: u32) {
+        let rejection = self.acquire(limit, 1).await.expect_err("busy");
+        assert_busy(&rejection, in_flight);
+    }
+}
+
+fn assert_busy(rejection: &Rejection, units: u32) {
+    assert!(
+        matches!(rejection, Rejection::Busy { in_flight, .. } if *in_flight == units),
+        "{rejection:?}"
+    );
+    assert_eq!(rejection.retry_after(), None);
+}

@@ -1,0 +1,278 @@
+//! What admits, rejects and frees.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::FutureExt;
+use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection, Rule, RuleSet, StoreError};
+use support::limits::MINUTE;
+
+use crate::{TWO, TestLimiter, assert_busy};
+
+#[tokio::test]
+async fn a_call_holds_its_units_until_its_permit_ends_in_any_way() {
+    for test in TestLimiter::each() {
+        let first = test.admit(&TWO, 1).await;
+        assert_eq!(first.decision().remaining, 1);
+        let ways: [fn(Permit); 5] = [
+            drop,
+            Permit::keep,
+            Permit::refund,
+            |permit| permit.settle(1),
+            // More than the cost is no debt: the call held one unit.
+            |permit| permit.settle(100),
+        ];
+        for end in ways {
+            let second = test.admit(&TWO, 1).await;
+            test.assert_busy(&TWO, 2).await;
+            end(second);
+            assert_eq!(test.in_flight(&TWO).await, 1);
+        }
+        let mut meter = test.admit(&TWO, 1).await.meter();
+        meter.add(7);
+        test.assert_busy(&TWO, 2).await;
+        drop(meter);
+
+        let panics = AssertUnwindSafe(async {
+            let _permit = test.admit(&TWO, 1).await;
+            panic!("the call fails");
+        });
+        panics.catch_unwind().await.expect_err("a panic");
+        let held = test.admit(&TWO, 1).await;
+        let task = tokio::spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        test.assert_busy(&TWO, 2).await;
+        task.abort();
+        task.await.expect_err("aborted");
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        drop(first);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_cost_is_the_weight_of_a_call() {
+    const FIVE: Limit = Limit::in_flight("five", 5);
+    for test in TestLimiter::each() {
+        let heavy = test.admit(&FIVE, 3).await;
+        let rejection = test.acquire(&FIVE, 3).await.expect_err("busy");
+        assert_busy(&rejection, 3);
+        let light = test.admit(&FIVE, 2).await;
+        test.assert_busy(&FIVE, 5).await;
+        let nothing = test.admit(&FIVE, 0).await;
+        drop(nothing);
+        drop(heavy);
+        assert_eq!(test.in_flight(&FIVE).await, 2);
+        let too_heavy = test.acquire(&FIVE, 6).await.expect_err("too heavy");
+        assert!(matches!(too_heavy, Rejection::CostExceedsCapacity { .. }), "{too_heavy:?}");
+        drop(light);
+    }
+}
+
+/// Nothing that they return could give the units back.
+#[tokio::test]
+async fn checks_of_calls_in_flight_are_refused() {
+    const RATE: Limit = Limit::sliding("rate", 5, MINUTE);
+    let is_refused = |error: &Rejection| {
+        matches!(error, Rejection::Unavailable { error: StoreError::NeedsPermit, .. })
+    };
+    for test in TestLimiter::each() {
+        let limiter = &test.limiter;
+        let error = limiter.check(&TWO, "key", 1).await.expect_err("refused");
+        assert!(is_refused(&error), "{error:?}");
+        assert!(!limiter.admit(&TWO, "key", 1).await);
+        for parts in [
+            vec![Part::new(&RATE, &"key", 1), Part::new(&TWO, &"key", 1)],
+            vec![Part::new(&TWO, &"key", 1)],
+        ] {
+            let error = limiter.check_all(&parts).await.expect_err("refused");
+            assert!(is_refused(&error), "{error:?}");
+        }
+        let wait = TWO.wait(MINUTE);
+        let error = limiter.check(&wait, "key", 1).await.expect_err("refused");
+        assert!(is_refused(&error), "{error:?}");
+        let mut rules = RuleSet::new();
+        rules.set("two", Rule::new().in_flight(3)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        let error = limiter.check(&TWO, "key", 1).await.expect_err("refused");
+        assert!(is_refused(&error), "{error:?}");
+        assert_eq!(test.in_flight(&TWO).await, 0);
+        let left = limiter.peek(&RATE, "key", 1).await.expect("admitted").remaining;
+        assert_eq!(left, 5);
+    }
+}
+
+#[tokio::test]
+async fn rates_and_calls_in_flight_are_one_decision() {
+    const RATE: Limit = Limit::fixed("rate", 3, MINUTE);
+    for test in TestLimiter::each() {
+        let (limiter, key) = (&test.limiter, "key");
+        let parts = [Part::new(&RATE, &key, 1), Part::new(&TWO, &key, 1)];
+        let left = async || limiter.peek(&RATE, key, 0).await.expect("admitted").remaining;
+        let first = limiter.acquire_all(&parts).await.expect("admitted");
+        let second = limiter.acquire_all(&parts).await.expect("admitted");
+        // A missing slot charges no rate.
+        let rejection = limiter.acquire_all(&parts).await.expect_err("busy");
+        assert_busy(&rejection, 2);
+        assert_eq!(left().await, 1);
+        drop(first);
+        let third = limiter.acquire_all(&parts).await.expect("admitted");
+        assert_eq!(left().await, 0);
+        // Both reject: the wait that is known is reported.
+        let rejection = limiter.acquire_all(&parts).await.expect_err("limited");
+        assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection:?}");
+        assert_eq!(rejection.retry_after(), Some(MINUTE));
+        drop((second, third));
+        // A rejected rate takes no slot.
+        limiter.acquire_all(&parts).await.expect_err("limited");
+        assert_eq!(test.in_flight(&TWO).await, 0);
+        test.clock.advance(MINUTE);
+        // The permit of the rate settles, the other one frees.
+        let mut permits = limiter.acquire_all(&parts).await.expect("admitted");
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        permits.remove(0).settle(0);
+        assert_eq!((left().await, test.in_flight(&TWO).await), (3, 1));
+        drop(permits);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}
+
+/// Parts with one limit and one key are one charge, whose units their permits share.
+#[tokio::test]
+async fn parts_of_one_count_are_freed_one_by_one() {
+    for test in TestLimiter::each() {
+        let parts = [Part::new(&TWO, &"key", 1), Part::new(&TWO, &"key", 1)];
+        let mut permits = test.limiter.acquire_all(&parts).await.expect("admitted");
+        test.assert_busy(&TWO, 2).await;
+        permits.pop();
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        permits.pop();
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn rules_and_amounts_change_how_many_run() {
+    for test in TestLimiter::each() {
+        let limiter = &test.limiter;
+        let set = |rule: Rule| {
+            let mut rules = RuleSet::new();
+            rules.set("two", rule).expect("valid");
+            limiter.set_rules(rules).expect("valid");
+        };
+        set(Rule::new().in_flight(3));
+        let mut running = Vec::new();
+        for _ in 0..3 {
+            running.push(test.admit(&TWO, 1).await);
+        }
+        assert_busy(&test.acquire(&TWO, 1).await.expect_err("busy"), 3);
+        // Lowered below those that run: nobody is evicted, and nobody is admitted.
+        set(Rule::new().in_flight(1));
+        for left in [2, 1] {
+            running.pop();
+            test.acquire(&TWO, 1).await.expect_err("busy");
+            assert_eq!(running.len(), left);
+        }
+        running.pop();
+        drop(test.admit(&TWO, 1).await);
+        // The rules of rates are for rates.
+        set(Rule::new().threshold(50).burst(9));
+        let both = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
+        test.assert_busy(&TWO, 2).await;
+        // Exempt, and rejected by a shadow: they run, and hold nothing.
+        set(Rule::new().exempt(true));
+        let exempt = test.admit(&TWO, 1).await;
+        set(Rule::new().shadow(true));
+        let shadow = test.admit(&TWO, 1).await;
+        assert!(!shadow.decision().allowed);
+        set(Rule::new());
+        drop((exempt, shadow));
+        test.assert_busy(&TWO, 2).await;
+        drop(both);
+        set(Rule::new().closed(true));
+        let closed = test.acquire(&TWO, 1).await.expect_err("closed");
+        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        set(Rule::new());
+        // Amounts of the call, on the same count.
+        let wide = TWO.try_amounts(4, None).expect("valid");
+        let running = [test.admit(&TWO, 2).await, test.admit(&wide, 2).await];
+        assert_busy(&test.acquire(&wide, 1).await.expect_err("busy"), 4);
+        drop(running);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+        // What a shadow admits holds units like any other call.
+        let shadow = TWO.shadow(true);
+        let held = test.admit(&shadow, 1).await;
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        drop(held);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}
+
+/// A call that ends while its key is closed frees its units; a reset frees those of all calls, which free nothing
+/// later.
+#[tokio::test]
+async fn closed_keys_and_resets() {
+    for test in TestLimiter::each() {
+        let limiter = &test.limiter;
+        let [first, second] = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
+        limiter.close(&TWO, "key", MINUTE).await.expect("closed");
+        let closed = test.acquire(&TWO, 1).await.expect_err("closed");
+        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        drop(first);
+        test.clock.advance(MINUTE);
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        let third = test.admit(&TWO, 1).await;
+        assert!(!second.is_lost());
+
+        assert!(limiter.reset(&TWO, "key").await.expect("reset"));
+        assert!(second.is_lost() && third.is_lost());
+        let after = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
+        drop((second, third));
+        test.assert_busy(&TWO, 2).await;
+        drop(after);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}
+
+/// A store that is full of other keys evicts those, and never units in flight.
+#[tokio::test]
+async fn a_flood_of_keys_frees_nothing() {
+    const RATE: Limit = Limit::sliding("rate", 3, MINUTE);
+    let limiter = RateLimiter::builder().max_keys(640).build().expect("valid");
+    let mut running = Vec::new();
+    for key in 0..2_000_u32 {
+        running.push(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
+    }
+    for key in 0..20_000_u32 {
+        limiter.check(&RATE, key, 1).await.expect("admitted");
+    }
+    limiter.close(&TWO, 7_u32, MINUTE).await.expect("closed");
+    for key in 0..20_000_u32 {
+        limiter.close(&RATE, key, MINUTE).await.expect("closed");
+    }
+    limiter.close(&TWO, 7_u32, Duration::ZERO).await.expect("opened");
+    for key in 0..2_000_u32 {
+        limiter.acquire(&TWO, key, 1).await.expect_err("busy");
+    }
+    drop(running);
+    for key in (0..2_000_u32).filter(|key| *key != 7) {
+        drop(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
+    }
+}
+
+/// A future that is dropped before it is polled, or after, holds nothing.
+#[tokio::test]
+async fn a_dropped_call_holds_nothing() {
+    for test in TestLimiter::each() {
+        drop(test.limiter.acquire(&TWO, "key", 1));
+        for wait in [TWO, TWO.wait(MINUTE)] {
+            let mut call = pin!(test.limiter.acquire(&wait, "key", 1));
+            let _ = call.as_mut().now_or_never();
+        }
+        assert_eq!(test.in_flight(&TWO).await, 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! Calls that wait until another one ends.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use ratelimit_runtime::{Limit, Part, Rejection, Rule, RuleSet};
+use support::limits::{MINUTE, SECOND};
+use tokio::time::timeout;
+
+use crate::{TWO, TestLimiter, assert_busy};
+
+const ONE: Limit = Limit::in_flight("one", 1).wait(MINUTE);
+
+#[tokio::test]
+async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
+    for test in TestLimiter::each() {
+        let running = test.admit(&ONE, 1).await;
+        let limiter = &test.limiter;
+        let mut line: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire(&ONE, "key", 1))).collect();
+        for call in &mut line {
+            assert!(call.now_or_never().is_none());
+        }
+        drop(running);
+        for mut call in line {
+            // First come, first served: the next in line is admitted, while the others wait.
+            let permit = timeout(10 * SECOND, &mut call).await.expect("woken").expect("admitted");
+            drop(permit);
+        }
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn calls_are_served_in_the_order_of_their_arrival() {
+    for test in TestLimiter::each() {
+        let heavy = Limit::in_flight("heavy", 2).wait(MINUTE);
+        let running = test.admit(&heavy, 1).await;
+        let limiter = &test.limiter;
+        let mut first = Box::pin(limiter.acquire(&heavy, "key", 2));
+        let mut second = Box::pin(limiter.acquire(&heavy, "key", 1));
+        assert!((&mut first).now_or_never().is_none());
+        // It would fit, and does not overtake.
+        assert!((&mut second).now_or_never().is_none());
+        drop(running);
+        let permit = timeout(10 * SECOND, &mut first).await.expect("woken").expect("admitted");
+        assert!((&mut second).now_or_never().is_none());
+        drop(permit);
+        drop(timeout(10 * SECOND, &mut second).await.expect("woken").expect("admitted"));
+        assert_eq!(test.in_flight(&heavy).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_ends_as_busy_and_nothing_is_invented() {
+    for test in TestLimiter::each() {
+        let running = test.admit(&ONE, 1).await;
+        let mut call = Box::pin(test.limiter.acquire(&ONE, "key", 1));
+        assert!((&mut call).now_or_never().is_none());
+        // A call behind others is not rejected before its time either.
+        let mut behind = Box::pin(test.limiter.acquire(&ONE, "key", 1));
+        assert!((&mut behind).now_or_never().is_none());
+        test.clock.advance(MINUTE - Duration::from_millis(1));
+        assert!((&mut call).now_or_never().is_none());
+        test.clock.advance(Duration::from_millis(1));
+        for call in [call, behind] {
+            let rejection = timeout(10 * SECOND, call).await.expect("in time").expect_err("busy");
+            assert_busy(&rejection, 1);
+        }
+        drop(running);
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+/// A rate beside the calls in flight: the line asks again when the rate admits, and when a call ends.
+#[tokio::test]
+async fn a_line_waits_for_a_rate_and_for_calls_in_flight() {
+    for test in TestLimiter::each() {
+        let rate = Limit::fixed("beside", 2, 10 * SECOND).wait(MINUTE);
+        let parts = [Part::new(&rate, &"key", 1), Part::new(&ONE, &"key", 1)];
+        let limiter = &test.limiter;
+        let first = limiter.acquire_all(&parts).await.expect("admitted");
+        let mut second = Box::pin(limiter.acquire_all(&parts));
+        assert!((&mut second).now_or_never().is_none());
+        drop(first);
+        let second = timeout(10 * SECOND, second).await.expect("woken").expect("admitted");
+        // Both reject now: a rate for ten seconds, and the call that runs.
+        let mut third = Box::pin(limiter.acquire_all(&parts));
+        assert!((&mut third).now_or_never().is_none());
+        drop(second);
+        tokio::task::yield_now().await;
+        assert!((&mut third).now_or_never().is_none());
+        test.clock.advance(10 * SECOND);
+        drop(timeout(10 * SECOND, third).await.expect("in time").expect("admitted"));
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+/// What was granted to a call that does not take it goes to the next in line.
+#[tokio::test]
+async fn a_call_that_is_dropped_or_not_polled_loses_nothing() {
+    for test in TestLimiter::each() {
+        let limiter = &test.limiter;
+        let running = test.admit(&ONE, 1).await;
+        let mut dropped = Box::pin(limiter.acquire(&ONE, "key", 1));
+        let mut last = Box::pin(limiter.acquire(&ONE, "key", 1));
+        assert!((&mut dropped).now_or_never().is_none());
+        assert!((&mut last).now_or_never().is_none());
+        drop(running);
+        // Dropped with its grant.
+        drop(dropped);
+        drop(timeout(10 * SECOND, last).await.expect("woken").expect("admitted"));
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+#[tokio::test]
+async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
+    for test in TestLimiter::each() {
+        let limiter = &test.limiter;
+        let running = test.admit(&ONE, 1).await;
+        let mut call = Box::pin(limiter.acquire(&ONE, "key", 1));
+        assert!((&mut call).now_or_never().is_none());
+        let set = |rule| {
+            let mut rules = RuleSet::new();
+            rules.set("one", rule).expect("valid");
+            limiter.set_rules(rules).expect("valid");
+        };
+        set(Rule::new().in_flight(2));
+        let second = timeout(10 * SECOND, call).await.expect("woken").expect("admitted");
+        let mut call = Box::pin(limiter.acquire(&ONE, "key", 1));
+        assert!((&mut call).now_or_never().is_none());
+        set(Rule::new().closed(true));
+        let closed = timeout(10 * SECOND, call).await.expect("woken").expect_err("closed");
+        assert!(matches!(closed, Rejection::Closed { .. }), "{closed:?}");
+        set(Rule::new());
+        drop((running, second));
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+}
+
+/// Neither is a rejection until a moment that nobody knows.
+#[tokio::test]
+async fn a_call_that_does_not_wait_is_rejected_at_once_beside_a_line() {
+    for test in TestLimiter::each() {
+        let running = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
+        let waits = TWO.wait(MINUTE);
+        let mut call = Box::pin(test.limiter.acquire(&waits, "key", 1));
+        assert!((&mut call).now_or_never().is_none());
+        test.assert_busy(&TWO, 2).await;
+        drop(running);
+        drop(timeout(10 * SECOND, call).await.expect("woken").expect("admitted"));
+    }
+}
