@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use ratelimit_runtime::{Limit, Part, Permit, Rejection, Rule, RuleSet};
 use support::limits::SECOND;
+use support::server::Server;
 
-use crate::TestLimiter;
+use crate::{HOLD, TestLimiter};
 
-const SLOTS: Limit = Limit::in_flight("slots", 5);
+const SLOTS: Limit = Limit::in_flight("slots", 5).hold(HOLD);
 const RATE: Limit = Limit::fixed("rate", 7, SECOND);
 
 #[derive(Clone, Copy, Debug)]
@@ -160,16 +162,20 @@ async fn play(test: &TestLimiter, steps: &[Step]) {
     assert_eq!(test.in_flight(&SLOTS).await, 0);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    #[test]
-    fn a_history_is_what_its_calls_are(steps in prop::collection::vec(step(), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            for test in TestLimiter::each() {
+#[test]
+fn a_history_is_what_its_calls_are() {
+    let server = Server::start();
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(150));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let histories = prop::collection::vec(step(), 1..60);
+    let result = runner.run(&histories, |steps| {
+        runtime.block_on(async {
+            for test in TestLimiter::each(&server) {
                 play(&test, &steps).await;
             }
         });
-    }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
 }

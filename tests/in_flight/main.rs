@@ -10,12 +10,15 @@ mod histories;
 mod promises;
 mod waits;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
 use support::limits::MINUTE;
+use support::server::Server;
 
-const TWO: Limit = Limit::in_flight("two", 2);
+const HOLD: Duration = Duration::from_secs(3_600);
+const TWO: Limit = Limit::in_flight("two", 2).hold(HOLD);
 
 /// A limiter on a virtual clock.
 struct TestLimiter {
@@ -25,12 +28,16 @@ struct TestLimiter {
 
 impl TestLimiter {
     /// Returns a limiter on each store.
-    fn each() -> [Self; 1] {
-        let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
-        let builder = RateLimiter::builder().clock(Clock::Virtual(clock.clone()));
-        // A busy test machine must not take the turn of a waiting call that it does not poll for a while.
-        let limiter = builder.deadline(MINUTE).build().expect("valid");
-        [Self { limiter, clock }]
+    fn each(server: &Server) -> [Self; 2] {
+        static CREATED: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("test{}", CREATED.fetch_add(1, Ordering::Relaxed));
+        [RateLimiter::builder(), server.builder().key_prefix(&prefix)].map(|builder| {
+            let clock = VirtualClock::at(Duration::from_secs(1_800_000_000));
+            let builder = builder.clock(Clock::Virtual(clock.clone()));
+            // A busy test machine must not take the turn of a waiting call that it does not poll for a while.
+            let limiter = builder.deadline(MINUTE).build().expect("valid");
+            Self { limiter, clock }
+        })
     }
 
     async fn acquire(&self, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {

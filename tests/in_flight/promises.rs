@@ -7,12 +7,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection, Rule, RuleSet, StoreError};
 use support::limits::MINUTE;
+use support::server::Server;
 
-use crate::{TWO, TestLimiter, assert_busy};
+use crate::{HOLD, TWO, TestLimiter, assert_busy};
 
 #[tokio::test]
 async fn a_call_holds_its_units_until_its_permit_ends_in_any_way() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let first = test.admit(&TWO, 1).await;
         assert_eq!(first.decision().remaining, 1);
         let ways: [fn(Permit); 5] = [
@@ -56,8 +58,9 @@ async fn a_call_holds_its_units_until_its_permit_ends_in_any_way() {
 
 #[tokio::test]
 async fn a_cost_is_the_weight_of_a_call() {
-    const FIVE: Limit = Limit::in_flight("five", 5);
-    for test in TestLimiter::each() {
+    const FIVE: Limit = Limit::in_flight("five", 5).hold(HOLD);
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let heavy = test.admit(&FIVE, 3).await;
         let rejection = test.acquire(&FIVE, 3).await.expect_err("busy");
         assert_busy(&rejection, 3);
@@ -80,7 +83,8 @@ async fn checks_of_calls_in_flight_are_refused() {
     let is_refused = |error: &Rejection| {
         matches!(error, Rejection::Unavailable { error: StoreError::NeedsPermit, .. })
     };
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let error = limiter.check(&TWO, "key", 1).await.expect_err("refused");
         assert!(is_refused(&error), "{error:?}");
@@ -109,7 +113,8 @@ async fn checks_of_calls_in_flight_are_refused() {
 #[tokio::test]
 async fn rates_and_calls_in_flight_are_one_decision() {
     const RATE: Limit = Limit::fixed("rate", 3, MINUTE);
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let (limiter, key) = (&test.limiter, "key");
         let parts = [Part::new(&RATE, &key, 1), Part::new(&TWO, &key, 1)];
         let left = async || limiter.peek(&RATE, key, 0).await.expect("admitted").remaining;
@@ -135,6 +140,7 @@ async fn rates_and_calls_in_flight_are_one_decision() {
         let mut permits = limiter.acquire_all(&parts).await.expect("admitted");
         assert_eq!(test.in_flight(&TWO).await, 1);
         permits.remove(0).settle(0);
+        limiter.flush().await.expect("settled");
         assert_eq!((left().await, test.in_flight(&TWO).await), (3, 1));
         drop(permits);
         assert_eq!(test.in_flight(&TWO).await, 0);
@@ -144,7 +150,8 @@ async fn rates_and_calls_in_flight_are_one_decision() {
 /// Parts with one limit and one key are one charge, whose units their permits share.
 #[tokio::test]
 async fn parts_of_one_count_are_freed_one_by_one() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let parts = [Part::new(&TWO, &"key", 1), Part::new(&TWO, &"key", 1)];
         let mut permits = test.limiter.acquire_all(&parts).await.expect("admitted");
         test.assert_busy(&TWO, 2).await;
@@ -157,7 +164,8 @@ async fn parts_of_one_count_are_freed_one_by_one() {
 
 #[tokio::test]
 async fn rules_and_amounts_change_how_many_run() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let set = |rule: Rule| {
             let mut rules = RuleSet::new();
@@ -216,7 +224,8 @@ async fn rules_and_amounts_change_how_many_run() {
 /// later.
 #[tokio::test]
 async fn closed_keys_and_resets() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let [first, second] = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
         limiter.close(&TWO, "key", MINUTE).await.expect("closed");
@@ -267,7 +276,8 @@ async fn a_flood_of_keys_frees_nothing() {
 /// A future that is dropped before it is polled, or after, holds nothing.
 #[tokio::test]
 async fn a_dropped_call_holds_nothing() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         drop(test.limiter.acquire(&TWO, "key", 1));
         for wait in [TWO, TWO.wait(MINUTE)] {
             let mut call = pin!(test.limiter.acquire(&wait, "key", 1));

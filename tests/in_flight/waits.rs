@@ -5,15 +5,17 @@ use std::time::Duration;
 use futures::FutureExt;
 use ratelimit_runtime::{Limit, Part, Rejection, Rule, RuleSet};
 use support::limits::{MINUTE, SECOND};
+use support::server::Server;
 use tokio::time::timeout;
 
-use crate::{TWO, TestLimiter, assert_busy};
+use crate::{HOLD, TWO, TestLimiter, assert_busy};
 
-const ONE: Limit = Limit::in_flight("one", 1).wait(MINUTE);
+const ONE: Limit = Limit::in_flight("one", 1).hold(HOLD).wait(MINUTE);
 
 #[tokio::test]
 async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let running = test.admit(&ONE, 1).await;
         let limiter = &test.limiter;
         let mut line: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire(&ONE, "key", 1))).collect();
@@ -32,8 +34,9 @@ async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
 
 #[tokio::test]
 async fn calls_are_served_in_the_order_of_their_arrival() {
-    for test in TestLimiter::each() {
-        let heavy = Limit::in_flight("heavy", 2).wait(MINUTE);
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
+        let heavy = Limit::in_flight("heavy", 2).hold(HOLD).wait(MINUTE);
         let running = test.admit(&heavy, 1).await;
         let limiter = &test.limiter;
         let mut first = Box::pin(limiter.acquire(&heavy, "key", 2));
@@ -52,7 +55,8 @@ async fn calls_are_served_in_the_order_of_their_arrival() {
 
 #[tokio::test]
 async fn a_wait_ends_as_busy_and_nothing_is_invented() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let running = test.admit(&ONE, 1).await;
         let mut call = Box::pin(test.limiter.acquire(&ONE, "key", 1));
         assert!((&mut call).now_or_never().is_none());
@@ -74,7 +78,8 @@ async fn a_wait_ends_as_busy_and_nothing_is_invented() {
 /// A rate beside the calls in flight: the line asks again when the rate admits, and when a call ends.
 #[tokio::test]
 async fn a_line_waits_for_a_rate_and_for_calls_in_flight() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let rate = Limit::fixed("beside", 2, 10 * SECOND).wait(MINUTE);
         let parts = [Part::new(&rate, &"key", 1), Part::new(&ONE, &"key", 1)];
         let limiter = &test.limiter;
@@ -98,7 +103,8 @@ async fn a_line_waits_for_a_rate_and_for_calls_in_flight() {
 /// What was granted to a call that does not take it goes to the next in line.
 #[tokio::test]
 async fn a_call_that_is_dropped_or_not_polled_loses_nothing() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let running = test.admit(&ONE, 1).await;
         let mut dropped = Box::pin(limiter.acquire(&ONE, "key", 1));
@@ -115,7 +121,8 @@ async fn a_call_that_is_dropped_or_not_polled_loses_nothing() {
 
 #[tokio::test]
 async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let limiter = &test.limiter;
         let running = test.admit(&ONE, 1).await;
         let mut call = Box::pin(limiter.acquire(&ONE, "key", 1));
@@ -141,7 +148,8 @@ async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
 /// Neither is a rejection until a moment that nobody knows.
 #[tokio::test]
 async fn a_call_that_does_not_wait_is_rejected_at_once_beside_a_line() {
-    for test in TestLimiter::each() {
+    let server = Server::start();
+    for test in TestLimiter::each(&server) {
         let running = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
         let waits = TWO.wait(MINUTE);
         let mut call = Box::pin(test.limiter.acquire(&waits, "key", 1));

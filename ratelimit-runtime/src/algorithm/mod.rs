@@ -113,8 +113,8 @@ impl Outcome {
             // The window after the one of the charge still counts it.
             Algorithm::SlidingCounter => reset.saturating_sub(2 * terms.period_us()),
             // A bucket does not tell its time. If the time is too early, the bucket gives back less.
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.clock,
-            Algorithm::InFlight => self.clock,
+            // Units in flight are found by their receipt.
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => self.clock,
         }
     }
 

@@ -9,7 +9,7 @@ pub(crate) struct Slots {
     held: u32,
     /// 0 until a call acquires units.
     birth: u32,
-    /// When the first of the units were taken. A return of units from before then belongs to another state.
+    /// When the first of the units were taken, which every receipt has.
     since: u64,
 }
 
@@ -36,11 +36,11 @@ impl State for Slots {
         let allowed = op.gives_back() || cost == 0 || cost <= free;
         if allowed {
             match op {
-                Op::Peek => {}
                 Op::Decide => self.take(clock, cost),
-                Op::Refund => self.give_back(cost),
-                Op::Return { at } if at >= self.since => self.give_back(cost),
-                Op::Return { .. } => {}
+                // The receipt of a grant names the state.
+                Op::Return { at } if at == self.since => self.give_back(cost),
+                // A credit cannot end a call.
+                Op::Peek | Op::Refund | Op::Return { .. } => {}
             }
         }
         self.outcome_of(terms, clock, allowed.into())
@@ -93,7 +93,6 @@ impl Slots {
 
     fn outcome_of(&self, terms: &Terms, clock: u64, verdict: Verdict) -> Outcome {
         let remaining = terms.threshold().saturating_sub(self.held);
-        // Not before the units were taken, for `Op::Return`.
-        Outcome { clock: clock.max(self.since), verdict, remaining, retry_us: 0, reset_us: 0 }
+        Outcome { clock, verdict, remaining, retry_us: 0, reset_us: 0 }
     }
 }

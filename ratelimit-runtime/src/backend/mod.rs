@@ -3,6 +3,7 @@
 
 mod closings;
 mod give_backs;
+mod holders;
 mod outage;
 mod rejections;
 mod settlements;
@@ -10,9 +11,12 @@ mod settlements;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 pub(crate) use self::closings::PendingClosing;
 use self::closings::PendingClosings;
 pub(crate) use self::give_backs::{GiveBacks, GivenBack};
+use self::holders::Holders;
 use self::outage::OutageLog;
 use crate::algorithm::Outcome;
 use crate::background::Background;
@@ -31,6 +35,9 @@ pub(crate) struct Backend {
     shared: Option<SharedStore>,
     give_backs: Arc<GiveBacks>,
     closings: Option<OfShared<Arc<PendingClosings>>>,
+    holders: Option<OfShared<Arc<Holders>>>,
+    /// Notified when units in flight may have been lost, or their release has become known to the shared store.
+    in_flight_changed: Notify,
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
@@ -57,8 +64,19 @@ impl Backend {
         settings: BackendSettings,
     ) -> Self {
         let closings = shared.as_ref().map(|shared| OfShared::new(shared, Arc::default));
-        let outages = OutageLog::default();
-        Self { local, shared, give_backs, closings, outages, settings, background }
+        let holders = shared.as_ref().map(|shared| OfShared::new(shared, Arc::<Holders>::default));
+        let (in_flight_changed, outages) = Default::default();
+        Self {
+            local,
+            shared,
+            give_backs,
+            closings,
+            holders,
+            in_flight_changed,
+            outages,
+            settings,
+            background,
+        }
     }
 
     /// Sets the function that is called with each count to which this process has given units back.
@@ -130,13 +148,24 @@ impl Backend {
 
     /// Creates the charge of a call for the embedded store. [`address`](Self::address) completes it for a request.
     pub(crate) fn charge(&self, terms: Terms, key: &(impl Key + ?Sized), cost: u32) -> Charge {
-        Charge { key_id: self.key_id(&terms, key), terms, count_name: Vec::new(), cost }
+        let key_id = self.key_id(&terms, key);
+        Charge { key_id, terms, count_name: Vec::new(), cost, holder: None }
     }
 
-    /// Adds the name of the count in the shared store, if that store decides calls with this policy.
-    pub(crate) fn address(&self, policy: Policy, mut charge: Charge, key: &dyn Key) -> Arc<Charge> {
+    /// Adds the name of the count in the shared store, if that store decides calls with this policy, which is that of
+    /// the call. `limit` is the one of the charge.
+    pub(crate) fn address(
+        self: &Arc<Self>,
+        policy: Policy,
+        limit: &Limit,
+        mut charge: Charge,
+        key: &dyn Key,
+    ) -> Arc<Charge> {
         if let Some(shared) = self.shared_for(policy) {
             charge.count_name = shared.count_name(&charge.terms, key);
+            if charge.terms.is_in_flight() {
+                return self.with_holder(limit.policy(), charge);
+            }
         }
         Arc::new(charge)
     }
@@ -181,13 +210,14 @@ impl Backend {
         let closed = self.wait_until_closed(key_ids).await;
         let stamp = self.give_backs.rejections.stamp(self.clock().local());
         let result = match closed {
-            Ok(()) => shared.execute(request.clone()).await,
+            Ok(()) => self.execute_taking(shared, request).await,
             Err(error) => Err(error),
         };
         // A rejection of several limits may hold for one of them only.
         if let (Request::Decide(calls), Ok(reply)) = (request, &result)
             && calls.op != DecideOp::Peek
             && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
+            && !charge.terms.is_in_flight()
         {
             let now = self.clock().local();
             self.give_backs.rejections.record(&charge, stamp, now, outcome, reply.source);
@@ -225,6 +255,9 @@ impl Backend {
     ) -> Result<Reply, StoreError> {
         match self.shared_for(policy) {
             Some(shared) if source == shared.source() => {
+                if let Some(reply) = self.release_grant(&request, source) {
+                    return Ok(reply);
+                }
                 let result = shared.execute(request.clone()).await;
                 self.notify_give_back(&request, result.as_ref().ok());
                 result
@@ -259,6 +292,7 @@ impl Backend {
         // Also removes the units that this process counted during an outage.
         let was_here = self.local.remove(&charge.terms, charge.key_id);
         let given_back = GivenBack { key_id: charge.key_id, end: None, is_reset: true };
+        self.in_flight_changed.notify_waiters();
         if !self.is_shared(policy) {
             self.give_backs.notify(given_back);
             return Answer::ready(Ok(was_here));
@@ -269,6 +303,9 @@ impl Backend {
             // A closing that is still queued would close the key again.
             backend.wait_until_closed([charge.key_id]).await?;
             let result = shared.reset(&charge).await;
+            if let Some(holder) = &charge.holder {
+                holder.reset();
+            }
             backend.give_backs.notify(given_back);
             result.map(|was_there| was_there || was_here)
         })

@@ -23,9 +23,7 @@ use tokio::time::timeout;
 pub(crate) use self::job::{Job, JobSlot, RunningJob};
 pub(crate) use self::pending::{PendingWork, WorkCount};
 use self::process::read_process;
-#[cfg(any(feature = "redis", feature = "rules"))]
-pub(crate) use self::process::seen_process;
-pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own};
+pub(crate) use self::process::{OwnValue, is_in_runtime, lock_own, seen_process};
 
 type BoxedJob = Pin<Box<dyn Future<Output = ()> + Send>>;
 

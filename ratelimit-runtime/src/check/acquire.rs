@@ -60,6 +60,7 @@ impl Checker {
             cost,
             charged: cost,
             receipt,
+            held: None,
             opening: OpeningChange::None,
         };
         let decision = if outcome.is_allowed() && !report::is_recorded() {

@@ -126,7 +126,7 @@ impl Count<'_> {
     fn charge(&self, cost: u32) -> Arc<Charge> {
         let Self { checker, ruled: Ruled { limit, .. }, key } = self;
         let charge = checker.backend.charge(checker.counted(limit), *key, cost);
-        checker.backend.address(limit.policy(), charge, *key)
+        checker.backend.address(limit.policy(), limit, charge, *key)
     }
 
     /// Returns the key id of the lease of the count.

@@ -1,17 +1,20 @@
 //! [`Permit`]: the charge of an admitted call, until it is settled.
 
 use std::fmt;
+use std::future::pending;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use crate::algorithm::{OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::{LimitLabel, Policy, Terms};
-use crate::reply::{Decision, Source};
+use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
-use crate::store::{Charge, OneOrMany, Reply};
+use crate::store::{Charge, HeldSlot, OneOrMany, Reply};
 
 /// The charge of an admitted call, which can be corrected once the real cost of the call is known.
 ///
@@ -45,7 +48,6 @@ pub struct Permit {
 }
 
 /// A charge that is not settled yet. One of calls in flight is given back when the permit is dropped.
-#[derive(Clone)]
 pub(super) struct PermitCharge {
     pub(super) settlements: Arc<Settlements>,
     pub(super) made: MadeCharge,
@@ -54,6 +56,8 @@ pub(super) struct PermitCharge {
     /// The units of the call in the charge: fewer than its cost if a fallback has charged it.
     pub(super) charged: u32,
     pub(super) receipt: Receipt,
+    /// The units in flight that the shared store counts.
+    pub(super) held: Option<Box<HeldSlot>>,
     /// What happens to the key once the charge is settled or kept.
     pub(super) opening: OpeningChange,
 }
@@ -92,13 +96,21 @@ impl SettledParts {
             let source = *source;
             let decided =
                 |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
-            let charge = receipts.get(index).map(|receipt| PermitCharge {
-                settlements: Arc::clone(&settlements),
-                made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
-                cost: charge.cost,
-                charged: settlements.charged_by(source, charge),
-                receipt: *receipt,
-                opening: OpeningChange::None,
+            let charge = receipts.get(index).map(|receipt| {
+                let charged = settlements.charged_by(source, charge);
+                let held = charge.holder.as_ref().map(|holder| match source {
+                    Source::Fallback => holder.take_locally(charged),
+                    _ => holder.granted(charged, *receipt),
+                });
+                PermitCharge {
+                    settlements: Arc::clone(&settlements),
+                    made: MadeCharge::ByRequest { charge: Arc::clone(charge), policy, source },
+                    cost: charge.cost,
+                    charged,
+                    receipt: *receipt,
+                    held: held.map(Box::new),
+                    opening: OpeningChange::None,
+                }
             });
             Permit::new(outcomes.get(index).map_or(decision, decided), charge)
         };
@@ -111,6 +123,13 @@ impl SettledParts {
 }
 
 impl MadeCharge {
+    fn key_id(&self) -> KeyId {
+        match self {
+            Self::Here { key_id, .. } => *key_id,
+            Self::ByRequest { charge, .. } => charge.key_id,
+        }
+    }
+
     fn terms(&self) -> &Terms {
         match self {
             Self::Here { terms, .. } => terms,
@@ -140,6 +159,11 @@ impl Deref for KeptTerms {
 impl Permit {
     #[inline]
     pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
+        if cfg!(feature = "metrics")
+            && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
+        {
+            report::in_flight_changed(charge.made.terms().name(), charge.charged.into());
+        }
         Self { decision, charge }
     }
 
@@ -153,7 +177,15 @@ impl Permit {
         let part = |charge: &mut PermitCharge| {
             let charged = cost.min(charge.charged);
             charge.charged -= charged;
-            PermitCharge { cost, charged, ..charge.clone() }
+            PermitCharge {
+                settlements: Arc::clone(&charge.settlements),
+                made: charge.made.clone(),
+                cost,
+                charged,
+                receipt: charge.receipt,
+                held: charge.held.as_mut().map(|held| Box::new(held.split(charged))),
+                opening: charge.opening,
+            }
         };
         Self { decision: self.decision, charge: self.charge.as_mut().map(part) }
     }
@@ -177,10 +209,67 @@ impl Permit {
     }
 
     /// Returns whether the call has lost its units [in flight](crate::Limit::in_flight), so that others may have been
-    /// admitted in its place: the count was reset. `false` for a charge of a rate, and for an empty permit.
+    /// admitted in its place: the count was reset, or Redis has not heard of this process for the
+    /// [hold](crate::Limit::hold) of the limit. `false` for a charge of a rate, and for an empty permit.
+    ///
+    /// Units that a fallback has admitted while Redis was down are not lost by time: Redis counts them once it is back.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
+    }
+
+    /// Completes once the call has [lost](Self::is_lost) its units; never for a permit whose units cannot be lost. A call
+    /// that must not overlap with another one stops then:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rejection};
+    ///
+    /// const NIGHTLY: Limit = Limit::in_flight("nightly", 1).hold(Duration::from_secs(30));
+    ///
+    /// # async fn export() {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Rejection> {
+    /// let limiter = RateLimiter::embedded();
+    /// let permit = limiter.acquire(&NIGHTLY, "export", 1).await?;
+    /// tokio::select! {
+    ///     () = export() => permit.keep(),
+    ///     () = permit.lost() => eprintln!("another process may export now"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + '_ {
+        async move {
+            match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
+                Some(PermitCharge { held: Some(held), settlements, .. }) => {
+                    held.lost(settlements.clock()).await;
+                }
+                Some(PermitCharge { settlements, made, receipt, .. }) => {
+                    settlements.lost_here(made.key_id(), *receipt).await;
+                }
+                None => pending().await,
+            }
+        }
+    }
+
+    /// Ends the permit as a drop does, and completes once the units [in flight](crate::Limit::in_flight) are free for
+    /// other processes. After a drop, they are free about a round trip later.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when Redis does not reply. It then learns later that the units are free.
+    pub fn release(mut self) -> Answer<()> {
+        let held = self.charge.as_mut().and_then(|charge| charge.held.take());
+        let deadline = self.charge.as_ref().map(|charge| charge.settlements.deadline());
+        let released = held.map(|held| held.release());
+        drop(self);
+        let (Some(released), Some(deadline)) = (released, deadline) else {
+            return Answer::ready(Ok(()));
+        };
+        Answer::pending(async move {
+            timeout(deadline, released).await.unwrap_or(Err(StoreError::Timeout { deadline }))
+        })
     }
 
     /// Gives the whole charge back: the call does not count.
@@ -213,18 +302,20 @@ impl PermitCharge {
     }
 
     fn is_lost(&self) -> bool {
-        let key_id = match &self.made {
-            MadeCharge::Here { key_id, .. } => *key_id,
-            MadeCharge::ByRequest { charge, .. } => charge.key_id,
-        };
-        !self.settlements.holds_here(key_id, self.receipt)
+        if let Some(held) = &self.held {
+            return self.charged > 0 && held.is_lost(self.settlements.clock().steady());
+        }
+        !self.settlements.holds_here(self.made.key_id(), self.receipt)
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the opening of the key. Units in flight are given
     /// back.
     fn correct(self, used: Option<u32>) {
         let is_held = self.is_held();
-        let Self { settlements, made, cost, charged, receipt, opening } = self;
+        let Self { settlements, made, cost, charged, receipt, held, opening } = self;
+        if is_held {
+            report::in_flight_changed(made.terms().name(), -i64::from(charged));
+        }
         let used = if is_held { Some(0) } else { used };
         let used = used.map_or(charged, |used| {
             // What was used beyond the cost is a debt, whatever was charged.
@@ -239,7 +330,17 @@ impl PermitCharge {
                 settlements.settle_here(key_id, &terms, settlement, opening);
             }
             MadeCharge::ByRequest { charge, policy, source } => {
-                settlements.settle(policy, source, &charge, settlement, opening);
+                if charge.holder.is_none() {
+                    return settlements.settle(policy, source, &charge, settlement, opening);
+                }
+                drop(held);
+                settlements.notify_release(charge.key_id);
+                // The store learns of released units by a statement. A fallback counts by itself.
+                let is_local = source == Source::Fallback;
+                let settlement = if is_local { settlement } else { Settlement::default() };
+                if is_local || opening != OpeningChange::None {
+                    settlements.settle(policy, source, &charge, settlement, opening);
+                }
             }
         }
     }

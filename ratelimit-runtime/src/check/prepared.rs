@@ -93,7 +93,7 @@ impl Checker {
         let lease = if options.settles { None } else { self.lease(&mut call, parts) };
         let CountedCall { report, policy, counts, count_of } = call;
         let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
-        let address = |it: CallCount<'_>| self.backend.address(policy, it.charge, it.key);
+        let address = |it: CallCount<'_>| self.backend.address(policy, it.limit, it.charge, it.key);
         let charges = counts.into_map(address);
         let settled = options.settles.then(|| SettledParts {
             settlements: Arc::clone(&self.settlements),
@@ -172,9 +172,12 @@ impl<'a> CountedCall<'a> {
         if let Some(Part { limit, .. }) = held {
             return mistake(report, limit.label(), StoreError::NeedsPermit);
         }
-        let shared = parts.iter().find(|part| part.limit.is_in_flight());
-        if let Some(Part { limit, .. }) = shared.filter(|_| backend.is_shared(policy)) {
-            return mistake(report, limit.label(), StoreError::OnlyLocal);
+        let lacks_hold =
+            |part: &&AnyPart<'_>| part.limit.is_in_flight() && part.limit.get_hold().is_none();
+        if let Some(Part { limit, .. }) = parts.iter().find(lacks_hold)
+            && backend.is_shared(policy)
+        {
+            return mistake(report, limit.label(), StoreError::NoHold);
         }
         let leased = parts.iter().find(|part| options.settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {

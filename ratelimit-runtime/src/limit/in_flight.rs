@@ -84,7 +84,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On a limit of another algorithm; below a second; above a day.
+    /// On a limit of another algorithm; below a second; above a day; on a hold that is not a whole number of
+    /// milliseconds.
     pub const fn try_hold(mut self, hold: Duration) -> Result<Self, LimitError> {
         if !self.is_in_flight() {
             return Err(LimitError(
@@ -99,7 +100,10 @@ impl Limit {
                 "`hold` must be at most a day: a process that is killed keeps its units for so long",
             ));
         }
-        self.policy.hold = Some(hold);
+        if !hold.subsec_nanos().is_multiple_of(1_000_000) {
+            return Err(LimitError("`hold` must be a whole number of milliseconds"));
+        }
+        self.policy.hold_ms = hold.as_millis() as u32;
         Ok(self)
     }
 
@@ -121,7 +125,10 @@ impl Limit {
     /// Returns the [hold](Self::hold), if one is set.
     #[must_use]
     pub const fn get_hold(&self) -> Option<Duration> {
-        self.policy.hold
+        match self.policy.hold_ms {
+            0 => None,
+            millis => Some(Duration::from_millis(millis as u64)),
+        }
     }
 
     /// Returns whether this limits the calls that run at the same time.

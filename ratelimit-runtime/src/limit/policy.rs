@@ -14,8 +14,9 @@ pub(crate) struct Policy {
     pub(super) shadow: bool,
     pub(super) wait: Option<Wait>,
     pub(super) lease: Lease,
-    /// How long units in flight are held by a process that says nothing.
-    pub(super) hold: Option<Duration>,
+    /// How long units in flight are held by a process that says nothing, in milliseconds; 0 unless set. Keeps a limit
+    /// small.
+    pub(super) hold_ms: u32,
     /// Whether responses do not report the limit.
     pub(super) hidden: bool,
     /// Whether the amounts are computed for each call.
@@ -38,7 +39,7 @@ impl Policy {
         shadow: false,
         wait: None,
         lease: Lease::None,
-        hold: None,
+        hold_ms: 0,
         hidden: false,
         varies: false,
         has_burst: false,
@@ -51,6 +52,11 @@ impl Policy {
 
     pub(crate) const fn on_error(self) -> Option<OnError> {
         self.on_error
+    }
+
+    /// Returns how long units in flight are held by a process that says nothing, in microseconds, if that is set.
+    pub(crate) fn hold_us(self) -> Option<u64> {
+        (self.hold_ms > 0).then_some(u64::from(self.hold_ms) * 1_000)
     }
 
     /// Returns how long a call may wait, also if it is one of a shadow.

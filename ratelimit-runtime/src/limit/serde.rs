@@ -248,8 +248,17 @@ impl Serialize for Limit {
             hidden: bool,
         }
 
-        let Policy { scope, on_error, shadow, wait: _, lease, hold, hidden, varies: _, has_burst } =
-            self.policy;
+        let Policy {
+            scope,
+            on_error,
+            shadow,
+            wait: _,
+            lease,
+            hold_ms: _,
+            hidden,
+            varies: _,
+            has_burst,
+        } = self.policy;
         let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
         let align = self.terms.identity.align.map(|align| {
             let (sign, minutes) = match align.offset_minutes {
@@ -265,7 +274,7 @@ impl Serialize for Limit {
             threshold: (!is_in_flight).then_some(amount),
             period: (!is_in_flight).then(|| period.to_string()),
             in_flight: is_in_flight.then_some(amount),
-            hold: hold.map(|hold| format!("{}us", hold.as_micros())),
+            hold: self.get_hold().map(|hold| format!("{}ms", hold.as_millis())),
             algo: (!is_in_flight).then(|| self.algorithm().as_str()),
             burst: has_burst.then(|| self.capacity()),
             align,

@@ -29,7 +29,7 @@ use crate::lease::Leases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
-use crate::reply::{Answer, Decision, Rejection, Source};
+use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
 use crate::report;
 use crate::settle::Settlements;
 use crate::waiting::WaitingSlot;
@@ -286,8 +286,8 @@ impl RateLimiter {
     }
 
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
-    /// `flush`, Redis can decide a later check before it applies a settlement. On the embedded store, permits are
-    /// settled at once.
+    /// `flush`, Redis can decide a later check before it applies a settlement. Units [in flight](Limit::in_flight) that
+    /// were released are free in Redis as well. On the embedded store, permits are settled at once.
     ///
     /// # Errors
     ///
@@ -300,11 +300,15 @@ impl RateLimiter {
     /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
     pub fn flush(&self) -> Answer<()> {
         let Checker { backend, settlements, .. } = self.checker.clone();
-        if settlements.is_flushed() {
+        let (_, is_stated) = backend.in_flight();
+        if settlements.is_flushed() && is_stated {
             return Answer::ready(Ok(()));
         }
         let deadline = 10 * backend.deadline();
-        Answer::pending(async move { shutdown::flush(&settlements, deadline).await })
+        Answer::pending(async move {
+            shutdown::flush(&settlements, deadline).await?;
+            shutdown::stated(&backend, deadline).await
+        })
     }
 
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it
@@ -352,6 +356,9 @@ impl RateLimiter {
     /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
     /// wait and lease no units.
     ///
+    /// Calls that run keep their units [in flight](Limit::in_flight): this process states them until their permits end,
+    /// also after the limiter was dropped.
+    ///
     /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
     /// no effect. Without this method, a process that ends loses its leased units, and the reservations of about a
     /// second.
@@ -371,14 +378,20 @@ impl RateLimiter {
     /// # Errors
     ///
     /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back, and charges
-    /// that were not settled, then count as used.
+    /// that were not settled, then count as used. [`StoreError::InFlight`](crate::StoreError::InFlight) if all is given
+    /// back, and calls still run that hold units.
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
         Answer::pending(async move {
             waiting.shut_down();
             let Some(leases) = leases else { return Ok(()) };
             let deadline = backend.deadline();
-            shutdown::give_back_all(deadline, Arc::clone(&leases), waiting, settlements).await
+            shutdown::give_back_all(deadline, Arc::clone(&leases), waiting, settlements).await?;
+            shutdown::stated(&backend, deadline).await?;
+            match backend.in_flight() {
+                (0, _) => Ok(()),
+                (units, _) => Err(StoreError::InFlight { units }),
+            }
         })
     }
 

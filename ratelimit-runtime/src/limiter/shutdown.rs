@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::backend::Backend;
 use crate::lease::Leases;
 use crate::reply::StoreError;
 use crate::settle::{ReportedLosses, Settlements};
@@ -28,6 +29,24 @@ pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Resu
             Err(_) => {}
         }
     }
+}
+
+/// Waits until the store knows which units in flight were released.
+pub(super) async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError> {
+    let all_stated = async {
+        loop {
+            // Receives notifications from now on.
+            let changed = backend.in_flight_changes();
+            if let (_, true) = backend.in_flight() {
+                return;
+            }
+            changed.await;
+        }
+    };
+    if let (_, true) = backend.in_flight() {
+        return Ok(());
+    }
+    timeout(deadline, all_stated).await.map_err(|_| StoreError::Timeout { deadline })
 }
 
 /// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.

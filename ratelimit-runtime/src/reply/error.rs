@@ -87,9 +87,16 @@ pub enum StoreError {
     /// `check` was called with a limit of calls [in flight](crate::Limit::in_flight), whose units only a permit gives
     /// back. Nothing was charged.
     NeedsPermit,
-    /// A limit of calls [in flight](crate::Limit::in_flight) is counted by one process only: set its scope to
-    /// [`Scope::Process`](crate::Scope::Process). Nothing was charged.
-    OnlyLocal,
+    /// [`shutdown`](crate::RateLimiter::shutdown) has given back all else, and calls still run that hold units
+    /// [in flight](crate::Limit::in_flight).
+    #[non_exhaustive]
+    InFlight {
+        /// The units that they hold.
+        units: u64,
+    },
+    /// A limit of calls [in flight](crate::Limit::in_flight) that is counted in Redis has no
+    /// [`hold`](crate::Limit::hold). Nothing was charged.
+    NoHold,
     /// The process-wide limiter could not be built from the environment.
     Configuration(BuildError),
 }
@@ -167,8 +174,14 @@ impl fmt::Display for StoreError {
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \
                  them back: use `acquire` and keep the permit, the attribute, or a layer",
             ),
-            Self::OnlyLocal => f.write_str(
-                "calls in flight are counted by one process only: set the scope of the limit to `Scope::Process`",
+            Self::InFlight { units } => write!(
+                f,
+                "calls hold {units} units in flight: end them before the shutdown, or keep the process until they have \
+                 ended"
+            ),
+            Self::NoHold => f.write_str(
+                "Redis keeps the units of calls in flight for a time after a process was killed: set it with `hold`, \
+                 or set the scope of the limit to `Scope::Process`",
             ),
             Self::Configuration(error) => error.fmt(f),
         }

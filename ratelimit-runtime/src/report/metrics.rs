@@ -21,6 +21,8 @@ const WAITING: &str = "ratelimit_waiting_calls";
 const WAIT: &str = "ratelimit_wait_duration_seconds";
 const DEBT: &str = "ratelimit_debt_units_total";
 const LOST: &str = "ratelimit_settlements_lost_total";
+const IN_FLIGHT: &str = "ratelimit_in_flight";
+const IN_FLIGHT_LOST: &str = "ratelimit_in_flight_lost_total";
 
 static METADATA: Metadata<'static> =
     Metadata::new("ratelimit_runtime", Level::INFO, Some("ratelimit_runtime"));
@@ -43,6 +45,11 @@ pub(crate) fn describe() {
         recorder.describe_counter(DEBT.into(), Some(Unit::Count), debt.into());
         let lost = "Charges that could not be corrected after their calls, by limit";
         recorder.describe_counter(LOST.into(), Some(Unit::Count), lost.into());
+        let in_flight = "Units that calls of this process hold while they run, by limit";
+        recorder.describe_gauge(IN_FLIGHT.into(), Some(Unit::Count), in_flight.into());
+        let lost =
+            "Units in flight that calls of this process have lost before their end, by limit";
+        recorder.describe_counter(IN_FLIGHT_LOST.into(), Some(Unit::Count), lost.into());
         let keys = "Keys in the embedded stores of this process";
         recorder.describe_gauge(KEYS.into(), Some(Unit::Count), keys.into());
     });
@@ -173,6 +180,17 @@ pub(crate) fn settled(name: &Name, more: u32) {
     if more > 0 {
         count(DEBT, name, more.into());
     }
+}
+
+/// Records units that calls hold from now on, or no longer if the number is negative.
+pub(crate) fn in_flight_changed(name: &Name, units: i64) {
+    let key = Key::from_parts(IN_FLIGHT, vec![limit_label(name)]);
+    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(units as f64));
+}
+
+/// Records units in flight that were lost before their calls have ended.
+pub(super) fn in_flight_lost(name: &Name, units: u64) {
+    count(IN_FLIGHT_LOST, name, units);
 }
 
 /// Records a charge that could not be corrected.

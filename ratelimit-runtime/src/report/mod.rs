@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::metrics::{
-    Started, describe, keys_changed, settled, settlement_lost, wait_ended, wait_started,
+    Started, describe, in_flight_changed, keys_changed, settled, settlement_lost, wait_ended,
+    wait_started,
 };
 pub use self::settings::RejectedCall;
 use self::settings::RejectionHook;
@@ -241,6 +242,19 @@ pub(crate) fn long_line(limit: &str, calls: usize) {
         calls,
         "many calls wait for one key of a rate limit: shorten `wait`, or raise the limit"
     );
+}
+
+/// Reports units in flight that were lost before their calls have ended: others may be admitted in their place.
+pub(crate) fn units_lost(name: &Name, units: u64) {
+    if units > 0 {
+        metrics::in_flight_lost(name, units);
+        tracing::warn!(
+            limit = name.as_str(),
+            units,
+            "calls have lost their units in flight, because Redis has not heard of this process for the hold of the \
+             limit, or the count was reset"
+        );
+    }
 }
 
 /// Reports that a server may evict counts.

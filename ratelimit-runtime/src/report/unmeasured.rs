@@ -29,6 +29,10 @@ pub(crate) fn settled(_: &Name, _more: u32) {}
 
 pub(crate) fn settlement_lost(_: &Name) {}
 
+pub(crate) fn in_flight_changed(_: &Name, _: i64) {}
+
+pub(super) fn in_flight_lost(_: &Name, _: u64) {}
+
 pub(crate) fn keys_changed(_by: isize) {}
 
 #[cfg(feature = "redis")]

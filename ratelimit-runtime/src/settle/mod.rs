@@ -9,11 +9,13 @@ mod queue;
 mod sender;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::queue::{QueueFull, SharedQueue};
 use self::sender::LaneSender;
 use crate::algorithm::{OpeningChange, Receipt, Settlement};
 use crate::backend::Backend;
+use crate::clock::Clock;
 use crate::key::KeyId;
 use crate::limit::{Policy, Terms};
 use crate::reply::{Source, StoreError};
@@ -45,6 +47,33 @@ impl Settlements {
     /// Returns the units of a charge that `source` has charged.
     pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u32 {
         self.backend.charged_by(source, charge)
+    }
+
+    /// Returns the longest time that a decision may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.backend.deadline()
+    }
+
+    /// Returns the clock of the limiter.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.backend.clock()
+    }
+
+    /// Completes once the embedded store no longer counts units in flight.
+    pub(crate) async fn lost_here(&self, key_id: KeyId, receipt: Receipt) {
+        loop {
+            // Receives notifications from now on.
+            let changed = self.backend.in_flight_changes();
+            if !self.holds_here(key_id, receipt) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Notifies of units in flight that were released: calls wait for them.
+    pub(crate) fn notify_release(&self, key_id: KeyId) {
+        self.backend.notify_release(key_id);
     }
 
     /// Returns whether the embedded store still counts units in flight.

@@ -2,6 +2,7 @@
 //! share, and the Redis store.
 
 pub(crate) mod embedded;
+mod holder;
 mod of_shared;
 mod one_or_many;
 #[cfg(feature = "redis")]
@@ -13,6 +14,9 @@ mod settle_error;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::holder::Statement;
+pub(crate) use self::holder::{HeldSlot, Holder, TakingRequest};
 pub(crate) use self::of_shared::OfShared;
 pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]
@@ -28,7 +32,9 @@ pub(crate) use self::rules::{
 pub(crate) use self::settle_error::SettleError;
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
-use crate::algorithm::Outcome;
+use std::sync::Arc;
+
+use crate::algorithm::{Outcome, Receipt};
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -47,6 +53,14 @@ pub(crate) trait Store: Send + Sync {
         &self,
         charges: &[SettledCharge],
     ) -> impl Future<Output = Vec<Result<Outcome, SettleError>>> + Send;
+
+    /// States what this process holds of counts of calls in flight: up to [`MAX_SETTLED`] of one
+    /// [group](Self::settle_group). Returns for each an outcome, which is rejected if the units were given to others,
+    /// and the receipt of the count.
+    fn hold(
+        &self,
+        charges: &[Arc<Charge>],
+    ) -> impl Future<Output = Vec<Result<(Outcome, Receipt), StoreError>>> + Send;
 
     /// Returns the group of a charge. One request corrects charges of one group.
     fn settle_group(&self, charge: &Charge) -> u16;

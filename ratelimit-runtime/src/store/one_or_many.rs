@@ -1,6 +1,6 @@
 //! A list that holds one value without an allocation.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::slice;
 
 /// One value or several. Most decisions are about one limit, so most lists need no `Vec`.
@@ -39,6 +39,15 @@ impl<T> Deref for OneOrMany<T> {
     fn deref(&self) -> &[T] {
         match self {
             Self::One(one) => slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl<T> DerefMut for OneOrMany<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::One(one) => slice::from_mut(one),
             Self::Many(many) => many,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::OneOrMany;
+use super::{Holder, OneOrMany};
 use crate::algorithm::{Op, OpeningChange, Outcome, Receipt, Settlement};
 use crate::key::KeyId;
 use crate::limit::Terms;
@@ -19,6 +19,8 @@ pub(crate) struct Charge {
     /// only this process counts.
     pub(crate) count_name: Vec<u8>,
     pub(crate) cost: u32,
+    /// What this process holds of the count in the shared store, if units are in flight there.
+    pub(crate) holder: Option<Arc<Holder>>,
 }
 
 impl Charge {
@@ -27,7 +29,7 @@ impl Charge {
     pub(crate) fn share(&self, instances: u32) -> Self {
         let terms = self.terms.share(instances);
         let cost = self.cost.min(terms.capacity());
-        Self { terms, key_id: self.key_id, count_name: Vec::new(), cost }
+        Self { terms, key_id: self.key_id, count_name: Vec::new(), cost, holder: None }
     }
 
     /// Returns a charge of `cost` units of the same count.

@@ -3,7 +3,9 @@
 #[cfg(feature = "rules")]
 use super::{Announcement, NewRules, RuleStore, ScanPosition, StoredRules};
 use super::{Charge, Reply, Request, SettleError, SettledCharge, Store};
-use crate::algorithm::Outcome;
+use std::sync::Arc;
+
+use crate::algorithm::{Outcome, Receipt};
 use crate::key::Key;
 use crate::limit::Terms;
 use crate::reply::{Source, StoreError};
@@ -17,6 +19,10 @@ impl Store for Unshared {
     }
 
     async fn settle(&self, _: &[SettledCharge]) -> Vec<Result<Outcome, SettleError>> {
+        match *self {}
+    }
+
+    async fn hold(&self, _: &[Arc<Charge>]) -> Vec<Result<(Outcome, Receipt), StoreError>> {
         match *self {}
     }
 

@@ -89,7 +89,11 @@ impl Ticket {
 
     /// Returns the line in which the call waits with these limits. Returns `None` if it does not wait: no limit can
     /// reject it, a rule closes it for longer, it costs more than a capacity, or the limits have a mistake.
-    pub(super) fn destination(&self, backend: &Backend, ruled: &[Ruled]) -> Option<Destination> {
+    pub(super) fn destination(
+        &self,
+        backend: &Arc<Backend>,
+        ruled: &[Ruled],
+    ) -> Option<Destination> {
         let (policy, clock, mut is_closed) = (self.policy(), backend.clock(), false);
         let now = clock.local();
         let mut counts: Vec<(&Limit, &OwnedKey, Charge)> = Vec::with_capacity(ruled.len());
@@ -118,7 +122,9 @@ impl Ticket {
         if counts.is_empty() || !counts.iter().all(can_wait) {
             return None;
         }
-        let charges = counts.into_iter().map(|(_, key, it)| backend.address(policy, it, key));
+        let address =
+            |(limit, key, it): (&Limit, &OwnedKey, Charge)| backend.address(policy, limit, it, key);
+        let charges = counts.into_iter().map(address);
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
         Some(Destination {
             charges: charges.collect::<Vec<_>>().into(),

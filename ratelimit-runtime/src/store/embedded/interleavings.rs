@@ -32,7 +32,7 @@ fn store() -> Arc<Embedded> {
 fn apply(store: &Embedded, op: DecideOp, key_ids: &[KeyId]) -> Vec<Outcome> {
     let charge = |key_id: &KeyId| {
         let (terms, count_name) = (*ONCE.terms(), Vec::new());
-        std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1 })
+        std::sync::Arc::new(Charge { terms, key_id: *key_id, count_name, cost: 1, holder: None })
     };
     let charges: Vec<_> = key_ids.iter().map(charge).collect();
     let request = Request::Decide(Calls::one(op, OneOrMany::from(charges)));

@@ -171,7 +171,7 @@ mod tests {
                         let terms = *limits[*limit].terms();
                         let key_id = store.key_id(&terms, key);
                         let cost = (*cost).min(terms.capacity());
-                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost })
+                        Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost, holder: None })
                     };
                     parts.iter().map(charge).collect()
                 };

@@ -127,6 +127,13 @@ impl Store for Redis {
         }
     }
 
+    async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<(Outcome, Receipt), StoreError>> {
+        match self.servers.admit(false) {
+            Ok((by, _)) => self.servers.hold(charges, by).await,
+            Err(error) => vec![Err(error); charges.len()],
+        }
+    }
+
     fn settle_group(&self, charge: &Charge) -> u16 {
         self.servers.slot(&charge.count_name)
     }
@@ -135,8 +142,13 @@ impl Store for Redis {
         let servers = &self.servers;
         let (by, _) = servers.admit(false)?;
         let name = &charge.count_name;
-        if charge.terms.algorithm() == Algorithm::Sliding {
-            return servers.reset_log(name, by).await;
+        match charge.terms.algorithm() {
+            Algorithm::Sliding => return servers.reset_log(name, by).await,
+            Algorithm::InFlight => return servers.reset_slots(charge, by).await,
+            Algorithm::Fixed
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => {}
         }
         let mut unlink = Cmd::new();
         unlink.arg("UNLINK").arg(name);
@@ -228,11 +240,10 @@ impl Servers {
         charge: &Charge,
         by: Instant,
     ) -> Result<(Outcome, Receipt), StoreError> {
-        let Charge { terms, count_name, cost, .. } = charge;
         let call = ScriptCall {
-            script: Script::of(terms),
-            arguments: script::arguments_of_one(op, terms, self.clock.sent(), *cost),
-            keys: vec![count_name],
+            script: Script::of(&charge.terms),
+            arguments: script::arguments_of_one(op, charge, self.clock.sent()),
+            keys: vec![&charge.count_name],
             is_atomic: true,
         };
         decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)

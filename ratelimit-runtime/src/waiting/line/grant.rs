@@ -133,12 +133,14 @@ impl Returned {
         );
         // Grants of one request have one time, so their units go back together.
         let mut sums: Vec<(Source, usize, u64, u32)> = Vec::new();
-        for Grant { costs, outcomes, source, reset, .. } in charged {
+        for Grant { costs, outcomes, receipts, source, reset, .. } in charged {
             for (index, (cost, outcome)) in costs.iter().zip(&*outcomes).enumerate() {
                 if *cost == 0 || reset.contains(&index) {
                     continue;
                 }
-                let at = outcome.charged_at(&counts[index].terms);
+                let terms = &counts[index].terms;
+                let place = receipts.get(index).map_or(0, |receipt| receipt.place);
+                let at = if terms.is_in_flight() { place } else { outcome.charged_at(terms) };
                 let known =
                     sums.iter_mut().rev().find(|sum| (sum.0, sum.1, sum.2) == (source, index, at));
                 match known {

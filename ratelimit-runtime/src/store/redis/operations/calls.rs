@@ -99,7 +99,7 @@ fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>>
         costs.iter().for_each(|cost| packed.extend(cost.to_be_bytes()));
     }
     let clock = clock.map_or_else(Vec::new, script::packed_clock);
-    let limits = charges.iter().map(|charge| script::packed_limit(&charge.terms));
+    let limits = charges.iter().map(|charge| script::packed_limit(charge));
     [packed, clock].into_iter().chain(limits).collect()
 }
 

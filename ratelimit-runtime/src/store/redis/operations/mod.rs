@@ -1,10 +1,11 @@
 //! The requests of the store, each as calls of scripts: one call, in a batch or alone; several counts or calls, also
-//! over several hash slots; settlements, resets and rules.
+//! over several hash slots; settlements, statements, resets and rules.
 
 pub(crate) mod batch;
 pub(crate) mod births;
 pub(crate) mod by_slots;
 pub(crate) mod calls;
+pub(crate) mod hold;
 #[cfg(feature = "rules")]
 pub(crate) mod rules;
 #[cfg(feature = "rules")]

@@ -17,7 +17,7 @@ impl Servers {
     /// Corrects charges of one hash slot in one script. Returns a result for each charge, in their order.
     pub(crate) async fn settle(&self, charges: &[SettledCharge], by: Instant) -> SettleResults {
         let arguments = script::arguments_of_each(
-            charges.iter().map(|settled| (&settled.charge.terms, settled)),
+            charges.iter().map(|settled| (&*settled.charge, settled)),
             |out, settled| script::put_settlement(out, settled.settlement, settled.opening),
             self.clock.sent(),
         );

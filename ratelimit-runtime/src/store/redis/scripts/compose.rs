@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = files![
     "decide_entries",
     "each",
     "fixed",
+    "hold",
     "least_levels",
     "log",
     "log_of_ring",
@@ -44,6 +45,7 @@ const FILES: &[(&str, &str)] = files![
     "several",
     "sliding",
     "sliding_counter",
+    "slots",
     "usual",
     "write_state",
 ];

@@ -2,6 +2,7 @@
 //! contain, and how they are packed into the arguments that the store sends.
 
 use crate::limit::{Algorithm, Terms};
+use crate::store::{Charge, Statement};
 
 /// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub(crate) enum Form {
     Bucket,
     /// A bucket of a limit that leases.
     LeasedBucket,
+    /// Calls in flight.
+    Slots,
 }
 
 /// A number of a limit that a function of `lua/` takes.
@@ -19,8 +22,11 @@ pub(crate) struct Argument {
     /// The name of the number in the function.
     pub(crate) name: &'static str,
     width: Width,
-    value: fn(&Terms) -> u64,
+    value: NumberOf,
 }
+
+/// Returns a number from the terms of a limit, or from what the process states.
+type NumberOf = fn(&Terms, &Statement) -> u64;
 
 /// How a number is packed.
 #[derive(Clone, Copy)]
@@ -31,20 +37,20 @@ enum Width {
     SignedSeven,
 }
 
-const THRESHOLD: Argument = Argument::four("threshold", |terms| terms.threshold().into());
-const PERIOD: Argument = Argument::seven("period", Terms::period_us);
+const THRESHOLD: Argument = Argument::four("threshold", |terms, _| terms.threshold().into());
+const PERIOD: Argument = Argument::seven("period", |terms, _| terms.period_us());
 const BURST: Argument =
-    Argument::four("burst", |terms| (terms.capacity() + terms.lease_reserve()).into());
-const TOKEN: Argument = Argument::seven("token", |terms| terms.rate().token);
+    Argument::four("burst", |terms, _| (terms.capacity() + terms.lease_reserve()).into());
+const TOKEN: Argument = Argument::seven("token", |terms, _| terms.rate().token);
 /// At most the threshold, which is a `u32`.
-const DRAIN: Argument = Argument::four("drain", |terms| terms.rate().drain);
+const DRAIN: Argument = Argument::four("drain", |terms, _| terms.rate().drain);
 
 impl Argument {
-    const fn four(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+    const fn four(name: &'static str, value: NumberOf) -> Self {
         Self { name, width: Width::Four, value }
     }
 
-    const fn seven(name: &'static str, value: fn(&Terms) -> u64) -> Self {
+    const fn seven(name: &'static str, value: NumberOf) -> Self {
         Self { name, width: Width::Seven, value }
     }
 }
@@ -69,14 +75,21 @@ impl Width {
 
 impl Form {
     /// All forms, in the order of the lists that `lua/several.lua` reads.
-    pub(crate) const EACH: [Self; 5] =
-        [Self::Sliding, Self::Fixed, Self::SlidingCounter, Self::Bucket, Self::LeasedBucket];
+    pub(crate) const EACH: [Self; 6] = [
+        Self::Sliding,
+        Self::Fixed,
+        Self::SlidingCounter,
+        Self::Bucket,
+        Self::LeasedBucket,
+        Self::Slots,
+    ];
 
     /// Returns the form of a limit.
     pub(crate) fn of(terms: &Terms) -> Self {
         match terms.algorithm() {
             Algorithm::Sliding => Self::Sliding,
-            Algorithm::Fixed | Algorithm::InFlight => Self::Fixed,
+            Algorithm::Fixed => Self::Fixed,
+            Algorithm::InFlight => Self::Slots,
             Algorithm::SlidingCounter => Self::SlidingCounter,
             Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve() > 0 => {
                 Self::LeasedBucket
@@ -97,13 +110,14 @@ impl Form {
             Self::Fixed => "fixed",
             Self::SlidingCounter => "sliding_counter",
             Self::Bucket | Self::LeasedBucket => "bucket",
+            Self::Slots => "slots",
         }
     }
 
     /// Whether the count of a closed key does not change as time passes.
     pub(crate) fn stands_still(self) -> bool {
         match self {
-            Self::Sliding | Self::Fixed | Self::SlidingCounter => false,
+            Self::Sliding | Self::Fixed | Self::SlidingCounter | Self::Slots => false,
             Self::Bucket | Self::LeasedBucket => true,
         }
     }
@@ -116,29 +130,42 @@ impl Form {
                 const SHIFT: Argument = Argument {
                     name: "shift",
                     width: Width::SignedSeven,
-                    value: |terms| terms.shift_us().unwrap_or(u64::MAX),
+                    value: |terms, _| terms.shift_us().unwrap_or(u64::MAX),
                 };
                 &[THRESHOLD, PERIOD, SHIFT]
             }
             Self::SlidingCounter => {
-                const GRAIN: Argument = Argument::seven("grain", |terms| terms.scale().grain);
-                const SPAN: Argument = Argument::seven("span", |terms| terms.scale().span);
+                const GRAIN: Argument = Argument::seven("grain", |terms, _| terms.scale().grain);
+                const SPAN: Argument = Argument::seven("span", |terms, _| terms.scale().span);
                 &[THRESHOLD, PERIOD, GRAIN, SPAN]
             }
             Self::Bucket => &[BURST, TOKEN, DRAIN],
             Self::LeasedBucket => {
-                const LEASE_TERM: Argument = Argument::seven("term", Terms::lease_us);
+                const LEASE_TERM: Argument = Argument::seven("term", |terms, _| terms.lease_us());
                 const RESERVE: Argument =
-                    Argument::four("reserve", |terms| terms.lease_reserve().into());
+                    Argument::four("reserve", |terms, _| terms.lease_reserve().into());
                 &[BURST, TOKEN, DRAIN, LEASE_TERM, RESERVE]
+            }
+            Self::Slots => {
+                const HOLD: Argument = Argument::seven("hold", |_, stated| stated.hold_us);
+                const PROCESS: Argument = Argument::seven("process", |_, stated| stated.process);
+                const EPOCH: Argument = Argument::seven("epoch", |_, stated| stated.epoch);
+                const TAKEN: Argument = Argument::seven("taken", |_, stated| stated.taken);
+                const RELEASED: Argument = Argument::seven("released", |_, stated| stated.released);
+                const PROMISED: Argument = Argument::seven("promised", |_, stated| stated.promised);
+                &[THRESHOLD, HOLD, PROCESS, EPOCH, TAKEN, RELEASED, PROMISED]
             }
         }
     }
 
-    /// Appends the packed arguments of a limit.
-    pub(crate) fn put_terms(self, out: &mut Vec<u8>, terms: &Terms) {
+    /// Appends the packed arguments of the limit of a charge.
+    pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge) {
+        let stated = charge.holder.as_ref().map(|holder| holder.statement()).unwrap_or_default();
         for argument in self.arguments() {
-            out.extend(&(argument.value)(terms).to_be_bytes()[8 - argument.width.bytes()..]);
+            out.extend(
+                &(argument.value)(&charge.terms, &stated).to_be_bytes()
+                    [8 - argument.width.bytes()..],
+            );
         }
     }
 
@@ -153,6 +180,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::key::KeyId;
     use crate::limit::Limit;
 
     #[test]
@@ -165,9 +193,11 @@ mod tests {
     #[test]
     fn terms_are_packed_as_the_layout_says() {
         let limit = Limit::fixed("terms", 7, Duration::from_secs(1));
-        let limit = limit.terms();
-        let mut out = Vec::new();
-        Form::of(limit).put_terms(&mut out, limit);
+        let terms = *limit.terms();
+        let key_id = KeyId::new(terms.identity(), 0);
+        let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None };
+        let (limit, mut out) = (&terms, Vec::new());
+        Form::of(limit).put_terms(&mut out, &charge);
         assert_eq!(Form::of(limit).layout(), "I4I7i7");
         assert_eq!(out[..4], [0, 0, 0, 7]);
         assert_eq!(out[4..11], 1_000_000_u64.to_be_bytes()[1..]);

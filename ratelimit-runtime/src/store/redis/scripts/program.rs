@@ -68,7 +68,8 @@ pub fn text(name: &str) -> Option<String> {
         "sliding_counter" => Form::SlidingCounter.by_hand(),
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
-        "all" | "batch" | "batch_of_node" | "settle" | "reset" => several(name),
+        "slots" => Form::Slots.by_hand(),
+        "all" | "batch" | "batch_of_node" | "settle" | "hold" | "reset" => several(name),
         _ => return None,
     })
 }
@@ -158,8 +159,13 @@ mod tests {
                 let is_bucket = form.function() == "bucket";
                 assert_eq!(known.contains(word), is_bucket, "{form:?}: {word}");
             }
+            let of_slots = ["hold", ScriptOp::RESET.word()];
+            for word in of_slots {
+                assert_eq!(known.contains(&word), form == Form::Slots, "{form:?}: {word}");
+            }
             for word in known {
-                assert!(all.contains(&word) || of_buckets.contains(&word), "{form:?}: {word}");
+                let is_known = all.iter().chain(&of_buckets).chain(&of_slots).any(|it| *it == word);
+                assert!(is_known, "{form:?}: {word}");
             }
         }
     }
@@ -172,7 +178,7 @@ mod tests {
                 text(name).is_some_and(|text| text.contains(&form.script()) || name == "bucket")
             );
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "reset"] {
+        for name in ["leased_bucket", "all", "batch", "batch_of_node", "settle", "hold", "reset"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());

@@ -9,6 +9,7 @@ use super::program;
 use crate::algorithm::{BucketOp, Op, OpeningChange, Outcome, Receipt, Settlement, Verdict};
 use crate::limit::Terms;
 use crate::reply::StoreError;
+use crate::store::Charge;
 use crate::store::redis::network::failure::server_error;
 
 /// Decides calls, each of all its limits.
@@ -23,6 +24,9 @@ pub(crate) static BATCH_OF_NODE: Lazy<Script> =
 
 /// Corrects charges.
 pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::several("settle")));
+
+/// States what this process holds of calls in flight.
+pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::several("hold")));
 
 /// Removes the state of a sliding log.
 pub(crate) static RESET: Lazy<Script> = Lazy::new(|| Script::new(program::several("reset")));
@@ -95,6 +99,9 @@ impl ScriptOp {
         Self { word: "acquire", operand: birth }
     }
 
+    /// Frees the units in flight of all processes.
+    pub(crate) const RESET: Self = Self { word: "reset", operand: 0 };
+
     #[cfg(test)]
     pub(crate) fn word(self) -> &'static str {
         self.word
@@ -124,17 +131,12 @@ impl From<BucketOp> for ScriptOp {
 }
 
 /// Returns the arguments of the script that decides one call.
-pub(crate) fn arguments_of_one(
-    op: ScriptOp,
-    terms: &Terms,
-    clock: Option<u64>,
-    cost: u32,
-) -> Vec<Vec<u8>> {
+pub(crate) fn arguments_of_one(op: ScriptOp, charge: &Charge, clock: Option<u64>) -> Vec<Vec<u8>> {
     let mut call = Vec::with_capacity(64);
     put_word(&mut call, op);
-    call.extend(cost.to_be_bytes());
+    call.extend(charge.cost.to_be_bytes());
     put_7(&mut call, op.operand);
-    Form::of(terms).put_terms(&mut call, terms);
+    Form::of(&charge.terms).put_terms(&mut call, charge);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
     arguments
@@ -143,15 +145,17 @@ pub(crate) fn arguments_of_one(
 /// Returns the arguments of `lua/batch.lua` and `lua/settle.lua`: for each entry the index of its limit and what `put`
 /// appends, the clock, and the limits.
 pub(crate) fn arguments_of_each<'a, E>(
-    entries: impl IntoIterator<Item = (&'a Terms, E)>,
+    entries: impl IntoIterator<Item = (&'a Charge, E)>,
     put: impl Fn(&mut Vec<u8>, E),
     clock: Option<u64>,
 ) -> Vec<Vec<u8>> {
-    let (mut limits, mut packed): (Vec<&Terms>, _) = (Vec::new(), Vec::with_capacity(1_024));
-    for (terms, entry) in entries {
-        let known = limits.iter().position(|limit| *limit == terms);
-        let limit = known.unwrap_or_else(|| {
-            limits.push(terms);
+    let (mut limits, mut packed): (Vec<&Charge>, _) = (Vec::new(), Vec::with_capacity(1_024));
+    for (charge, entry) in entries {
+        // A statement is of one count.
+        let is_known =
+            |limit: &&Charge| limit.terms == charge.terms && limit.holder == charge.holder;
+        let limit = limits.iter().position(is_known).unwrap_or_else(|| {
+            limits.push(charge);
             limits.len() - 1
         });
         packed.push(limit as u8 + 1);
@@ -188,11 +192,11 @@ pub(crate) fn put_settlement(out: &mut Vec<u8>, settlement: Settlement, opening:
 }
 
 /// Packs a limit for `lua/several.lua`.
-pub(crate) fn packed_limit(terms: &Terms) -> Vec<u8> {
-    let form = Form::of(terms);
+pub(crate) fn packed_limit(charge: &Charge) -> Vec<u8> {
+    let form = Form::of(&charge.terms);
     let mut out = Vec::with_capacity(32);
     out.push(form.index() as u8 + 1);
-    form.put_terms(&mut out, terms);
+    form.put_terms(&mut out, charge);
     out
 }
 

@@ -271,7 +271,7 @@ impl Servers {
         by: Instant,
     ) {
         let arguments = script::arguments_of_each(
-            entries.iter().map(|entry| (&entry.charge.terms, entry)),
+            entries.iter().map(|entry| (&*entry.charge, entry)),
             |out, entry| script::put_calls(out, entry.charge.cost, entry.reply_to.len() as u32),
             self.clock.sent(),
         );

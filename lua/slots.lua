@@ -1,0 +1,119 @@
+-- Calls in flight: the units that the calls of all processes hold.
+-- Twin of ratelimit-runtime/src/algorithm/slots.rs, which knows one process only.
+--
+-- Each process has a record of the units that its calls have taken and released, since the process has the count. Both
+-- numbers only grow, and a process states them with each call, so a statement that comes late or twice changes
+-- nothing: the larger number holds. Units that were taken by a call whose reply was lost are in `taken`; the process
+-- finds them there, and releases them (ratelimit-runtime/src/store/holder.rs).
+--
+-- State    string: its beginning (7); the epoch, which is the time of the last reset, or 0 (7); a time before which no
+--          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
+--          records (2). Then the records: process (7), taken (7), released (7), the time at which it expires (7). Bytes
+--          after the last record mean nothing
+--
+-- call, pack, unpack, key, clock, given, op, cost, operand
+--            see `prelude.lua`; cost: the units of the call
+-- threshold  units that may be held
+-- hold       microseconds for which a process holds its units after each call and each statement
+-- process    the process that states the other numbers, or 0: then nothing is stated
+-- epoch      the epoch that it knows
+-- taken, released
+--            its numbers
+-- promised   the time until which this count has promised to keep its units
+--
+-- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
+-- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
+-- the units of all processes, and is admitted if there were any.
+local function slots(
+  call, pack, unpack, key, clock, given, op, cost, operand,
+  threshold, hold, process, epoch, taken, released, promised
+)
+  local VERSION, HEADER, RECORD, FORMAT = 1, 34, 28, '>I7I7I7I7'
+  local version, lives, since, first, last, held, count, records = VERSION, 0, 0, 0, 0, 0, 0, ''
+  local state = call('GET', key)
+  if state then
+    if #state < HEADER then return end
+    version, lives, since, first, last, held, count = unpack('>I1I6I7I7I7I4I2', state)
+    if version ~= VERSION or #state < HEADER + count * RECORD then return end
+    records = string.sub(state, HEADER + 1, HEADER + count * RECORD)
+  end
+  if count > 0 and first <= clock then
+    -- Nobody has heard of these processes for too long.
+    local alive = {}
+    held, first = 0, last
+    for at = 1, #records, RECORD do
+      local _, has_taken, has_released, expires = unpack(FORMAT, records, at)
+      if expires > clock then
+        alive[#alive + 1], held = string.sub(records, at, at + RECORD - 1), held + has_taken - has_released
+        if expires < first then first = expires end
+      end
+    end
+    records, count = table.concat(alive), #alive
+  end
+
+  -- The record of the process.
+  local name, at, own_taken, own_released, expires, _ = pack('>I7', process), 1, 0, 0, 0, nil
+  repeat
+    at = string.find(records, name, at, true)
+    if at and at % RECORD ~= 1 then at = at + 1 else break end
+  until false
+  if at then
+    _, own_taken, own_released, expires = unpack(FORMAT, records, at)
+  end
+  local before, is_void = own_taken - own_released, false
+  if epoch > since then since = epoch end
+  if process > 0 and epoch == since then
+    -- Units that others may have now are not held again.
+    is_void = not at and promised <= clock and taken > released
+    if taken > own_taken then own_taken = taken end
+    if released > own_released then own_released = released end
+    if is_void then own_released = own_taken end
+  elseif process > 0 then
+    is_void = taken > released
+  end
+  if own_released > own_taken then own_released = own_taken end
+  held = held - before + own_taken - own_released
+
+  local allowed, remaining, retry, reset, slack, changed, receipt = true, 0, 0, 0, 0, nil, nil
+  local is_changed = op ~= 'peek'
+  if op == 'decide' or op == 'acquire' or op == 'peek' then
+    allowed = cost == 0 or held + cost <= threshold
+    if not allowed then
+      is_changed = false
+    elseif is_changed then
+      own_taken, held = own_taken + cost, held + cost
+      if op == 'acquire' and cost > 0 then receipt = pack('>I7I7', since, own_taken) end
+    end
+  elseif op == 'return' then
+    local back = math.min(cost, own_taken - own_released)
+    own_released, held = own_released + back, held - back
+  elseif op == 'hold' then
+    allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
+  elseif op == 'reset' then
+    allowed, since = held > 0, clock > since and clock or since + 1
+    records, count, held, at, own_released = '', 0, 0, nil, own_taken
+  elseif op ~= 'refund' and op ~= 'charge' then
+    error('unknown op ' .. op)
+  end
+  if held < threshold then remaining = threshold - held end
+
+  if is_changed then
+    local record = ''
+    if own_taken > own_released then
+      if clock + hold > expires then expires = clock + hold end
+      if count == 0 or expires < first then first = expires end
+      if expires > last then last = expires end
+      record = pack(FORMAT, process, own_taken, own_released, expires)
+    end
+    if at then
+      records = string.sub(records, 1, at - 1) .. record .. string.sub(records, at + RECORD)
+    else
+      records = records .. record
+    end
+    count = #records / RECORD
+    changed = pack('>I7I7I7I4I2', since, first, last, held, count) .. records
+  end
+  -- The epoch is kept while a process may hold units that it has taken before.
+  if (count > 0 or since > 0) and last > clock then reset = last - clock end
+  return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
+end

@@ -1,0 +1,301 @@
+//! The counts of calls in flight of which this process holds units in the shared store, and what states them.
+//!
+//! A job of the background thread states them: at once when units are released, and three times within a hold while
+//! units are held. It runs as long as there are such counts, also after the limiter was dropped.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::{Backend, GivenBack};
+use crate::algorithm::{Op, Outcome, Receipt};
+use crate::background::{Job, JobSlot, OwnValue, RunningJob, lock_own, seen_process};
+use crate::key::KeyId;
+use crate::limit::Policy;
+use crate::reply::{Source, StoreError};
+use crate::report;
+use crate::store::{
+    Calls, Charge, DecideOp, Holder, MAX_SETTLED, Reply, Request, SharedStore, Store, TakingRequest,
+};
+
+/// The longest time between two looks at the counts, which also forget those that are done.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long statements pause after a failure.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the store keeps units whose limit sets no hold: the rejection of such a limit says that it needs one.
+const NO_HOLD: u64 = 1_000_000;
+
+/// The holders of a limiter. A process that was forked has none of its parent.
+#[derive(Default)]
+pub(super) struct Holders {
+    counts: Mutex<OwnValue<HolderMap>>,
+    sender: Arc<Notify>,
+    job: JobSlot,
+}
+
+struct HolderMap {
+    /// A random number of this process.
+    process: u64,
+    by_count: HashMap<KeyId, Arc<Charge>>,
+}
+
+impl Default for HolderMap {
+    fn default() -> Self {
+        // 52 bits, which the numbers of scripts hold exactly.
+        let process = (RandomState::new().hash_one(seen_process()) >> 12).max(1);
+        Self { process, by_count: HashMap::new() }
+    }
+}
+
+/// What the reply to a request says about units in flight.
+#[derive(Default)]
+pub(super) struct TakingCalls(Vec<(usize, TakingRequest)>);
+
+impl Backend {
+    /// Returns the charge of calls in flight of the shared store with what this process holds of its count.
+    pub(super) fn with_holder(self: &Arc<Self>, policy: Policy, charge: Charge) -> Arc<Charge> {
+        let Some(holders) = self.holders.as_deref() else { return Arc::new(charge) };
+        let mut counts = lock_own(&holders.counts);
+        let process = counts.process;
+        let known = counts.by_count.get(&charge.key_id).and_then(|known| known.holder.clone());
+        let is_new = known.is_none();
+        let holder = known.unwrap_or_else(|| Holder::new(process, Arc::clone(&holders.sender)));
+        holder.set_hold(policy.hold_us().unwrap_or(NO_HOLD));
+        let charge = Arc::new(Charge { holder: Some(holder), ..charge });
+        if is_new {
+            counts.by_count.insert(charge.key_id, Arc::clone(&charge));
+        }
+        drop(counts);
+        if is_new {
+            let make = || StatementJob { backend: Arc::clone(self), holders: holders.clone() };
+            let job = holders.job.start(1, make);
+            if let Some(job) = job {
+                self.background.spawn(StatementJob::run(job));
+            }
+        }
+        charge
+    }
+
+    /// Executes a request of the shared store. Records which units in flight it takes.
+    pub(super) async fn execute_taking(
+        &self,
+        shared: &SharedStore,
+        request: &Request,
+    ) -> Result<Reply, StoreError> {
+        if request.charges().iter().all(|charge| charge.holder.is_none()) {
+            return shared.execute(request.clone()).await;
+        }
+        let mut result = match request {
+            Request::Decide(calls @ Calls { op: DecideOp::Acquire, .. }) => {
+                // With the request, the call takes one deadline and a half at most.
+                let (half, deadline) = (self.deadline() / 2, self.deadline());
+                let taking = timeout(half, self.begin_taking(calls)).await;
+                let taking = taking.unwrap_or(Err(StoreError::Timeout { deadline }))?;
+                let sent_at = self.clock().steady();
+                let mut result = shared.execute(request.clone()).await;
+                taking.end(calls, &mut result, sent_at);
+                result
+            }
+            _ => shared.execute(request.clone()).await,
+        };
+        if let Ok(reply) = &mut result {
+            without_times(request, reply);
+        }
+        result
+    }
+
+    /// Begins a request that may take units in flight.
+    async fn begin_taking(&self, calls: &Calls) -> Result<TakingCalls, StoreError> {
+        let mut taking = TakingCalls::default();
+        for (index, charge) in calls.counts.charges().iter().enumerate() {
+            let Some(holder) = &charge.holder else { continue };
+            let of_run = |costs: &[u32], count: u32| u64::from(costs[index]) * u64::from(count);
+            let units = calls.runs.iter().map(|run| of_run(&run.costs, run.count)).sum();
+            match holder.begin(units).await {
+                Ok(request) => taking.0.push((index, request)),
+                Err(error) => {
+                    taking.not_sent();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(taking)
+    }
+
+    /// Releases the units in flight of a grant that no call has taken, if `request` returns such units.
+    pub(super) fn release_grant(&self, request: &Request, source: Source) -> Option<Reply> {
+        let Request::GiveBack(Op::Return { at }, charge) = request else { return None };
+        let receipt = Receipt { birth: 1, place: *at };
+        drop(charge.holder.as_ref()?.granted(charge.cost, receipt));
+        self.notify_release(charge.key_id);
+        Some(Reply::one(Outcome::UNDECIDED, source))
+    }
+
+    /// Notifies of units in flight that were released: calls wait for them.
+    pub(crate) fn notify_release(&self, key_id: KeyId) {
+        self.give_backs.notify(GivenBack { key_id, end: None, is_reset: false });
+    }
+
+    /// Completes once something may have changed about units in flight.
+    pub(crate) fn in_flight_changes(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.in_flight_changed.notified()
+    }
+
+    /// Returns the units that this process holds in the shared store, and whether the store knows what was released.
+    pub(crate) fn in_flight(&self) -> (u64, bool) {
+        let Some(holders) = self.holders.as_deref() else { return (0, true) };
+        let counts = lock_own(&holders.counts);
+        let holders = counts.by_count.values().filter_map(|charge| charge.holder.as_ref());
+        holders.fold((0, true), |(units, is_known), holder| {
+            (units + holder.units(), is_known && !holder.is_dirty())
+        })
+    }
+}
+
+impl TakingCalls {
+    fn not_sent(self) {
+        self.0.into_iter().for_each(|(_, request)| request.not_sent());
+    }
+
+    /// Records the result of the request, which was sent at `sent_at`. Replaces the receipts of units in flight.
+    pub(super) fn end(self, calls: &Calls, result: &mut Result<Reply, StoreError>, sent_at: u64) {
+        let width = calls.counts.charges().len();
+        let Reply { outcomes, receipts, .. } = match result {
+            Ok(reply) => reply,
+            // Nothing was sent.
+            Err(
+                StoreError::CircuitOpen { .. }
+                | StoreError::Overloaded { .. }
+                | StoreError::NoRuntime,
+            ) => return self.not_sent(),
+            // Each request leaves open what the store has executed.
+            Err(_) => return,
+        };
+        let admitted =
+            outcomes.chunks(width).take_while(|call| call.iter().all(Outcome::is_allowed));
+        let admitted = admitted.count();
+        for (index, request) in self.0 {
+            let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(index).copied());
+            let units = costs.map(u64::from).sum();
+            // Of the last call that has taken units.
+            let of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
+            let last = of_count.filter(|receipt| receipt.place > 0).last();
+            let clock = outcomes.first().map_or(0, |outcome| outcome.clock);
+            let granted = request.granted(units, last, clock, sent_at);
+            for receipt in receipts.iter_mut().skip(index).step_by(width) {
+                *receipt = if receipt.place > 0 { granted } else { Receipt::default() };
+            }
+        }
+    }
+}
+
+/// Clears the times of units in flight in a reply: nobody knows when calls end.
+pub(super) fn without_times(request: &Request, reply: &mut Reply) {
+    let charges = request.charges();
+    if charges.iter().any(|charge| charge.terms.is_in_flight()) {
+        for (outcome, charge) in reply.outcomes.iter_mut().zip(charges.iter().cycle()) {
+            if charge.terms.is_in_flight() && outcome.retry_us == 0 {
+                outcome.reset_us = 0;
+            }
+        }
+    }
+}
+
+/// The task of the background thread that states what this process holds.
+struct StatementJob {
+    backend: Arc<Backend>,
+    holders: Arc<Holders>,
+}
+
+impl StatementJob {
+    async fn run(mut job: RunningJob<Self>) {
+        loop {
+            let due = job.due();
+            if due.is_empty() {
+                if lock_own(&job.holders.counts).by_count.is_empty() {
+                    if job.ends() {
+                        return;
+                    }
+                    continue;
+                }
+                let pause = job.pause();
+                let _ = timeout(pause, job.holders.sender.notified()).await;
+                continue;
+            }
+            job.state(due).await;
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.backend.clock().steady()
+    }
+
+    /// Returns the counts that are stated now. Forgets those of which nothing is held, and loses units whose time has
+    /// come.
+    fn due(&self) -> Vec<Arc<Charge>> {
+        let (now, mut due) = (self.now(), Vec::new());
+        let mut counts = lock_own(&self.holders.counts);
+        counts.by_count.retain(|_, charge| {
+            let Some(holder) = &charge.holder else { return false };
+            report::units_lost(charge.terms.name(), holder.lose_late(now));
+            if holder.next_statement().is_some_and(|at| at <= now) {
+                due.push(Arc::clone(charge));
+            }
+            // Others are about to take units.
+            !holder.is_idle() || Arc::strong_count(charge) > 1 || Arc::strong_count(holder) > 1
+        });
+        due
+    }
+
+    fn pause(&self) -> Duration {
+        let now = self.now();
+        let counts = lock_own(&self.holders.counts);
+        let holders = counts.by_count.values().filter_map(|charge| charge.holder.as_ref());
+        let next = holders.filter_map(|holder| holder.next_statement()).min();
+        let next = next.map_or(LOOK_AGAIN, |at| Duration::from_micros(at.saturating_sub(now)));
+        next.clamp(Duration::from_millis(1), LOOK_AGAIN)
+    }
+
+    /// States counts, in one script for each group.
+    async fn state(&self, due: Vec<Arc<Charge>>) {
+        let Some(shared) = &self.backend.shared else { return };
+        let mut groups: Vec<(u16, Vec<Arc<Charge>>)> = Vec::new();
+        for charge in due {
+            let group = shared.settle_group(&charge);
+            match groups.iter_mut().find(|(it, of)| *it == group && of.len() < MAX_SETTLED) {
+                Some((_, of)) => of.push(charge),
+                None => groups.push((group, vec![charge])),
+            }
+        }
+        for (_, charges) in groups {
+            self.state_group(shared, &charges).await;
+        }
+    }
+
+    async fn state_group(&self, shared: &SharedStore, charges: &[Arc<Charge>]) {
+        let now = self.now();
+        let holders =
+            || charges.iter().filter_map(|charge| Some((charge, charge.holder.as_ref()?)));
+        let sent: Vec<_> = holders().map(|(_, holder)| holder.state(now)).collect();
+        let results = shared.hold(charges).await;
+        let again = self.now().saturating_add(PAUSE.as_micros() as u64);
+        for (((charge, holder), sent), result) in holders().zip(sent).zip(results) {
+            match result {
+                Ok((outcome, receipt)) => {
+                    let lost = holder.stated(sent, &outcome, receipt);
+                    report::units_lost(charge.terms.name(), lost);
+                }
+                Err(error) => holder.not_stated(error, again),
+            }
+        }
+        self.backend.in_flight_changed.notify_waiters();
+    }
+}
+
+impl Job for StatementJob {}
