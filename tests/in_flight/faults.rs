@@ -1,0 +1,287 @@
+//! Several limiters on one Redis in real time, and what fails between them.
+
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use ratelimit_runtime::{Builder, Limit, OnError, Permit, RateLimiter, Rejection, Source};
+use support::limits::SECOND;
+use support::proxy::{Network, Proxy};
+use support::server::Server;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::assert_busy;
+
+const HOLD: Duration = Duration::from_secs(2);
+const TWO: Limit = Limit::in_flight("two", 2).hold(HOLD);
+
+fn at(port: u16, prefix: &str) -> Builder {
+    RateLimiter::builder()
+        .redis(format!("redis://127.0.0.1:{port}"))
+        .key_prefix(prefix)
+        .on_error(OnError::Deny)
+        .deadline(Duration::from_millis(500))
+}
+
+fn process(server: &Server) -> RateLimiter {
+    at(server.port(), "fleet").build().expect("valid")
+}
+
+async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejection> {
+    limiter.acquire(limit, "key", 1).await
+}
+
+/// Acquires once others have released, and returns after which time.
+async fn acquire_soon(limiter: &RateLimiter, limit: &Limit) -> (Permit, Duration) {
+    let started = Instant::now();
+    loop {
+        match acquire(limiter, limit).await {
+            Ok(permit) => return (permit, started.elapsed()),
+            Err(rejection) => {
+                assert!(started.elapsed() < 15 * SECOND, "{rejection:?}");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+async fn in_flight(limiter: &RateLimiter, limit: &Limit) -> u32 {
+    let peeked = limiter.peek(limit, "key", 0).await.expect("admitted");
+    peeked.limit - peeked.remaining
+}
+
+#[tokio::test]
+async fn processes_share_a_count_and_hear_of_releases() {
+    let server = Server::start();
+    let (one, other) = (process(&server), process(&server));
+    let first = acquire(&one, &TWO).await.expect("admitted");
+    let second = acquire(&other, &TWO).await.expect("admitted");
+    for limiter in [&one, &other] {
+        assert_busy(&acquire(limiter, &TWO).await.expect_err("busy"), 2);
+    }
+    // Known to the other process as soon as the future completes.
+    first.release().await.expect("a reply");
+    let third = acquire(&other, &TWO).await.expect("admitted");
+    drop(second);
+    let (fourth, _) = acquire_soon(&one, &TWO).await;
+    // Held for longer than the hold: heartbeats keep them.
+    sleep(2 * HOLD).await;
+    assert!(!third.is_lost() && !fourth.is_lost());
+    assert_busy(&acquire(&one, &TWO).await.expect_err("busy"), 2);
+    drop((third, fourth));
+    one.flush().await.expect("a reply");
+    other.flush().await.expect("a reply");
+    assert_eq!(in_flight(&one, &TWO).await, 0);
+    // Nothing is left.
+    sleep(Duration::from_millis(100)).await;
+    let left = server.ttls();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// A limiter that was dropped states what its calls hold until they end.
+#[tokio::test]
+async fn calls_outlive_their_limiter() {
+    let server = Server::start();
+    let (one, other) = (process(&server), process(&server));
+    let permits = [acquire(&one, &TWO).await, acquire(&one, &TWO).await];
+    drop(one);
+    sleep(HOLD + SECOND).await;
+    assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
+    drop(permits);
+    let (_permit, after) = acquire_soon(&other, &TWO).await;
+    assert!(after < SECOND, "{after:?}");
+}
+
+/// A process that is cut off loses its units by its own clock, before another process can have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let cut_off = at(proxy.port, "fleet").build().expect("valid");
+    let other = process(&server);
+    let (first, second) = (acquire(&cut_off, &TWO).await, acquire(&cut_off, &TWO).await);
+    let (first, second) = (first.expect("admitted"), second.expect("admitted"));
+    proxy.set(Network::Cut);
+    let started = Instant::now();
+    let waits = tokio::spawn(async move {
+        let (permit, _) = acquire_soon(&other, &TWO).await;
+        (Instant::now(), permit, other)
+    });
+    timeout(10 * SECOND, first.lost()).await.expect("lost");
+    let lost_at = Instant::now();
+    assert!(first.is_lost() && second.is_lost());
+    assert!(lost_at - started > HOLD / 3, "not before its time");
+    let (admitted_at, permit, other) = waits.await.expect("no panic");
+    assert!(admitted_at > lost_at, "both ran at the same time");
+    // Units that were lost free nothing once the network is back.
+    let third = acquire(&other, &TWO).await.expect("admitted");
+    proxy.set(Network::Up);
+    drop((first, second));
+    sleep(SECOND).await;
+    assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
+    drop((permit, third));
+    let (_permit, _) = acquire_soon(&cut_off, &TWO).await;
+}
+
+/// A server that has lost its memory learns what runs with the next heartbeat.
+#[tokio::test]
+async fn a_server_that_lost_its_memory_hears_what_runs() {
+    let server = Server::start();
+    let (one, other) = (process(&server), process(&server));
+    let permit = acquire(&one, &TWO).await.expect("admitted");
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+    sleep(HOLD).await;
+    assert!(!permit.is_lost());
+    assert_eq!(in_flight(&other, &TWO).await, 1);
+    // Its own calls tell as well.
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+    let second = acquire(&one, &TWO).await.expect("admitted");
+    assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
+    drop((permit, second));
+    let (_permit, after) = acquire_soon(&other, &TWO).await;
+    assert!(after < SECOND, "{after:?}");
+}
+
+#[tokio::test]
+async fn a_reset_loses_the_units_of_every_process() {
+    let server = Server::start();
+    let (one, other) = (process(&server), process(&server));
+    let permit = acquire(&one, &TWO).await.expect("admitted");
+    let foreign = acquire(&other, &TWO).await.expect("admitted");
+    assert!(one.reset(&TWO, "key").await.expect("reset"));
+    assert!(permit.is_lost());
+    timeout(HOLD, foreign.lost()).await.expect("with the next heartbeat");
+    let both = [acquire(&one, &TWO).await, acquire(&other, &TWO).await];
+    assert!(both.iter().all(Result::is_ok), "{both:?}");
+    drop((permit, foreign));
+    sleep(HOLD).await;
+    assert_busy(&acquire(&one, &TWO).await.expect_err("busy"), 2);
+    assert!(both.iter().flatten().all(|permit| !permit.is_lost()));
+}
+
+/// Calls whose replies are lost, and calls that are dropped at any time, leave nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_replies_and_dropped_calls_leave_nothing_behind() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let limiter = at(proxy.port, "fleet").deadline(SECOND).build().expect("valid");
+    let other = process(&server);
+    let four = Limit::in_flight("four", 4).hold(30 * SECOND);
+    let keeps = acquire(&limiter, &four).await.expect("admitted");
+    for network in [Network::RepliesCut, Network::RepliesLost, Network::RepliesCut] {
+        proxy.set(network);
+        acquire(&limiter, &four).await.expect_err("no reply");
+        proxy.set(Network::Cut);
+        proxy.set(Network::Up);
+        // The process finds out what the server has, and gives back what no call has received.
+        let (permit, _) = acquire_soon(&limiter, &four).await;
+        drop(permit);
+        limiter.flush().await.expect("a reply");
+        assert_eq!(in_flight(&other, &four).await, 1, "{network:?}");
+    }
+    let mut calls = JoinSet::new();
+    for index in 0..200_u64 {
+        let (limiter, waits) = (limiter.clone(), index % 2 == 0);
+        let limit = if waits { four.wait(SECOND) } else { four };
+        calls.spawn(async move {
+            // Dropped in the middle of a request, or with its permit.
+            let _ = timeout(Duration::from_micros(37 * index), acquire(&limiter, &limit)).await;
+        });
+    }
+    calls.join_all().await;
+    let started = Instant::now();
+    while in_flight(&other, &four).await != 1 {
+        assert!(started.elapsed() < 5 * SECOND, "{}", in_flight(&other, &four).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!keeps.is_lost());
+    drop(keeps);
+    limiter.flush().await.expect("a reply");
+    assert_eq!(in_flight(&other, &four).await, 0);
+}
+
+/// Calls that a fallback admits count in Redis once it is back, also above the limit.
+#[tokio::test]
+async fn calls_of_an_outage_are_counted_once_redis_is_back() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let builder = at(proxy.port, "fleet").on_error(OnError::Local);
+    let limiter = builder.deadline(Duration::from_millis(100)).build().expect("valid");
+    let other = process(&server);
+    let held = acquire(&other, &TWO).await.expect("admitted");
+    let before = acquire(&limiter, &TWO).await.expect("admitted");
+    proxy.set(Network::Cut);
+    let mut local = Vec::new();
+    while local.len() < 2 {
+        let permit = acquire(&limiter, &TWO).await.expect("admitted");
+        assert_eq!(permit.decision().source, Source::Fallback);
+        local.push(permit);
+    }
+    assert_busy(&acquire(&limiter, &TWO).await.expect_err("busy"), 2);
+    proxy.set(Network::Up);
+    let many = TWO.try_amounts(10, None).expect("valid");
+    let started = Instant::now();
+    while in_flight(&other, &many).await < 4 {
+        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(&other, &many).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    drop(local);
+    drop((held, before));
+    let started = Instant::now();
+    while in_flight(&other, &many).await > 0 {
+        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(&other, &many).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Without Redis, a call is decided in microseconds, and nothing waits for statements.
+#[tokio::test]
+async fn a_dead_server_holds_up_nobody() {
+    let port = support::port::free();
+    let limiter = at(port, "dead").build().expect("valid");
+    let _ = acquire(&limiter, &TWO).await;
+    let started = Instant::now();
+    for _ in 0..100 {
+        acquire(&limiter, &TWO).await.expect_err("no server");
+    }
+    assert!(started.elapsed() < 3 * SECOND, "{:?}", started.elapsed());
+}
+
+/// Waiting calls of one process are woken by a release of another within about a second.
+#[tokio::test]
+async fn a_waiting_call_hears_of_another_process() {
+    let server = Server::start();
+    let (one, other) = (process(&server), process(&server));
+    let permits = [acquire(&one, &TWO).await, acquire(&one, &TWO).await];
+    let waits = TWO.wait(20 * SECOND);
+    let mut call = Box::pin(acquire(&other, &waits));
+    assert!((&mut call).now_or_never().is_none());
+    drop(permits);
+    let started = Instant::now();
+    drop(call.await.expect("admitted"));
+    assert!(started.elapsed() < 3 * SECOND, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_limit_without_a_hold_is_refused() {
+    let server = Server::start();
+    let limiter = process(&server);
+    let error = acquire(&limiter, &Limit::in_flight("no hold", 2)).await.expect_err("refused");
+    assert!(format!("{error:?}").contains("`hold`"), "{error:?}");
+    let own = Limit::in_flight("own", 2).scope(ratelimit_runtime::Scope::Process);
+    let permit = acquire(&limiter, &own).await.expect("admitted");
+    assert_eq!(permit.decision().source, Source::Embedded);
+}
+
+/// A shutdown tells what still runs.
+#[tokio::test]
+async fn a_shutdown_reports_what_is_in_flight() {
+    let server = Server::start();
+    let limiter = process(&server);
+    let permit = acquire(&limiter, &TWO).await.expect("admitted");
+    let error = limiter.shutdown().await.expect_err("in flight");
+    assert!(error.to_string().contains("1 units in flight"), "{error}");
+    drop(permit);
+    limiter.shutdown().await.expect("all has ended");
+    assert_eq!(in_flight(&process(&server), &TWO).await, 0);
+}
