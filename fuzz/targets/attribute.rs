@@ -26,6 +26,7 @@ mod function;
 #[path = "../../ratelimit-macros/src/guard.rs"]
 mod guard;
 #[path = "../../ratelimit-macros/src/key.rs"]
+mod in_flight;
 mod key;
 #[path = "../../ratelimit-macros/src/key_macro.rs"]
 mod key_macro;

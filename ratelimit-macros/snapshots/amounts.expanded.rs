@@ -117,7 +117,7 @@ fn several(user: &str, rate: Option<u32>) -> Answer {
                                     ::ratelimit_runtime::__private::CallPart::constant(
                                         match const {
                                             &::ratelimit_runtime::Limit::scope(
-                                                ::ratelimit_runtime::__private::limit(REQUESTS),
+                                                ::ratelimit_runtime::__private::without_permit(REQUESTS),
                                                 ::ratelimit_runtime::Scope::Process,
                                             )
                                         } {

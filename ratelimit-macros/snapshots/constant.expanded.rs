@@ -3,7 +3,7 @@ async fn log_in(user: u64) -> Result<(), Rejection> {
         let pending = match ::ratelimit_runtime::__private::check(
             match const {
                 &::ratelimit_runtime::Limit::on_error(
-                    ::ratelimit_runtime::__private::limit(LOGIN),
+                    ::ratelimit_runtime::__private::without_permit(LOGIN),
                     ::ratelimit_runtime::OnError::Deny,
                 )
             } {
@@ -50,7 +50,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                         &::ratelimit_runtime::__private::LimitGroup::new([
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
-                                    &::ratelimit_runtime::__private::limit(LOGIN)
+                                    &::ratelimit_runtime::__private::without_permit(LOGIN)
                                 } {
                                     limit => {
                                         static SITE: ::ratelimit_runtime::__private::Site = ::ratelimit_runtime::__private::Site::constant(

@@ -119,9 +119,7 @@ fn several(team: &str) -> Answer {
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::scope(
-                                        ::ratelimit_runtime::__private::unleased(
-                                            ::ratelimit_runtime::__private::limit(REQUESTS),
-                                        ),
+                                        ::ratelimit_runtime::__private::unleased(REQUESTS),
                                         ::ratelimit_runtime::Scope::Process,
                                     )
                                 } {

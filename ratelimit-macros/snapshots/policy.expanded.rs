@@ -95,7 +95,7 @@ async fn hidden() -> Option<()> {
                             ::ratelimit_runtime::__private::CallPart::constant(
                                 match const {
                                     &::ratelimit_runtime::Limit::hidden(
-                                        ::ratelimit_runtime::__private::limit(LOGIN),
+                                        ::ratelimit_runtime::__private::without_permit(LOGIN),
                                         false,
                                     )
                                 } {

@@ -19,6 +19,8 @@ pub(crate) struct AfterCall {
     pub(crate) correction: Option<Correction>,
     /// Whether and for how long the key is closed.
     pub(crate) close: Option<Close>,
+    /// Whether the call holds its units until it ends.
+    pub(crate) holds: bool,
 }
 
 /// The closing of a key, by the return value.
@@ -87,18 +89,20 @@ impl AfterCall {
         let correction = settle.or(count_if).or(permit).transpose();
         let (function, at_most) = (function?, at_most?);
         let close = function.map(|function| Close { function, at_most });
-        Ok(Self { correction: correction?, close })
+        Ok(Self { correction: correction?, close, holds: false })
     }
 
     /// Returns this, with the correction of `shared` if it has none.
     pub(crate) fn or(&self, shared: &Self) -> Self {
-        let correction = self.correction.as_ref().or(shared.correction.as_ref());
-        Self { correction: correction.cloned(), close: self.close.clone() }
+        // Units that are held have nothing to correct.
+        let shared = shared.correction.as_ref().filter(|_| !self.holds);
+        let correction = self.correction.as_ref().or(shared);
+        Self { correction: correction.cloned(), close: self.close.clone(), holds: self.holds }
     }
 
     /// Whether nothing happens.
     pub(crate) fn is_empty(&self) -> bool {
-        self.correction.is_none() && self.close.is_none()
+        self.correction.is_none() && self.close.is_none() && !self.holds
     }
 
     /// Whether a function looks at the return value.

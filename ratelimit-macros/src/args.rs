@@ -92,6 +92,11 @@ impl<'e> Args<'e> {
         }
     }
 
+    /// The reported mistake that probably meant an argument.
+    pub(crate) fn misspelled(&self, name: ArgumentName) -> Option<ReportedError> {
+        self.misspelled.iter().find(|(meant, _)| *meant == name).map(|(_, reported)| *reported)
+    }
+
     /// The value of an argument as `read` understands it, if it was given.
     pub(crate) fn optional<T>(
         &self,
@@ -112,11 +117,8 @@ impl<'e> Args<'e> {
         read: impl FnOnce(&Expr) -> syn::Result<T>,
     ) -> Result<T, ReportedError> {
         self.optional(name, read).unwrap_or_else(|| {
-            let misspelled = self.misspelled.iter().find(|(meant, _)| *meant == name);
-            Err(misspelled.map_or_else(
-                || self.errors.report(syn::Error::new(self.span, missing)),
-                |(_, reported)| *reported,
-            ))
+            let report = || self.errors.report(syn::Error::new(self.span, missing));
+            Err(self.misspelled(name).unwrap_or_else(report))
         })
     }
 

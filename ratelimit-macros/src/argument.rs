@@ -14,6 +14,9 @@ word_enum! {
         Algo = "algo" | "algorithm" | "strategy",
         Burst = "burst" | "capacity" | "burst_size",
         Align = "align" | "timezone",
+        InFlight = "in_flight" | "concurrent" | "concurrency" | "max_concurrent" | "max_concurrency"
+            | "max_in_flight" | "parallel" | "slots",
+        Hold = "hold" | "hold_for" | "lease_time" | "max_hold",
         Key = "key" | "by" | "cache_key",
         Cost = "cost" | "weight" | "units" | "permits",
         Name = "name",
@@ -56,6 +59,8 @@ impl ArgumentName {
             | Self::Algo
             | Self::Burst
             | Self::Align
+            | Self::InFlight
+            | Self::Hold
             | Self::Limit
             | Self::Settle
             | Self::Permit
@@ -81,6 +86,8 @@ impl ArgumentName {
             Self::Algo => "algo = \"fixed\"",
             Self::Burst => "burst = 200",
             Self::Align => "align = \"utc\"",
+            Self::InFlight => "in_flight = 2",
+            Self::Hold => "hold = \"30s\"",
             Self::Key => "key = user_id",
             Self::Cost => "cost = 5",
             Self::Name => "name = \"login\"",

@@ -8,6 +8,7 @@ use crate::args::{Args, LEASE_WITH_GROUPS};
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::{ReportedError, written};
 use crate::function::Function;
+use crate::in_flight::InFlight;
 use crate::key::Key;
 use crate::limit::{Limit, read_name};
 use crate::limit_source::LimitSource;
@@ -64,7 +65,7 @@ impl Guard {
         function: Option<&Function>,
     ) -> Result<Self, ReportedError> {
         let charges = if args.groups.is_empty() {
-            Charge::validate(args, function).map(|charge| Charges::One(Box::new(charge)))
+            Charge::validate(args, args, function).map(|charge| Charges::One(Box::new(charge)))
         } else {
             ChargeGroup::validate(args, function).map(|group| Charges::Several(Box::new(group)))
         };
@@ -101,7 +102,7 @@ impl ChargeGroup {
         let placed = check_places(args);
         let name = args.optional(ArgumentName::Name, read_name).transpose();
         let charges: Vec<_> =
-            args.groups.iter().map(|group| Charge::validate(group, function)).collect();
+            args.groups.iter().map(|group| Charge::validate(group, args, function)).collect();
         check_counts_differ(args, &charges);
         // The shared cost has to fit the smallest capacity that is known.
         let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
@@ -145,7 +146,19 @@ fn check_places(args: &Args<'_>) -> Result<(), ReportedError> {
 /// Rejects two limits with one name, algorithm, period and align: they would share one count.
 fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>]) {
     let mut counts = Vec::new();
+    let mut in_flight: Vec<String> = Vec::new();
     for charge in charges.iter().flatten() {
+        if let LimitSource::InFlight(InFlight { name: Some(name), .. }) = &charge.limit {
+            let value = name.value();
+            if in_flight.contains(&value) {
+                let message = format!(
+                    "two limits of calls in flight are named `{value}`, so they share one count: give one of them \
+                     another `name`"
+                );
+                args.errors.report(syn::Error::new(name.span(), message));
+            }
+            in_flight.push(value);
+        }
         let LimitSource::Arguments(limit) = &charge.limit else { continue };
         let Limit { name: Some(name), algorithm, period, align, .. } = limit else { continue };
         let align = align.map(|offset| offset.minutes);
@@ -163,18 +176,22 @@ fn check_counts_differ(args: &Args<'_>, charges: &[Result<Charge, ReportedError>
 }
 
 impl Charge {
-    fn validate(args: &Args<'_>, function: Option<&Function>) -> Result<Self, ReportedError> {
-        let limit = LimitSource::validate(args);
+    /// `attribute` has the arguments beside the groups, or the same as `args`.
+    fn validate(
+        args: &Args<'_>,
+        attribute: &Args<'_>,
+        function: Option<&Function>,
+    ) -> Result<Self, ReportedError> {
+        let limit = LimitSource::validate(args, attribute);
         let capacity = limit.as_ref().ok().and_then(LimitSource::capacity);
         let hidden = read_hidden(args);
         let key_and_cost = KeyAndCost::validate(args, function, capacity);
-        let after_call = AfterCall::validate(args, function);
-        Ok(Self {
-            limit: limit?,
-            hidden: hidden?,
-            key_and_cost: key_and_cost?,
-            after_call: after_call?,
-        })
+        let (limit, mut after_call) = (limit, AfterCall::validate(args, function)?);
+        let limit = limit?;
+        if let LimitSource::InFlight(_) = limit {
+            after_call.holds = true;
+        }
+        Ok(Self { limit, hidden: hidden?, key_and_cost: key_and_cost?, after_call })
     }
 }
 

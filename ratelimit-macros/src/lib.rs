@@ -20,6 +20,7 @@ mod expand;
 mod format;
 mod function;
 mod guard;
+mod in_flight;
 mod key;
 mod key_macro;
 mod limit;

@@ -6,6 +6,7 @@ use syn::{Expr, ExprPath, Lit};
 use crate::args::Args;
 use crate::argument::{ArgumentName, Place};
 use crate::diagnostics::ReportedError;
+use crate::in_flight::InFlight;
 use crate::limit::{Limit, read_burst, read_threshold};
 use crate::values::{Amount, as_literal, as_path, is_constant};
 use crate::words::Word;
@@ -13,6 +14,7 @@ use crate::words::Word;
 #[allow(clippy::large_enum_variant, reason = "there are few for each attribute")]
 pub(crate) enum LimitSource {
     Arguments(Limit),
+    InFlight(InFlight),
     Constant(LimitConstant),
 }
 
@@ -24,9 +26,13 @@ pub(crate) struct LimitConstant {
 }
 
 impl LimitSource {
-    pub(crate) fn validate(args: &Args<'_>) -> Result<Self, ReportedError> {
+    /// `attribute` has the arguments beside the groups, or the same as `args`.
+    pub(crate) fn validate(args: &Args<'_>, attribute: &Args<'_>) -> Result<Self, ReportedError> {
         let Some(path) = args.optional(ArgumentName::Limit, read_path) else {
-            return Limit::validate(args).map(Self::Arguments);
+            return match InFlight::validate(args, attribute) {
+                Some(in_flight) => in_flight.map(Self::InFlight),
+                None => Limit::validate(args).map(Self::Arguments),
+            };
         };
         let path = path?;
         let threshold = args.optional(ArgumentName::Threshold, read_threshold).transpose();
@@ -49,6 +55,7 @@ impl LimitSource {
     pub(crate) fn varies(&self) -> bool {
         match self {
             Self::Arguments(limit) => limit.varies(),
+            Self::InFlight(in_flight) => in_flight.varies(),
             Self::Constant(LimitConstant { threshold, burst, .. }) => {
                 threshold.is_some() || burst.is_some()
             }
@@ -59,6 +66,7 @@ impl LimitSource {
     pub(crate) fn capacity(&self) -> Option<(u32, ArgumentName)> {
         match self {
             Self::Arguments(limit) => limit.capacity(),
+            Self::InFlight(InFlight { most, .. }) => Some((most.known()?, ArgumentName::InFlight)),
             Self::Constant(_) => None,
         }
     }

@@ -25,6 +25,7 @@ mod free_function;
 mod future_size;
 mod generics;
 mod hygiene;
+mod in_flight;
 mod key_expressions;
 mod limit_constants;
 mod limit_texts;

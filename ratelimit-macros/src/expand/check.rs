@@ -10,7 +10,6 @@ use super::Expansion;
 use super::limit::{NameSource, registered};
 use crate::guard::{Charge, ChargeGroup, Charges, KeyAndCost};
 use crate::key::{Key, KeyPiece};
-use crate::limit::Limit;
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::spans::{hygienic, spanned_at};
 use crate::values::unwrap_parens;
@@ -30,7 +29,12 @@ impl Expansion<'_> {
                     LimitSource::Arguments(limit) => {
                         let name = self.name(limit.name.as_ref());
                         let tokens = self.limit(limit, *hidden, &name);
-                        self.arguments(limit, &tokens, limit.name.is_some())
+                        self.arguments(&tokens, limit.name.is_some(), limit.varies())
+                    }
+                    LimitSource::InFlight(limit) => {
+                        let name = self.name(limit.name.as_ref());
+                        let tokens = self.in_flight(limit, *hidden, &name);
+                        self.arguments(&tokens, limit.name.is_some(), limit.varies())
                     }
                 };
                 let limit = if source.varies() {
@@ -61,10 +65,10 @@ impl Expansion<'_> {
     }
 
     /// The limit of arguments, registered.
-    fn arguments(&self, limit: &Limit, tokens: &TokenStream, is_named: bool) -> TokenStream {
+    fn arguments(&self, tokens: &TokenStream, is_named: bool, varies: bool) -> TokenStream {
         let name = if is_named { NameSource::Argument } else { NameSource::Function };
         let reference = quote_spanned!(hygienic()=> const { &#tokens });
-        registered(&self.rt, &reference, name, limit.varies())
+        registered(&self.rt, &reference, name, varies)
     }
 
     /// The function of the runtime, for a function that is async or not.
@@ -80,6 +84,12 @@ impl Expansion<'_> {
         let variable = |name| Ident::new(name, hygienic()).into_token_stream();
         // The limits whose amounts each call computes, before the key and the cost.
         let mut call_limits: Vec<(Ident, TokenStream)> = Vec::new();
+        let own_name = |own: Option<&LitStr>, number: usize| {
+            let number = format!("#{number}");
+            let numbered = || quote_spanned!(hygienic()=> ::core::concat!(#name, #number));
+            let name = own.map_or_else(numbered, ToTokens::to_token_stream);
+            (name, is_named || own.is_some())
+        };
         let parts: Vec<_> =
             charges.iter().zip(1_usize..).map(|(charge, number)| {
                 let Charge { limit, hidden, key_and_cost, after_call } = charge;
@@ -90,13 +100,14 @@ impl Expansion<'_> {
                         registered(rt, &reference, NameSource::Constant, limit.varies())
                     }
                     LimitSource::Arguments(limit) => {
-                        let number = format!("#{number}");
-                        let own_name = limit.name.as_ref().map_or_else(
-                            || quote_spanned!(hygienic()=> ::core::concat!(#name, #number)),
-                            ToTokens::to_token_stream,
-                        );
-                        let is_named = is_named || limit.name.is_some();
-                        self.arguments(limit, &self.limit(limit, *hidden, &own_name), is_named)
+                        let (name, is_named) = own_name(limit.name.as_ref(), number);
+                        let tokens = self.limit(limit, *hidden, &name);
+                        self.arguments(&tokens, is_named, limit.varies())
+                    }
+                    LimitSource::InFlight(limit) => {
+                        let (name, is_named) = own_name(limit.name.as_ref(), number);
+                        let tokens = self.in_flight(limit, *hidden, &name);
+                        self.arguments(&tokens, is_named, limit.varies())
                     }
                 };
                 let KeyAndCost { key, cost } = key_and_cost;
@@ -146,7 +157,8 @@ impl Expansion<'_> {
         let rt = &self.rt;
         let limits = charges.iter().map(|charge| match &charge.limit {
             LimitSource::Constant(constant) => Ok(self.constant(constant, None, None)),
-            LimitSource::Arguments(limit) => Err(limit),
+            LimitSource::Arguments(limit) => Err(Ok(limit)),
+            LimitSource::InFlight(limit) => Err(Err(limit)),
         });
         let limits: Vec<_> = limits.collect();
         let constant = limits.iter().position(Result::is_ok)?;
@@ -157,7 +169,10 @@ impl Expansion<'_> {
         let limits = limits.into_iter().map(|limit| match limit {
             Ok(constant) => constant,
             Err(limit) => {
-                let limit = self.limit(limit, None, &name);
+                let limit = match limit {
+                    Ok(limit) => self.limit(limit, None, &name),
+                    Err(limit) => self.in_flight(limit, None, &name),
+                };
                 quote_spanned!(hygienic()=> &#limit)
             }
         });

@@ -7,6 +7,7 @@ use syn::ext::IdentExt;
 
 use super::Expansion;
 use crate::after_call::AfterCall;
+use crate::in_flight::InFlight;
 use crate::limit::{Lease, Limit};
 use crate::limit_source::{LimitConstant, LimitSource};
 use crate::offset::Offset;
@@ -61,6 +62,27 @@ impl Expansion<'_> {
         self.with_policy(tokens, hidden)
     }
 
+    pub(super) fn in_flight(
+        &self,
+        InFlight { name: _, most, hold }: &InFlight,
+        hidden: Option<bool>,
+        name: &TokenStream,
+    ) -> TokenStream {
+        let rt = &self.rt;
+        let number = match most {
+            Amount::Expression(_) => quote_spanned!(hygienic()=> 1_u32),
+            Amount::Constant(Constant { expr, .. }) => expr.to_token_stream(),
+        };
+        let call = quote_spanned!(hygienic()=> #rt::Limit::in_flight(#name, #number));
+        let mut tokens = spanned_at(most.expr(), call);
+        if let Some(hold) = hold {
+            let duration = self.duration(hold);
+            let call = quote_spanned!(hygienic()=> #rt::Limit::hold(#tokens, #duration));
+            tokens = spanned_at(&hold.expr, call);
+        }
+        self.with_policy(tokens, hidden)
+    }
+
     /// The limit of a call, from the limit with other amounts. A constant keeps its lease if the call may lease.
     pub(super) fn call_limit(
         &self,
@@ -75,6 +97,7 @@ impl Expansion<'_> {
         };
         let (threshold, burst) = match source {
             LimitSource::Arguments(limit) => (amount(&limit.threshold), limit.burst.as_ref()),
+            LimitSource::InFlight(limit) => (amount(&limit.most), None),
             LimitSource::Constant(LimitConstant { path, threshold, burst }) => {
                 let own = || quote_spanned!(hygienic()=> #rt::__private::amount(#rt::Limit::threshold(&#path)));
                 (threshold.as_ref().map_or_else(own, amount), burst.as_ref())
@@ -114,11 +137,14 @@ impl Expansion<'_> {
         after_call: Option<&AfterCall>,
     ) -> TokenStream {
         let rt = &self.rt;
-        let mut limit = quote_spanned!(hygienic()=> #rt::__private::limit(#path));
-        if after_call.is_some_and(|after_call| !after_call.is_empty()) {
-            let unleased = quote_spanned!(hygienic()=> #rt::__private::unleased(#limit));
-            limit = spanned_at(path, unleased);
-        }
+        let function = match after_call {
+            // The permit of the call is dropped at once.
+            Some(after_call) if after_call.is_empty() => "without_permit",
+            Some(_) => "unleased",
+            None => "limit",
+        };
+        let function = Ident::new(function, hygienic());
+        let limit = spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)));
         let limit = self.with_policy(limit, hidden);
         quote_spanned!(hygienic()=> const { &#limit })
     }

@@ -14,10 +14,10 @@ use crate::limit::{Access, Lease, Limit, LimitError};
 /// first or second is the right one.
 const KEPT: usize = 32;
 
-/// A value of `threshold` or `burst` that is computed for each call: `u32`, or `Option<u32>`, whose `None` is no
+/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u32`, or `Option<u32>`, whose `None` is no
 /// limit.
 #[diagnostic::on_unimplemented(
-    message = "`threshold` and `burst` are of type `u32` or `Option<u32>`, not `{Self}`",
+    message = "`threshold`, `burst` and `in_flight` are of type `u32` or `Option<u32>`, not `{Self}`",
     label = "not a `u32`",
     note = "convert it: `u32::try_from(value).unwrap_or(u32::MAX)`"
 )]

@@ -266,6 +266,22 @@ pub const fn limit(limit: Limit) -> Limit {
     limit
 }
 
+/// Returns the limit of a constant, for calls without a permit. A limit of calls in flight is an error at its path.
+///
+/// # Panics
+///
+/// If the limit is one of calls in flight.
+#[must_use]
+#[track_caller]
+pub const fn without_permit(limit: Limit) -> Limit {
+    assert!(
+        !limit.is_in_flight(),
+        "this is a limit of calls in flight, and only a permit holds their units: add `permit = slot`, which lives \
+         until the body ends, or write `in_flight` and `hold` in place of `limit`"
+    );
+    limit
+}
+
 /// Returns the lease of a constant, for a call with other amounts.
 #[must_use]
 pub const fn lease_of(limit: &Limit) -> Lease {

@@ -10,6 +10,9 @@ const MIN_HOLD: Duration = Duration::from_secs(1);
 /// The longest hold, which is the longest time for which a process that was killed holds its slots.
 const MAX_HOLD: Duration = Duration::from_secs(86_400);
 
+/// The most units that can be in flight. The sum of all processes then fits the numbers of the scripts.
+pub(super) const MOST_IN_FLIGHT: u32 = 1_000_000_000;
+
 /// The period of a limit without one. It tells nothing: only the amounts of rates are derived from a period.
 const NO_PERIOD: Period = Period::SECOND;
 
@@ -55,7 +58,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// On an empty name; on 0, which would reject every call.
+    /// On an empty name; on 0, which would reject every call; above a billion.
     pub const fn try_in_flight(name: &'static str, in_flight: u32) -> Result<Self, LimitError> {
         if name.is_empty() {
             return Err(LimitError::NO_NAME);
@@ -67,6 +70,9 @@ impl Limit {
     pub(super) const fn in_flight_named(name: Name, in_flight: u32) -> Result<Self, LimitError> {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
+        }
+        if in_flight > MOST_IN_FLIGHT {
+            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
         match Amounts::new(in_flight, in_flight, NO_PERIOD) {
             Ok(amounts) => {

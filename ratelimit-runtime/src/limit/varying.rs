@@ -1,5 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
+use super::in_flight::MOST_IN_FLIGHT;
 use super::{Amounts, Lease, Limit, LimitError, Policy, Terms};
 
 impl Limit {
@@ -29,6 +30,9 @@ impl Limit {
         if threshold == 0 {
             return Err(LimitError::NO_THRESHOLD);
         }
+        if self.is_in_flight() && threshold > MOST_IN_FLIGHT {
+            return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
+        }
         let capacity = self.algorithm().default_capacity(threshold);
         let amounts = Amounts::new(threshold, capacity, self.terms.identity.period)?;
         let limit = Self {
@@ -41,8 +45,12 @@ impl Limit {
         }
     }
 
-    /// Returns this limit with a threshold and the largest burst that fills within 100 years.
+    /// Returns this limit with a threshold and the largest burst that fills within 100 years, or with as many calls in
+    /// flight as there can be.
     pub(crate) fn with_largest_burst(&self, threshold: u32) -> Self {
+        if self.is_in_flight() {
+            return self.try_amounts(threshold.min(MOST_IN_FLIGHT), None).unwrap_or(*self);
+        }
         let amounts = Amounts::with_largest_burst(threshold, self.terms.identity.period);
         Self { terms: Terms { amounts, ..self.terms }, ..*self }
     }
