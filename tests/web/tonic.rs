@@ -142,7 +142,7 @@ async fn rejects_with_a_status_and_its_details() {
     let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!((quota.violations.len(), &*quota.violations[0].subject), (1, "greet"));
     assert_eq!(quota.violations[0].description, rejected.message());
-    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=1;t=52, "greet";r=0;t=22"#);
+    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22, "all";r=1;t=52"#);
 
     // The cost exceeds the capacity: no wait helps.
     let never = greet(&mut client, "all", "").await.expect_err("rejected");

@@ -135,8 +135,8 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
     with_current(|log| log.record(name, quota, decision));
 }
 
-/// Adds a limit that is decided together with others to the log that is open, if any. Only one of these limits
-/// reports the decision.
+/// Adds a limit that is about to be decided together with others to the log that is open, if any: the log keeps the
+/// order of the limits.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));
 }

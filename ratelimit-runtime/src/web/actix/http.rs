@@ -10,7 +10,7 @@ use actix_web::{HttpMessage, HttpRequest, web};
 
 use crate::web::address::Clients;
 use crate::web::address::sealed::RequestAccess;
-use crate::web::headers::{HeaderField, ResponseHeaders, joined};
+use crate::web::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
 use crate::web::middleware::MiddlewareRequest;
 use crate::web::rejected::RequestHead;
 
@@ -66,11 +66,11 @@ impl ResponseHeaders for HeaderMap {
         self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
     }
 
-    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+    fn join(&mut self, field: HeaderField, value: HeaderValue, place: ListPlace) {
         let name = HeaderName::from_static(field.as_str());
         let line = if self.contains_key(&name) {
             let lines = self.get_all(&name).map(HeaderValue::as_bytes);
-            HeaderValue::from_bytes(&joined(value.as_bytes(), lines)).unwrap_or(value)
+            HeaderValue::from_bytes(&joined(value.as_bytes(), lines, place)).unwrap_or(value)
         } else {
             value
         };
