@@ -4,6 +4,7 @@ mod actix;
 mod address;
 mod axum;
 mod choices;
+mod counting;
 mod crowd;
 mod fields;
 mod hyper;

@@ -246,3 +246,19 @@ fn responds_over_grpc_beside_http() {
         assert_eq!(ask(method, kind).status, 429, "{method} {kind}");
     }
 }
+
+/// A method that fails has its status in the headers, and one that succeeds in the trailers, after the body.
+#[tokio::test]
+async fn counts_methods_that_fail() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
+    let layer = layer.count_if(|response| response.headers.contains_key("grpc-status"));
+    let mut client = serve(layer, limiter.clone()).await;
+    for (name, is_ok, remaining) in
+        [("ann", true, 4), ("all", false, 3), ("bob", true, 3), ("all", false, 2)]
+    {
+        assert_eq!(greet(&mut client, name, "").await.is_ok(), is_ok, "{name}");
+        let left = limiter.peek(&ALL, (), 1).await.expect("embedded").remaining;
+        assert_eq!(left, remaining, "{name}");
+    }
+}

@@ -23,9 +23,9 @@ pub struct CallOptions {
 
 /// The result of a call that was admitted.
 pub struct AdmittedCall {
-    pub(super) decision: Decision,
+    pub(crate) decision: Decision,
     /// A permit for each part of the call, if its charges can be settled.
-    pub(super) permits: Vec<Permit>,
+    pub(crate) permits: Vec<Permit>,
 }
 
 /// The reply to a call that has waited, and when the call has started.

@@ -1,18 +1,20 @@
 //! The part of a rate-limiting middleware that is the same in every framework. `layer` with `response` (tower)
 //! and `actix` call it: they read requests and build responses.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
 use super::text_response::TextResponse;
-use crate::check::Check;
+use crate::check::Permit;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -29,6 +31,12 @@ pub(crate) trait MiddlewareRequest {
     /// The headers of the responses.
     type Headers: ResponseHeaders;
 
+    /// The status and the headers of the responses.
+    type ResponseHead;
+
+    /// Returns the headers of a response.
+    fn headers(head: &mut Self::ResponseHead) -> &mut Self::Headers;
+
     /// Returns the part of the request that the body of a rejection can show.
     fn head(&self) -> Arc<dyn RequestHead>;
 
@@ -41,9 +49,13 @@ pub(crate) trait MiddlewareRequest {
     }
 }
 
+/// Returns whether a request with this response counts.
+type CountFn<H> = Arc<dyn Fn(&H) -> bool + Send + Sync>;
+
 /// The settings of a middleware.
 pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     limits: LimitSources<R, TextResponse>,
+    count_if: Option<CountFn<R::ResponseHead>>,
     clients: Option<Clients>,
     body: Option<BodyFn>,
     exposes_decision: bool,
@@ -59,6 +71,8 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
 pub(crate) struct RequestScope {
     log: RequestLog,
     facts: RequestFacts,
+    /// The charges that are given back if the response does not count. Dropped, they are kept.
+    permits: Vec<Permit>,
 }
 
 impl<R: MiddlewareRequest> MiddlewareConfig<R> {
@@ -78,6 +92,14 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
     ) {
         self.limits.add_chosen(choose);
+    }
+
+    pub(crate) fn set_count_if(
+        &mut self,
+        counts: impl Fn(&R::ResponseHead) -> bool + Send + Sync + 'static,
+    ) {
+        self.limits.set_settled();
+        self.count_if = Some(Arc::new(counts));
     }
 
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -133,7 +155,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             body,
             head,
         };
-        RequestScope { log: self.log.clone(), facts }
+        RequestScope { log: self.log.clone(), facts, permits: Vec::new() }
     }
 
     /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
@@ -142,7 +164,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         request: &R,
         scope: &mut RequestScope,
     ) -> Result<Admission, TextResponse> {
-        let log = &mut scope.log;
+        let RequestScope { log, permits, .. } = scope;
         if self.limits.is_exempt(request) {
             *log = RequestLog::default();
             return Ok(Admission::Admitted(None));
@@ -150,13 +172,13 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         if self.limits.is_empty() {
             return Ok(Admission::Admitted(None));
         }
-        match self.limits.single() {
+        let mut admission = match self.limits.single() {
             // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
             Some(limit) if !limit.is_shadow() && !request_log::is_open() => {
                 let admission = self.limits.start(request);
                 match &admission {
-                    Ok(Admission::Admitted(Some(decision))) => {
-                        log.record(limit.terms().name(), limit.quota(), decision);
+                    Ok(Admission::Admitted(Some(call))) => {
+                        log.record(limit.terms().name(), limit.quota(), &call.decision);
                     }
                     Ok(Admission::Rejected(rejection)) => record_rejection(log, rejection),
                     _ => {}
@@ -164,7 +186,27 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
                 admission
             }
             _ => log.sync_scope(|| self.limits.start(request)),
+        }?;
+        if let Admission::Admitted(Some(call)) = &mut admission {
+            *permits = mem::take(&mut call.permits);
         }
+        Ok(admission)
+    }
+
+    /// Gives back the charges of a request whose response does not count.
+    pub(crate) fn settle(&self, scope: &mut RequestScope, head: &R::ResponseHead) {
+        if let Some(counts) = &self.count_if
+            && !scope.permits.is_empty()
+            && !counts(head)
+        {
+            scope.permits.drain(..).for_each(Permit::refund);
+        }
+    }
+
+    /// Ends an admitted request: settles its charges by its response, and adds the headers that report the limits.
+    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut R::ResponseHead) {
+        self.settle(scope, head);
+        self.write_headers(R::headers(head), scope.log());
     }
 
     /// Adds the headers that report the limits in `log`.
@@ -184,6 +226,7 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
+            count_if: self.count_if.clone(),
             clients: self.clients.clone(),
             body: self.body.clone(),
             exposes_decision: self.exposes_decision,
@@ -198,6 +241,7 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
     fn default() -> Self {
         Self {
             limits: LimitSources::default(),
+            count_if: None,
             clients: None,
             body: None,
             exposes_decision: false,
@@ -209,13 +253,15 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
 }
 
 impl RequestScope {
-    /// Polls the check of the request.
+    /// Polls the check of the request. Keeps its permits until the response.
     pub(crate) fn poll_check(
         &mut self,
-        check: &mut Check,
+        check: &mut RequestCheck,
         context: &mut Context<'_>,
     ) -> Poll<Result<Decision, Rejection>> {
-        self.log.sync_scope(|| Pin::new(check).poll(context))
+        let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;
+        self.permits = call.permits;
+        Poll::Ready(Ok(call.decision))
     }
 
     /// Polls the handler of the request.
@@ -235,6 +281,12 @@ impl RequestScope {
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         self.facts.is_grpc
+    }
+
+    /// Returns whether the response decides if the request counts.
+    #[cfg(feature = "actix")]
+    pub(crate) fn has_permits(&self) -> bool {
+        !self.permits.is_empty()
     }
 
     pub(crate) fn log(&self) -> &RequestLog {

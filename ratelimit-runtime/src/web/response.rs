@@ -158,6 +158,11 @@ impl FromRejection for (StatusCode, String) {
 
 impl MiddlewareRequest for Parts {
     type Headers = HeaderMap;
+    type ResponseHead = http::response::Parts;
+
+    fn headers(head: &mut Self::ResponseHead) -> &mut HeaderMap {
+        &mut head.headers
+    }
 
     fn head(&self) -> Arc<dyn RequestHead> {
         let (method, uri) = (self.method.clone(), self.uri.clone());

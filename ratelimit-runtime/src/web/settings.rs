@@ -72,9 +72,44 @@ macro_rules! limit_settings {
     };
 }
 
-/// Defines the settings of layers of servers.
+/// Defines the settings of layers of servers, for responses with a head of type `$head`. `$layer` is the type of the
+/// layer, and `$use` imports it in the examples.
 macro_rules! server_settings {
-    () => {
+    ($head:ty, $layer:literal, $use:literal) => {
+        /// Counts only the requests whose response `counts` returns true for, such as failed logins. A request takes its
+        /// units from all limits of this layer before it is handled, so that many requests at the same time cannot pass
+        /// the limit. If `counts` returns false, they are given back as soon as the head of the response is known, and
+        /// as if they had not been taken. `counts` sees the status and the headers.
+        ///
+        /// A request keeps its units if it has no response: if its client leaves, if its handler panics, or if the
+        /// service fails. With Redis, the background thread gives the units back some milliseconds later. The headers
+        /// of the response report the count before that.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use ratelimit_runtime::Limit;
+        /// use ratelimit_runtime::web::Client;
+        #[doc = $use]
+        ///
+        /// const FAILURES: Limit = Limit::sliding("failed logins", 5, Duration::from_secs(900));
+        ///
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new()")]
+        ///     .limit(FAILURES, Client::of)
+        ///     .count_if(|response| response.status == 401);
+        /// ```
+        ///
+        /// Add limits that count each request to another layer. Over gRPC, a method that has failed has the header
+        /// `grpc-status`, and one that has succeeded has it only after the body.
+        ///
+        /// # Panics
+        ///
+        /// If a limit has a [lease](crate::Limit::lease). A request to which [`limits`](Self::limits) adds such a limit
+        /// is rejected with [`Rejection::Unavailable`](crate::Rejection::Unavailable).
+        #[must_use]
+        pub fn count_if(self, counts: impl Fn(&$head) -> bool + Send + Sync + 'static) -> Self {
+            self.configure(|config| config.set_count_if(counts))
+        }
+
         /// Sets how clients are identified: by [`Client::of`](crate::web::Client::of) in the key functions of this
         /// layer, and by `Client` in the handlers behind it. It is put into the extensions of each request.
         #[must_use]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_web::dev::ServiceRequest;
+use actix_web::dev::{ResponseHead, ServiceRequest};
 use actix_web::http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, Uri};
 use actix_web::{HttpMessage, HttpRequest, web};
@@ -40,6 +40,11 @@ impl RequestHead for ActixHead {
 
 impl MiddlewareRequest for ServiceRequest {
     type Headers = HeaderMap;
+    type ResponseHead = ResponseHead;
+
+    fn headers(head: &mut ResponseHead) -> &mut HeaderMap {
+        &mut head.headers
+    }
 
     fn head(&self) -> Arc<dyn RequestHead> {
         let (method, uri) = (self.method().clone(), self.uri().clone());
