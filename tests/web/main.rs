@@ -13,6 +13,7 @@ mod rejections;
 mod ruled;
 mod settings;
 mod tonic;
+mod undecided;
 
 use std::net::SocketAddr;
 

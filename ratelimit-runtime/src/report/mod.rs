@@ -113,11 +113,7 @@ impl Report {
                 on_rejected(&RejectedCall { rejection, key, is_shadow });
             }
         }
-        if let Ok(decision)
-        | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
-        {
-            log_part(label, decision);
-        }
+        log_result(label, result);
         metrics::record(&self.started, label, result);
     }
 }
@@ -130,6 +126,20 @@ pub(crate) fn is_recorded() -> bool {
         return true;
     }
     cfg!(feature = "metrics")
+}
+
+/// Adds the result of a check to the log of the current web request.
+#[inline]
+fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    if !label.shadow {
+        request_log::set_decided();
+    }
+    if let Ok(decision)
+    | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
+    {
+        log_part(label, decision);
+    }
 }
 
 /// Adds the decision of a limit to the log of the current web request. Skips shadows, because clients must not see

@@ -59,6 +59,7 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     clients: Option<Clients>,
     body: Option<BodyFn>,
     exposes_decision: bool,
+    requires_decision: bool,
     has_legacy_headers: bool,
     /// A log with `limits`: the start of each request that is not exempt.
     log: RequestLog,
@@ -73,6 +74,8 @@ pub(crate) struct RequestScope {
     facts: RequestFacts,
     /// The charges that are given back if the response does not count. Dropped, they are kept.
     permits: Vec<Permit>,
+    /// The request, if a limit must decide about it.
+    undecided: Option<Arc<dyn RequestHead>>,
 }
 
 impl<R: MiddlewareRequest> MiddlewareConfig<R> {
@@ -135,6 +138,10 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         decision.filter(|_| self.exposes_decision)
     }
 
+    pub(crate) fn set_required(&mut self) {
+        self.requires_decision = true;
+    }
+
     pub(crate) fn set_legacy_headers(&mut self) {
         self.has_legacy_headers = true;
     }
@@ -155,7 +162,8 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             body,
             head,
         };
-        RequestScope { log: self.log.clone(), facts, permits: Vec::new() }
+        let undecided = self.requires_decision.then(|| request.head());
+        RequestScope { log: self.log.clone(), facts, permits: Vec::new(), undecided }
     }
 
     /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
@@ -164,9 +172,10 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         request: &R,
         scope: &mut RequestScope,
     ) -> Result<Admission, TextResponse> {
-        let RequestScope { log, permits, .. } = scope;
+        let RequestScope { log, permits, undecided, .. } = scope;
         if self.limits.is_exempt(request) {
             *log = RequestLog::default();
+            *undecided = None;
             return Ok(Admission::Admitted(None));
         }
         if self.limits.is_empty() {
@@ -174,7 +183,9 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         }
         let mut admission = match self.limits.single() {
             // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
-            Some(limit) if !limit.is_shadow() && !request_log::is_open() => {
+            Some(limit)
+                if !limit.is_shadow() && !self.requires_decision && !request_log::is_open() =>
+            {
                 let admission = self.limits.start(request);
                 match &admission {
                     Ok(Admission::Admitted(Some(call))) => {
@@ -204,7 +215,20 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 
     /// Ends an admitted request: settles its charges by its response, and adds the headers that report the limits.
+    ///
+    /// # Panics
+    ///
+    /// If a limit had to decide about the request, and none has.
     pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut R::ResponseHead) {
+        if let Some(request) = &scope.undecided {
+            assert!(
+                scope.log.has_decided(),
+                "no limit has decided about `{} {}`: limit its handler, or exempt it in the layer that has \
+                 `require_decision`",
+                request.method(),
+                request.path()
+            );
+        }
         self.settle(scope, head);
         self.write_headers(R::headers(head), scope.log());
     }
@@ -230,6 +254,7 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
             clients: self.clients.clone(),
             body: self.body.clone(),
             exposes_decision: self.exposes_decision,
+            requires_decision: self.requires_decision,
             has_legacy_headers: self.has_legacy_headers,
             log: self.log.clone(),
             texts: self.texts.clone(),
@@ -245,6 +270,7 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
             clients: None,
             body: None,
             exposes_decision: false,
+            requires_decision: false,
             has_legacy_headers: false,
             log: RequestLog::default(),
             texts: LimitTexts::default(),

@@ -125,6 +125,33 @@ macro_rules! server_settings {
             self.configure(|config| config.set_exposed())
         }
 
+        /// For tests: panics if a handler has responded to a request about which no limit has decided. A request can be
+        /// decided by this layer, by a layer inside of it, or by an annotated function that its handler awaits. The
+        /// panic names the method and the path. Put a layer with this setting around the application, and send a request
+        /// to each route.
+        ///
+        /// Not a decision: one of a [shadow](crate::Limit::shadow), which admits every request; one in a task that the
+        /// handler has spawned; a [`peek`](crate::RateLimiter::peek); a call without a limit, because its threshold is
+        /// `None` or a rule exempts it. For routes that need no limit, such as health checks, use
+        /// [`exempt`](Self::exempt) in this layer: what layers inside of it exempt is not exempt here.
+        ///
+        /// ```
+        #[doc = $use]
+        ///
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new().require_decision();")]
+        /// # let _ = layer;
+        /// ```
+        ///
+        /// The guide about tests has a whole test.
+        ///
+        /// # Panics
+        ///
+        /// While a request is handled. Do not use it in production.
+        #[must_use]
+        pub fn require_decision(self) -> Self {
+            self.configure(|config| config.set_required())
+        }
+
         /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for clients
         /// that do not know `RateLimit`. They report the limit that rejected the request or, if none did, the limit
         /// with the fewest remaining units.
