@@ -48,7 +48,7 @@ fn app() -> Router {
 fn handlers_return_responses_and_statuses() {
     let (limiter, _) = timed();
     let server = serve(app().layer(RateLimitLayer::new()), &limiter);
-    let reason = "too many requests, try again in 60 minutes";
+    let reason = "too many requests, try again in 1 hour";
     for (path, first, rejected) in [
         ("/response", (200, "hi"), reason),
         ("/status", (204, ""), ""),

@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 pub(crate) use self::acquire::AcquiredCall;
 pub use self::acquire::{Acquire, AcquireAll};
-pub(crate) use self::call::{AdmittedCall, CallOptions};
+#[cfg(any(feature = "tower", feature = "actix"))]
+pub(crate) use self::call::AdmittedCall;
+pub(crate) use self::call::CallOptions;
 pub(crate) use self::future::OpenCheck;
 pub use self::future::{Admit, Check};
 pub use self::meter::Meter;
