@@ -122,8 +122,8 @@ async fn several_limits_are_charged_all_or_none() {
     assert_eq!(remaining(&first, "a").await, 6);
 }
 
-/// An organisation, its teams and their users, in three hash slots, under load from three processes: no level admits more
-/// than its limit, and what a rejected call has charged is given back.
+/// An organisation, its teams and their users, in three hash slots, under load from three processes: no level admits
+/// more than its limit, and what a rejected call has charged is given back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
     const TEAMS: u32 = 2;

@@ -88,8 +88,8 @@ fn items(field: &str) -> Vec<Item> {
     list.into_iter().map(item).collect()
 }
 
-/// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, which is the `t`
-/// of the first item and not earlier than any `t`, and must not be cached.
+/// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, which is the
+/// `t` of the first item and not earlier than any `t`, and must not be cached.
 fn reported(answer: &Response) -> (&str, &str) {
     let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
         let field = answer.header(name);
@@ -109,7 +109,7 @@ fn reported(answer: &Response) -> (&str, &str) {
         assert!(policies.iter().any(|(known, _)| known == name), "{name} in {policy}");
         match parameters[..] {
             [("r", 0..), ("t", reset @ 0..)] => {
-                assert!(wait.is_none_or(|wait| wait >= reset.max(1)))
+                assert!(wait.is_none_or(|wait| wait >= reset.max(1)));
             }
             [("r", 0..)] if wait.is_some() => {}
             _ => panic!("{name} in {state}"),

@@ -64,7 +64,7 @@ async fn peeks() -> &'static str {
 
 /// A handler whose client has limits of its own.
 async fn calls_a_partner() -> &'static str {
-    let partner = service_fn(async |_: ()| Ok::<_, Infallible>(()));
+    let partner = service_fn(async |(): ()| Ok::<_, Infallible>(()));
     let layer = RateLimitLayer::outbound().limit(ALL, |(): &()| ());
     let _ = layer.layer(partner).oneshot(()).await;
     "called"

@@ -8,9 +8,9 @@ use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
-/// Its `Display` text is for end users: it says what has happened and when to try again, and contains neither the name of
-/// the limit nor an error of the store. Its fields and its `Debug` text contain both. A later release can add variants, so a `match` outside of this crate ends with
-/// `_`.
+/// Its `Display` text is for end users: it says what has happened and when to try again, and contains neither the name
+/// of the limit nor an error of the store. Its fields and its `Debug` text contain both. A later release can add
+/// variants, so a `match` outside of this crate ends with `_`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -210,8 +210,8 @@ impl std::error::Error for Rejection {
     }
 }
 
-/// Writes a wait in words, rounded up: "1 second", "2 minutes and 30 seconds", "3 days and 1 hour". As `Retry-After`, it
-/// is never shorter than a second.
+/// Writes a wait in words, rounded up: "1 second", "2 minutes and 30 seconds", "3 days and 1 hour". As `Retry-After`,
+/// it is never shorter than a second.
 fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
     const UNITS: [(u128, &str); 4] =
         [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];

@@ -1,4 +1,5 @@
-//! The check of a request, by a middleware or a client: with permits if the response decides whether the request counts.
+//! The check of a request, by a middleware or a client. It has permits if the response decides whether the request
+//! counts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -76,14 +76,16 @@ macro_rules! limit_settings {
 /// layer, and `$use` imports it in the examples.
 macro_rules! server_settings {
     ($head:ty, $layer:literal, $use:literal) => {
-        /// Counts only the requests whose response `counts` returns true for, such as failed logins. A request takes its
-        /// units from all limits of this layer before it is handled, so that many requests at the same time cannot pass
-        /// the limit. If `counts` returns false, they are given back as soon as the head of the response is known, and
-        /// as if they had not been taken. `counts` sees the status and the headers.
+        /// Counts requests by their response, such as failed logins: a request counts if `counts` returns true for the
+        /// status and the headers of its response.
         ///
-        /// A request keeps its units if it has no response: if its client leaves, if its handler panics, or if the
-        /// service fails. With Redis, the background thread gives the units back some milliseconds later. The headers
-        /// of the response report the count before that.
+        /// A request takes its units from all limits of this layer before it is handled, so that many requests at the
+        /// same time cannot pass the limit. If `counts` returns false, the units are given back, as if they had not
+        /// been taken. With Redis, the background thread does that some milliseconds later. The headers of the response
+        /// report the count before that.
+        ///
+        /// A request without a response keeps its units: its client has left, its handler has panicked, or the service
+        /// has failed. With actix-web, an error of an inner middleware counts as the response that it becomes.
         ///
         /// ```
         /// use std::time::Duration;
@@ -125,10 +127,10 @@ macro_rules! server_settings {
             self.configure(|config| config.set_exposed())
         }
 
-        /// For tests: panics if a handler has responded to a request about which no limit has decided. A request can be
-        /// decided by this layer, by a layer inside of it, or by an annotated function that its handler awaits. The
-        /// panic names the method and the path. Put a layer with this setting around the application, and send a request
-        /// to each route.
+        /// For tests: panics if a handler has responded to a request about which no limit has decided. The panic names
+        /// the method and the path. Put a layer with this setting around the application, and send a request to each
+        /// route. The limit can be one of this layer, of a layer inside of it, or of an annotated function that the
+        /// handler awaits.
         ///
         /// Not a decision: one of a [shadow](crate::Limit::shadow), which admits every request; one in a task that the
         /// handler has spawned; a [`peek`](crate::RateLimiter::peek); a call without a limit, because its threshold is
