@@ -100,8 +100,9 @@ macro_rules! server_settings {
         ///     .count_if(|response| response.status == 401);
         /// ```
         ///
-        /// Add limits that count each request to another layer. Over gRPC, a method that has failed has the header
-        /// `grpc-status`, and one that has succeeded has it only after the body.
+        /// Add limits that count each request to another layer. Over gRPC, a method that fails has the header
+        /// `grpc-status`. A method that succeeds, or that fails in the middle of its stream, has it after the body,
+        /// where `counts` does not see it.
         ///
         /// # Panics
         ///
