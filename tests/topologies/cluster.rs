@@ -1,9 +1,9 @@
 //! Redis Cluster: keys spread over the nodes and survive the loss of a node, and each count stays exact.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, Part, Rejection, Rule, Rules};
+use ratelimit_runtime::{Check, Limit, Part, RateLimiter, Rejection, Rule, Rules};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
@@ -120,6 +120,68 @@ async fn several_limits_are_charged_all_or_none() {
     let rejected = limiter.check_all(&parts).await;
     assert_eq!(rejected.expect_err("rejected").name(), "several.second");
     assert_eq!(remaining(&first, "a").await, 6);
+}
+
+/// An organisation, its teams and their users, in three hash slots, under load from three processes: no level admits
+/// more than its limit, and what a rejected call has charged is given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
+    const TEAMS: u32 = 2;
+    const USERS: u32 = 3;
+    let cluster = Cluster::start(0);
+    let fleet = [(); 3].map(|()| denying_builder(&cluster.url()).build().expect("valid"));
+    let organisation = Limit::sliding("nested.organisation", 40, HOUR);
+    let team = Limit::sliding("nested.team", 25, HOUR);
+    let user = Limit::fixed("nested.user", 10, HOUR);
+    let slots = ["acme", "(acme:0)", "(acme:0:0)"].map(|key| cluster.slot(key));
+    assert_eq!(HashSet::from(slots).len(), 3);
+    let call = async move |limiter: &RateLimiter, team_id, user_id| {
+        let (team_key, user_key) = (("acme", team_id), ("acme", team_id, user_id));
+        let parts = [
+            Part::new(&user, &user_key, 1),
+            Part::new(&team, &team_key, 1),
+            Part::new(&organisation, &"acme", 1),
+        ];
+        match limiter.check_all(&parts).await {
+            Ok(_) => true,
+            Err(Rejection::Limited { .. }) => false,
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let mut tasks = JoinSet::new();
+    for (team_id, user_id) in (0..TEAMS).flat_map(|team| (0..USERS).map(move |user| (team, user))) {
+        for process in 0..60 {
+            let limiter = fleet[process % 3].clone();
+            tasks.spawn(async move {
+                (team_id, user_id, u32::from(call(&limiter, team_id, user_id).await))
+            });
+        }
+    }
+    let mut admitted = HashMap::new();
+    for (team_id, user_id, count) in tasks.join_all().await {
+        *admitted.entry((team_id, user_id)).or_insert(0) += count;
+    }
+    // Sequential calls take what concurrent calls were rejected for.
+    for team_id in 0..TEAMS {
+        for user_id in 0..USERS {
+            while call(&fleet[0], team_id, user_id).await {
+                *admitted.entry((team_id, user_id)).or_insert(0) += 1;
+            }
+        }
+    }
+    let total: u32 = admitted.values().sum();
+    assert_eq!(total, 40, "{admitted:?}");
+    let left = async |check: Check| check.await.expect("a decision").remaining;
+    assert_eq!(left(fleet[1].peek(&organisation, "acme", 1)).await, 0);
+    for team_id in 0..TEAMS {
+        let users = (0..USERS).map(|user_id| admitted[&(team_id, user_id)]);
+        let of_team: u32 = users.sum();
+        assert_eq!(left(fleet[1].peek(&team, ("acme", team_id), 1)).await, 25 - of_team);
+        for user_id in 0..USERS {
+            let peek = fleet[1].peek(&user, ("acme", team_id, user_id), 1);
+            assert_eq!(left(peek).await, 10 - admitted[&(team_id, user_id)]);
+        }
+    }
 }
 
 /// Charges of several hash slots are settled slot by slot, also those of calls that have waited.

@@ -106,7 +106,7 @@ fn reports_all_limits_on_every_response() {
 
     let rejected = ask("/hi/1");
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
-    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21, "all";r=1"#));
     assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
 
@@ -224,7 +224,8 @@ fn takes_routes_and_clients_as_keys() {
     let answer = get(address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
-    assert_eq!((other.status, reported(&other).1), (429, r#""once";r=0;t=3600"#));
+    let states = r#""once";r=0;t=3600, "routes";r=0;t=60"#;
+    assert_eq!((other.status, reported(&other).1), (429, states));
 }
 
 #[test]

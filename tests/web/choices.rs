@@ -48,7 +48,7 @@ fn app() -> Router {
 fn handlers_return_responses_and_statuses() {
     let (limiter, _) = timed();
     let server = serve(app().layer(RateLimitLayer::new()), &limiter);
-    let reason = "too many requests, try again in 60 minutes";
+    let reason = "too many requests, try again in 1 hour";
     for (path, first, rejected) in [
         ("/response", (200, "hi"), reason),
         ("/status", (204, ""), ""),
@@ -116,7 +116,7 @@ fn decides_chosen_limits_together_with_fixed_ones() {
     let server = serve(app().layer(layer.limiter(limiter.clone())), &limiter);
     let ask = || get(server.address, "/plain", &["x-api-key: free"]);
     assert_eq!(reported(&ask()).0, r#""all";q=4;w=60, "free";q=1;w=60"#);
-    assert_eq!(reported(&ask()).1, r#""free";r=0;t=60"#);
+    assert_eq!(reported(&ask()).1, r#""free";r=0;t=60, "all";r=3;t=60"#);
     let decision = server.runtime.block_on(limiter.peek(&ALL, (), 1)).expect("embedded");
     assert_eq!(decision.remaining, 3);
 }
@@ -184,5 +184,5 @@ fn a_rejection_that_a_handler_survives_hides_no_limit() {
     let answer = get(server.address, "/", &[]);
     assert_eq!((answer.status, &*answer.body), (200, "cached"));
     let (_, state) = reported(&answer);
-    assert_eq!(state, r#""all";r=2;t=60, "web::choices::handled";r=0;t=3600"#);
+    assert_eq!(state, r#""web::choices::handled";r=0;t=3600, "all";r=2;t=60"#);
 }

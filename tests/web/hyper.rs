@@ -118,7 +118,8 @@ fn limits_a_service_and_reports_its_limits() {
     assert_eq!(reported(&first), (policy, r#""layered";r=2;t=60, "handled";r=1;t=60"#));
     assert_eq!(ask().status, 200);
     let rejected = ask();
-    assert_eq!((rejected.status, reported(&rejected)), (429, (policy, r#""handled";r=0;t=60"#)));
+    let states = r#""handled";r=0;t=60, "layered";r=0;t=60"#;
+    assert_eq!((rejected.status, reported(&rejected)), (429, (policy, states)));
     assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
     let rejected = ask();
     assert_eq!(reported(&rejected), (r#""layered";q=3;w=60"#, r#""layered";r=0;t=60"#));

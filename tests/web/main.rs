@@ -4,6 +4,7 @@ mod actix;
 mod address;
 mod axum;
 mod choices;
+mod counting;
 mod crowd;
 mod fields;
 mod hyper;
@@ -12,6 +13,7 @@ mod rejections;
 mod ruled;
 mod settings;
 mod tonic;
+mod undecided;
 
 use std::net::SocketAddr;
 
@@ -86,28 +88,36 @@ fn items(field: &str) -> Vec<Item> {
     list.into_iter().map(item).collect()
 }
 
-/// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, not
-/// earlier than any `t`, and must not be cached.
+/// The values of `RateLimit-Policy` and `RateLimit`, which must be valid. A 429 must have `Retry-After`, which is the
+/// `t` of the first item and not earlier than any `t`, and must not be cached.
 fn reported(answer: &Response) -> (&str, &str) {
     let [policy, state] = ["ratelimit-policy", "ratelimit"].map(|name| {
         let field = answer.header(name);
         field.unwrap_or_else(|| panic!("one {name} in {answer:?}"))
     });
     let (policies, states) = (items(policy), items(state));
+    let wait = (answer.status == 429).then(|| {
+        let wait = answer.header("retry-after").expect("when to come back");
+        wait.parse::<i64>().expect("seconds")
+    });
     for (name, parameters) in &policies {
         let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
         assert!(matches!(parameters[..], [("q", 1..), ("w", 1..)]), "{name} in {policy}");
     }
     for (name, parameters) in &states {
         let parameters: Vec<_> = parameters.iter().map(|(key, value)| (&**key, *value)).collect();
-        assert!(matches!(parameters[..], [("r", 0..), ("t", 0..)]), "{name} in {state}");
         assert!(policies.iter().any(|(known, _)| known == name), "{name} in {policy}");
-        if answer.status == 429 {
-            let wait = answer.header("retry-after").expect("when to come back");
-            assert!(wait.parse::<i64>().expect("seconds") >= parameters[1].1.max(1));
+        match parameters[..] {
+            [("r", 0..), ("t", reset @ 0..)] => {
+                assert!(wait.is_none_or(|wait| wait >= reset.max(1)));
+            }
+            [("r", 0..)] if wait.is_some() => {}
+            _ => panic!("{name} in {state}"),
         }
     }
-    if answer.status == 429 {
+    if let Some(wait) = wait {
+        // The limit that rejected comes first.
+        assert_eq!(states[0].1[1].1.max(1), wait, "{state}");
         assert_eq!(answer.header("cache-control"), Some("no-store"));
     }
     (policy, state)

@@ -82,5 +82,5 @@ fn a_call_that_waits_reports_its_limits_once() {
     assert_eq!(answer.status, 200);
     let (policy, state) = reported(&answer);
     assert_eq!(policy, r#""ruled";q=9;w=60, "other";q=50;w=3600"#);
-    assert_eq!(state, r#""ruled";r=6;t=60"#);
+    assert_eq!(state, r#""ruled";r=6;t=60, "other";r=49;t=3600"#);
 }

@@ -142,7 +142,7 @@ async fn rejects_with_a_status_and_its_details() {
     let quota = rejected.get_details_quota_failure().expect("which limit");
     assert_eq!((quota.violations.len(), &*quota.violations[0].subject), (1, "greet"));
     assert_eq!(quota.violations[0].description, rejected.message());
-    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""all";r=1;t=52, "greet";r=0;t=22"#);
+    assert_eq!(field(rejected.metadata(), "ratelimit"), r#""greet";r=0;t=22, "all";r=1;t=52"#);
 
     // The cost exceeds the capacity: no wait helps.
     let never = greet(&mut client, "all", "").await.expect_err("rejected");
@@ -244,5 +244,21 @@ fn responds_over_grpc_beside_http() {
     // A request that is not gRPC gets a 429.
     for (method, kind) in [("POST", "json"), ("POST", "grpcxyz"), ("GET", "grpc")] {
         assert_eq!(ask(method, kind).status, 429, "{method} {kind}");
+    }
+}
+
+/// A method that fails has its status in the headers, and one that succeeds in the trailers, after the body.
+#[tokio::test]
+async fn counts_methods_that_fail() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::grpc().limit(ALL, |_| ()).limiter(limiter.clone());
+    let layer = layer.count_if(|response| response.headers.contains_key("grpc-status"));
+    let mut client = serve(layer, limiter.clone()).await;
+    for (name, is_ok, remaining) in
+        [("ann", true, 4), ("all", false, 3), ("bob", true, 3), ("all", false, 2)]
+    {
+        assert_eq!(greet(&mut client, name, "").await.is_ok(), is_ok, "{name}");
+        let left = limiter.peek(&ALL, (), 1).await.expect("embedded").remaining;
+        assert_eq!(left, remaining, "{name}");
     }
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::judge::{apply_shadow, count_others, judge};
+use super::judge::{apply_shadow, judge, record_others};
 use super::{AnyPart, Permit};
 use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel};
@@ -23,9 +23,9 @@ pub struct CallOptions {
 
 /// The result of a call that was admitted.
 pub struct AdmittedCall {
-    pub(super) decision: Decision,
+    pub(crate) decision: Decision,
     /// A permit for each part of the call, if its charges can be settled.
-    pub(super) permits: Vec<Permit>,
+    pub(crate) permits: Vec<Permit>,
 }
 
 /// The reply to a call that has waited, and when the call has started.
@@ -130,7 +130,7 @@ pub(super) fn conclude(
     labels: &[LimitLabel],
     reply: Result<Reply, StoreError>,
 ) -> Result<Decision, Rejection> {
-    count_others(&report, labels, reply.as_ref());
+    record_others(&report, labels, reply.as_ref());
     let (index, result) = judge(labels, reply);
     let label = &labels[index];
     report.about(index).end(label, &result);

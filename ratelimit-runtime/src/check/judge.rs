@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use crate::algorithm::{Outcome, Verdict};
 use crate::limit::LimitLabel;
 use crate::reply::{Decision, Rejection, Source, StoreError};
-use crate::report::{PartEnd, Report};
+use crate::report::{self, PartEnd, Report};
 use crate::store::Reply;
 
 /// Returns the index of the limit that the result reports, and the result before a shadow admits the call. `labels` are
@@ -36,13 +36,13 @@ fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<De
     }
 }
 
-/// Counts the limits that the result does not report. Only metrics record them.
-pub(super) fn count_others(
+/// Records the limits that the result does not report: metrics and the log of a web request have each limit.
+pub(super) fn record_others(
     report: &Report,
     labels: &[LimitLabel],
     reply: Result<&Reply, &StoreError>,
 ) {
-    if labels.len() == 1 || !cfg!(feature = "metrics") {
+    if labels.len() == 1 || !report::is_recorded() {
         return;
     }
     let spoken = reply.map_or(0, |reply| hardest(&reply.outcomes));
@@ -63,6 +63,10 @@ pub(super) fn count_others(
             Err(_) => PartEnd::Undecided,
         };
         report.count_part(label, part);
+        if let Ok(Reply { outcomes, source, .. }) = reply {
+            let decision = Decision::new(label.capacity, &outcomes[index], *source);
+            report::log_part(label, &decision);
+        }
     }
 }
 

@@ -8,9 +8,9 @@ use crate::limit::{Limit, LimitLabel, Name, Quota};
 
 /// Why a call was rejected.
 ///
-/// Its `Display` text is for end users: it contains neither the name of the limit nor an error of the store. Its fields
-/// and its `Debug` text contain both. A later release can add variants, so a `match` outside of this crate ends with
-/// `_`.
+/// Its `Display` text is for end users: it says what has happened and when to try again, and contains neither the name
+/// of the limit nor an error of the store. Its fields and its `Debug` text contain both. A later release can add
+/// variants, so a `match` outside of this crate ends with `_`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -197,9 +197,13 @@ impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed { decision, .. } if decision.retry_after == Duration::MAX => {
-                f.write_str("no requests are admitted")
+                f.write_str("requests are blocked until further notice")
             }
-            Self::Limited { decision, .. } | Self::Closed { decision, .. } => {
+            Self::Closed { decision, .. } => {
+                f.write_str("requests are blocked for now, try again in ")?;
+                write_wait(f, decision.retry_after)
+            }
+            Self::Limited { decision, .. } => {
                 f.write_str("too many requests, try again in ")?;
                 write_wait(f, decision.retry_after)
             }
@@ -207,15 +211,15 @@ impl fmt::Display for Rejection {
                 f.write_str("too many requests are running at the same time, try again later")
             }
             Self::CostExceedsCapacity { hidden: true, .. } => {
-                f.write_str("this request needs more units than are admitted at once")
+                f.write_str("this request is too large, send a smaller one")
             }
             Self::CostExceedsCapacity { cost, capacity, .. } => write!(
                 f,
-                "this request needs {cost} units, and no more than {capacity} are admitted at once"
+                "this request is too large: it needs {cost} units, and at most {capacity} are allowed at once"
             ),
-            Self::Unavailable { .. } => {
-                f.write_str("the service cannot take requests right now, try again later")
-            }
+            Self::Unavailable { .. } => f.write_str(
+                "the service cannot take this request right now, try again in a few minutes",
+            ),
         }
     }
 }
@@ -239,17 +243,29 @@ impl std::error::Error for Rejection {
     }
 }
 
-/// Writes a wait in words, rounded up: "1 second", "3 minutes".
+/// Writes a wait in words, rounded up: "1 second", "2 minutes and 30 seconds", "3 days and 1 hour". As `Retry-After`,
+/// it is never shorter than a second.
 fn write_wait(f: &mut fmt::Formatter<'_>, wait: Duration) -> fmt::Result {
-    let millis = wait.as_nanos().div_ceil(1_000_000).max(1);
-    let (count, unit) = match millis {
-        0..1000 => (millis, "millisecond"),
-        1000..120_000 => (millis.div_ceil(1000), "second"),
-        120_000..7_200_000 => (millis.div_ceil(60_000), "minute"),
-        7_200_000..172_800_000 => (millis.div_ceil(3_600_000), "hour"),
-        _ => (millis.div_ceil(86_400_000), "day"),
+    const UNITS: [(u128, &str); 4] =
+        [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
+    let seconds = wait.as_nanos().div_ceil(1_000_000_000).max(1);
+    // The largest unit and the next one suffice: 86,399 seconds are a day.
+    let precision = match seconds {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        _ => 3_600,
     };
-    write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
+    let mut rest = seconds.next_multiple_of(precision);
+    let mut separator = "";
+    for (length, unit) in UNITS {
+        let count = rest / length;
+        if count > 0 {
+            write!(f, "{separator}{count} {unit}{}", if count == 1 { "" } else { "s" })?;
+            separator = " and ";
+        }
+        rest %= length;
+    }
+    Ok(())
 }
 
 /// A return type that can carry a [`Rejection`].
@@ -303,29 +319,52 @@ impl<T> FromRejection for Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::Source;
+
+    const LIMIT: Limit = Limit::fixed("n", 5, Duration::from_secs(1));
 
     #[test]
     fn displays_the_wait_in_words() {
-        let wait_text = |micros| {
-            let decision = Decision {
-                allowed: false,
-                limit: 1,
-                remaining: 0,
-                retry_after: Duration::from_micros(micros),
-                reset_after: Duration::ZERO,
-                source: Source::Embedded,
-            };
-            let quota = crate::Limit::fixed("n", 1, Duration::from_secs(1)).quota();
-            let text = Rejection::Limited { name: Name::new("n"), quota, decision }.to_string();
+        let wait_text = |wait| {
+            let text = Rejection::limited(&LIMIT, wait).to_string();
             text.strip_prefix("too many requests, try again in ").expect("prefix").to_owned()
         };
-        assert_eq!(wait_text(1), "1 millisecond");
-        assert_eq!(wait_text(250_000), "250 milliseconds");
-        assert_eq!(wait_text(999_001), "1 second");
-        assert_eq!(wait_text(29_000_001), "30 seconds");
-        assert_eq!(wait_text(120_000_000), "2 minutes");
-        assert_eq!(wait_text(7_200_000_000), "2 hours");
-        assert_eq!(wait_text(172_800_000_001), "3 days");
+        for (micros, text) in [
+            (1, "1 second"),
+            (999_001, "1 second"),
+            (29_000_001, "30 seconds"),
+            (60_000_000, "1 minute"),
+            (90_000_000, "1 minute and 30 seconds"),
+            (3_599_000_001, "1 hour"),
+            (5_400_000_001, "1 hour and 31 minutes"),
+            (86_399_000_000, "1 day"),
+            (172_800_000_001, "2 days and 1 hour"),
+        ] {
+            assert_eq!(wait_text(Duration::from_micros(micros)), text);
+        }
+        assert_eq!(wait_text(Duration::MAX), "213503982334601 days and 8 hours");
+    }
+
+    #[test]
+    fn tells_end_users_what_to_do_and_no_name() {
+        let blocked = "requests are blocked for now, try again in 10 minutes";
+        let unavailable = Rejection::unavailable(&LIMIT, StoreError::NoRuntime);
+        for (rejection, text) in [
+            (Rejection::closed(&LIMIT, Duration::from_secs(600)), blocked),
+            (Rejection::closed(&LIMIT, Duration::MAX), "requests are blocked until further notice"),
+            (
+                Rejection::cost_exceeds_capacity(&LIMIT, 6),
+                "this request is too large: it needs 6 units, and at most 5 are allowed at once",
+            ),
+            (
+                Rejection::cost_exceeds_capacity(&LIMIT.hidden(true), 6),
+                "this request is too large, send a smaller one",
+            ),
+            (
+                unavailable,
+                "the service cannot take this request right now, try again in a few minutes",
+            ),
+        ] {
+            assert_eq!(rejection.to_string(), text);
+        }
     }
 }

@@ -114,7 +114,7 @@ impl Report {
                 on_rejected(&RejectedCall { rejection, key, is_shadow });
             }
         }
-        log_for_request(label, result);
+        log_result(label, result);
         metrics::record(&self.started, label, result);
     }
 }
@@ -129,19 +129,30 @@ pub(crate) fn is_recorded() -> bool {
     cfg!(feature = "metrics")
 }
 
-/// Adds a decision to the log of the current web request. Skips shadows, because clients must not see them.
+/// Adds the result of a check to the log of the current web request.
+#[inline]
+fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    if !label.shadow {
+        request_log::set_decided();
+    }
+    if let Ok(decision)
+    | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
+    {
+        log_part(label, decision);
+    }
+}
+
+/// Adds the decision of a limit to the log of the current web request. Skips shadows, because clients must not see
+/// them.
 #[cfg_attr(
     not(any(feature = "tower", feature = "actix")),
     allow(unused_variables, reason = "no web request has a log")
 )]
 #[inline]
-fn log_for_request(label: &LimitLabel, result: &Result<Decision, Rejection>) {
+pub(crate) fn log_part(label: &LimitLabel, decision: &Decision) {
     #[cfg(any(feature = "tower", feature = "actix"))]
-    if let Ok(decision)
-    | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
-        && !label.shadow
-        && decision.retry_after < Duration::MAX
-    {
+    if !label.shadow && decision.retry_after < Duration::MAX {
         // A limit that admits nothing has no quota to report.
         request_log::record(&label.name, label.quota, decision);
     }

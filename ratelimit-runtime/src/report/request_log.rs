@@ -24,6 +24,8 @@ static WAS_OPENED: StickyFlag = StickyFlag::new();
 #[derive(Clone, Default)]
 pub(crate) struct RequestLog {
     limits: Vec<LoggedLimit>,
+    /// Whether a limit has decided, also one that clients do not see. A shadow does not count: it limits nothing.
+    has_decided: bool,
 }
 
 /// A limit that applies to the request.
@@ -51,6 +53,11 @@ impl RequestLog {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.limits.is_empty()
+    }
+
+    /// Returns whether a limit has decided while this log, or the log of an inner middleware, was open.
+    pub(crate) fn has_decided(&self) -> bool {
+        self.has_decided
     }
 
     /// Adds a limit that has not decided yet. Skips a shadow and a hidden limit, because clients must not see them.
@@ -86,11 +93,16 @@ impl RequestLog {
     /// Calls `work`, and records the checks that end in it.
     pub(crate) fn sync_scope<T>(&mut self, work: impl FnOnce() -> T) -> T {
         WAS_OPENED.set();
-        CURRENT.sync_scope(RefCell::new(mem::take(self)), || {
+        let result = CURRENT.sync_scope(RefCell::new(mem::take(self)), || {
             let result = work();
             *self = CURRENT.with(RefCell::take);
             result
-        })
+        });
+        if self.has_decided {
+            // Tells the log of an outer middleware.
+            set_decided();
+        }
+        result
     }
 }
 
@@ -127,7 +139,7 @@ pub(crate) fn is_open() -> bool {
 /// Calls `work`. The checks that end in it are not recorded.
 #[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
-    if is_open() { RequestLog::default().sync_scope(work) } else { work() }
+    if is_open() { CURRENT.sync_scope(RefCell::default(), work) } else { work() }
 }
 
 /// Records a decision in the log that is open, if any.
@@ -135,8 +147,13 @@ pub(super) fn record(name: &Name, quota: Quota, decision: &Decision) {
     with_current(|log| log.record(name, quota, decision));
 }
 
-/// Adds a limit that is decided together with others to the log that is open, if any. Only one of these limits
-/// reports the decision.
+/// Notes in the log that is open, if any, that a limit has decided.
+pub(super) fn set_decided() {
+    with_current(|log| log.has_decided = true);
+}
+
+/// Adds a limit that is about to be decided together with others to the log that is open, if any: the log keeps the
+/// order of the limits.
 pub(super) fn expect(limit: &Limit) {
     with_current(|log| log.expect(limit));
 }

@@ -4,9 +4,11 @@
 //! An item of `RateLimit-Policy` is `"name";q=threshold;w=period`. A bucket whose burst is larger than its threshold
 //! has `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item
 //! of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the
-//! key is reset. After a rejected request, `t` is the wait that `Retry-After` reports.
+//! key is reset. After a rejected request, the limit that rejected it comes first, and its `t` is the wait that
+//! `Retry-After` reports.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::iter;
 
 use crate::report::request_log::{LoggedDecision, LoggedLimit, RequestLog, whole_seconds};
@@ -50,7 +52,14 @@ pub(crate) trait ResponseHeaders {
     fn set_number(&mut self, field: HeaderField, number: u32);
 
     /// Makes one line of `value` and the lines that `field` has, as [`joined`] does.
-    fn prepend(&mut self, field: HeaderField, value: Self::Value);
+    fn join(&mut self, field: HeaderField, value: Self::Value, place: ListPlace);
+}
+
+/// Where the items of a layer are, in a list that has items of inner layers and of the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListPlace {
+    First,
+    Last,
 }
 
 /// The parts of the headers that depend on the limits only, and not on their decisions.
@@ -82,8 +91,8 @@ impl<V> LimitTexts<V> {
     }
 }
 
-/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones. `texts`
-/// are those of `log`.
+/// Writes the headers that report the limits in `log`. Existing values of these headers follow the new ones, unless
+/// they report the limit that rejected the request. `texts` are those of `log`.
 pub(crate) fn write<H: ResponseHeaders>(
     headers: &mut H,
     log: &RequestLog,
@@ -95,10 +104,13 @@ pub(crate) fn write<H: ResponseHeaders>(
     }
     let retry_after = headers.number(HeaderField::RetryAfter);
     if let Some(policy) = &texts.policy {
-        headers.prepend(HeaderField::Policy, policy.clone());
+        headers.join(HeaderField::Policy, policy.clone(), ListPlace::First);
     }
     if let Some(state) = state::<H>(log, &texts.names, retry_after) {
-        headers.prepend(HeaderField::State, state);
+        let has_rejected = log.limits().any(|limit| rejected_after(limit, retry_after).is_some());
+        let place =
+            if retry_after.is_none() || has_rejected { ListPlace::First } else { ListPlace::Last };
+        headers.join(HeaderField::State, state, place);
     }
     if has_legacy_headers {
         let remaining = headers.number(HeaderField::LegacyRemaining);
@@ -112,7 +124,7 @@ pub(crate) fn write<H: ResponseHeaders>(
 
 /// The value of `RateLimit-Policy`: all limits in `log`; `None` if there are none.
 fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::Value> {
-    list::<H>(log, names, |text, limit| {
+    list::<H>(log.limits().zip(names), |text, limit| {
         let (threshold, period) = (limit.quota.threshold(), limit.quota.period());
         let units = threshold.max(limit.quota.capacity());
         if limit.quota.is_in_flight() {
@@ -133,34 +145,51 @@ fn policy<H: ResponseHeaders>(log: &RequestLog, names: &[String]) -> Option<H::V
     })
 }
 
-/// The lines of a list as one line: `ours`, then each of `theirs`. A line that ends `ours` is left out: a
+/// The lines of a list as one line: `ours`, and each of `theirs`. Leaves out a line that begins or ends `ours`: a
 /// rejection that became a response outside of the request has reported its limit itself.
-pub(crate) fn joined<'a>(ours: &'a [u8], theirs: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let theirs = theirs.filter(|line| !ours.ends_with(line));
-    let lines: Vec<_> = iter::once(ours).chain(theirs).collect();
+pub(crate) fn joined<'a>(
+    ours: &'a [u8],
+    theirs: impl Iterator<Item = &'a [u8]>,
+    place: ListPlace,
+) -> Vec<u8> {
+    let begins = |line| matches!(ours.strip_prefix(line), Some([] | [b',', ..]));
+    let theirs = theirs.filter(|line| !begins(*line) && !ours.ends_with(line));
+    let mut lines: Vec<_> = iter::once(ours).chain(theirs).collect();
+    if place == ListPlace::Last {
+        lines.rotate_left(1);
+    }
     lines.join(&b", "[..])
 }
 
-/// The value of `RateLimit`: an item for each limit with a decision. If the response has `Retry-After`, leaves out
-/// limits that admitted the request, and limits with a later `t`.
+/// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
+/// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
 fn state<H: ResponseHeaders>(
     log: &RequestLog,
     names: &[String],
     retry_after: Option<u32>,
 ) -> Option<H::Value> {
-    let is_rejected = retry_after.is_some()
-        && log.limits().any(|limit| limit.decision.is_some_and(|decision| decision.is_rejection));
-    list::<H>(log, names, |text, limit| {
-        let Some(LoggedDecision { remaining, seconds, is_rejection }) = limit.decision else {
-            return false;
-        };
-        if retry_after.is_some_and(|wait| is_rejection != is_rejected || seconds > wait) {
-            return false;
-        }
+    let push = |text: &mut String, limit: &LoggedLimit| {
+        let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
         push_parameter(text, ";r=", remaining);
-        push_parameter(text, ";t=", seconds);
+        if retry_after.is_none_or(|wait| seconds <= wait) {
+            push_parameter(text, ";t=", seconds);
+        }
         true
-    })
+    };
+    let limits = log.limits().zip(names);
+    if !limits.clone().any(|(limit, _)| rejected_after(limit, retry_after).is_some()) {
+        return list::<H>(limits, push);
+    }
+    let mut sorted: Vec<_> = limits.collect();
+    sorted.sort_by_key(|(limit, _)| Reverse(rejected_after(limit, retry_after)));
+    list::<H>(sorted.into_iter(), push)
+}
+
+/// Returns the wait in seconds after a limit that rejected the request; `None` if the limit admitted the request, or
+/// if the response has an earlier `Retry-After`: then another limit rejected the request.
+fn rejected_after(limit: &LoggedLimit, retry_after: Option<u32>) -> Option<u32> {
+    let decision = limit.decision.filter(|it| it.is_rejection)?;
+    retry_after.is_none_or(|wait| decision.seconds <= wait).then_some(decision.seconds)
 }
 
 /// The values of the legacy headers, for the limit that rejected or has the fewest remaining units. `None` if
@@ -168,7 +197,8 @@ fn state<H: ResponseHeaders>(
 fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) -> Option<[u32; 3]> {
     let decided = log.limits().filter_map(|limit| Some((limit, limit.decision?)));
     let decided = decided.filter(|(_, it)| retry_after.is_none_or(|wait| it.seconds <= wait));
-    let (limit, decision) = decided.min_by_key(|(_, it)| (!it.is_rejection, it.remaining))?;
+    let hardness = |limit, remaining| (Reverse(rejected_after(limit, retry_after)), remaining);
+    let (limit, decision) = decided.min_by_key(|(limit, it)| hardness(limit, it.remaining))?;
     let is_kept =
         remaining.is_some_and(|known| retry_after.is_some() || known <= decision.remaining);
     (!is_kept).then_some([limit.quota.capacity(), decision.remaining, decision.seconds])
@@ -176,9 +206,8 @@ fn legacy(log: &RequestLog, retry_after: Option<u32>, remaining: Option<u32>) ->
 
 /// A list of items with parameters (RFC 9651, section 3.1): the limits for which `push_parameters` returns
 /// true. `None` if there are none.
-fn list<H: ResponseHeaders>(
-    log: &RequestLog,
-    names: &[String],
+fn list<'a, H: ResponseHeaders>(
+    limits: impl Iterator<Item = (&'a LoggedLimit, &'a String)>,
     push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
 ) -> Option<H::Value> {
     thread_local! {
@@ -187,18 +216,17 @@ fn list<H: ResponseHeaders>(
     }
     TEXT.with_borrow_mut(|text| {
         text.clear();
-        push_list(text, log, names, push_parameters);
+        push_list(text, limits, push_parameters);
         if text.is_empty() { None } else { H::value(text) }
     })
 }
 
-fn push_list(
+fn push_list<'a>(
     text: &mut String,
-    log: &RequestLog,
-    names: &[String],
+    limits: impl Iterator<Item = (&'a LoggedLimit, &'a String)>,
     push_parameters: impl Fn(&mut String, &LoggedLimit) -> bool,
 ) {
-    for (limit, name) in log.limits().zip(names) {
+    for (limit, name) in limits {
         let before = text.len();
         if before > 0 {
             text.push_str(", ");

@@ -17,8 +17,6 @@ use super::text_response::TextResponse;
 #[cfg(doc)]
 use crate::limit::Limit;
 #[cfg(doc)]
-use crate::limiter::RateLimiter;
-#[cfg(doc)]
 use crate::reply::Rejection;
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
@@ -45,8 +43,7 @@ use crate::reply::Rejection;
 /// # Response headers
 ///
 /// Each response has `RateLimit-Policy` and `RateLimit`, as defined by draft-ietf-httpapi-ratelimit-headers-11, with
-/// one item for each limit that was checked for the request. If several limits are decided together, `RateLimit` has an
-/// item only for the limit that made the decision; see [`RateLimiter::check_all`].
+/// one item for each limit that was checked for the request, also if several limits are decided together.
 ///
 /// ```text
 /// RateLimit-Policy: "burst";q=100;w=60
@@ -60,8 +57,8 @@ use crate::reply::Rejection;
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.
-/// - If the response has `Retry-After`, `RateLimit` leaves out limits that admitted the request, and limits with a
-///   later `t`.
+/// - In `RateLimit`, a limit that rejected comes first; if several did, the one with the longest wait. An
+///   item has no `t` if it would be later than `Retry-After`.
 ///
 /// # Rejected requests
 ///
@@ -163,7 +160,11 @@ impl RateLimitLayer<super::Grpc> {
 
 impl<F> RateLimitLayer<F> {
     limit_settings!(Parts, TextResponse);
-    server_settings!();
+    server_settings!(
+        http::response::Parts,
+        "RateLimitLayer",
+        " use ratelimit_runtime::web::RateLimitLayer;"
+    );
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         change(Arc::make_mut(&mut self.config));

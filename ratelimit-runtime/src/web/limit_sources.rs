@@ -4,17 +4,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
-use crate::check::Check;
+use crate::check::{AdmittedCall, Check};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
-use crate::reply::{Decision, Rejection, Source, StoreError};
+use crate::reply::{Rejection, Source, StoreError};
 
 /// The limits of each request of type `R`. A request for which they cannot be chosen ends with an `E`.
 pub(super) struct LimitSources<R, E> {
     sources: Vec<LimitSource<R, E>>,
     is_exempt: Option<ExemptFn<R>>,
+    /// Whether the charges can be settled.
+    settles: bool,
     /// `None` for the current limiter.
     limiter: Option<RateLimiter>,
 }
@@ -39,10 +42,10 @@ type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 /// The state of the check of a request that has arrived.
 pub(crate) enum Admission {
     /// `None` if the request has no limits.
-    Admitted(Option<Decision>),
+    Admitted(Option<AdmittedCall>),
     Rejected(Rejection),
     /// Redis decides the check, or it waits.
-    Pending(Check),
+    Pending(RequestCheck),
 }
 
 impl<R, E> LimitSources<R, E> {
@@ -50,7 +53,7 @@ impl<R, E> LimitSources<R, E> {
     ///
     /// # Panics
     ///
-    /// If the limit cannot be decided together with the others.
+    /// If the limit cannot be decided together with the others, or if it has a lease and the charges are settled.
     pub(super) fn add<K: Key>(
         &mut self,
         limit: Limit,
@@ -68,6 +71,9 @@ impl<R, E> LimitSources<R, E> {
              `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
             limit.name()
         );
+        if self.settles {
+            assert_settles(&limit);
+        }
         let charge: ChargeFn<R> = Arc::new(move |request, call| call(&key(request), cost(request)));
         self.sources.push(LimitSource::Fixed(limit, charge));
     }
@@ -78,6 +84,20 @@ impl<R, E> LimitSources<R, E> {
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), E> + Send + Sync + 'static,
     ) {
         self.sources.push(LimitSource::Chosen(Arc::new(choose)));
+    }
+
+    /// Makes charges that can be settled.
+    ///
+    /// # Panics
+    ///
+    /// If a limit has a lease.
+    pub(super) fn set_settled(&mut self) {
+        for source in &self.sources {
+            if let LimitSource::Fixed(limit, _) = source {
+                assert_settles(limit);
+            }
+        }
+        self.settles = true;
     }
 
     pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -116,7 +136,8 @@ impl<R, E> LimitSources<R, E> {
                     let limits = self.limits_of(request)?;
                     let first = limits.first();
                     let error = StoreError::Configuration(error);
-                    Ok(Admission::of(first.map(|first| Check::undecided(first, error)), true))
+                    let undecided = |first| RequestCheck::Check(Check::undecided(first, error));
+                    Ok(Admission::of(first.map(undecided), true))
                 },
             ),
         }
@@ -127,11 +148,12 @@ impl<R, E> LimitSources<R, E> {
         if let [LimitSource::Fixed(limit, charge)] = &*self.sources {
             let mut admission = Admission::Admitted(None);
             charge(request, &mut |key, cost| {
-                admission = Admission::of(Some(limiter.check(limit, key, cost)), is_local);
+                let check = RequestCheck::one(limiter, limit, key, cost, self.settles);
+                admission = Admission::of(Some(check), is_local);
             });
             return Ok(admission);
         }
-        Ok(Admission::of(self.limits_of(request)?.check(limiter), is_local))
+        Ok(Admission::of(self.limits_of(request)?.check(limiter, self.settles), is_local))
     }
 
     fn limits_of(&self, request: &R) -> Result<RequestLimits, E> {
@@ -150,17 +172,26 @@ impl<R, E> LimitSources<R, E> {
 
 impl Admission {
     /// `is_local` means that this process decides the check at once, unless it waits.
-    fn of(check: Option<Check>, is_local: bool) -> Self {
+    fn of(check: Option<RequestCheck>, is_local: bool) -> Self {
         let Some(mut check) = check else { return Self::Admitted(None) };
         if !is_local {
             return Self::Pending(check);
         }
         match Pin::new(&mut check).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(decision)) => Self::Admitted(Some(decision)),
+            Poll::Ready(Ok(call)) => Self::Admitted(Some(call)),
             Poll::Ready(Err(rejection)) => Self::Rejected(rejection),
             Poll::Pending => Self::Pending(check),
         }
     }
+}
+
+/// Asserts that charges of a limit can be settled.
+fn assert_settles(limit: &Limit) {
+    assert!(
+        !limit.leases(),
+        "`{}` has a lease, and `count_if` gives back charges, which leased units do not have: remove one of them",
+        limit.name()
+    );
 }
 
 // Not derived: a request type need not implement `Clone` or `Default`.
@@ -169,6 +200,7 @@ impl<R, E> Clone for LimitSources<R, E> {
         Self {
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
+            settles: self.settles,
             limiter: self.limiter.clone(),
         }
     }
@@ -185,6 +217,6 @@ impl<R, E> Clone for LimitSource<R, E> {
 
 impl<R, E> Default for LimitSources<R, E> {
     fn default() -> Self {
-        Self { sources: Vec::new(), is_exempt: None, limiter: None }
+        Self { sources: Vec::new(), is_exempt: None, settles: false, limiter: None }
     }
 }

@@ -1,18 +1,20 @@
 //! The part of a rate-limiting middleware that is the same in every framework. `layer` with `response` (tower)
 //! and `actix` call it: they read requests and build responses.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
 use super::text_response::TextResponse;
-use crate::check::Check;
+use crate::check::Permit;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -29,6 +31,12 @@ pub(crate) trait MiddlewareRequest {
     /// The headers of the responses.
     type Headers: ResponseHeaders;
 
+    /// The status and the headers of the responses.
+    type ResponseHead;
+
+    /// Returns the headers of a response.
+    fn headers(head: &mut Self::ResponseHead) -> &mut Self::Headers;
+
     /// Returns the part of the request that the body of a rejection can show.
     fn head(&self) -> Arc<dyn RequestHead>;
 
@@ -41,12 +49,17 @@ pub(crate) trait MiddlewareRequest {
     }
 }
 
+/// Returns whether a request with this response counts.
+type CountFn<H> = Arc<dyn Fn(&H) -> bool + Send + Sync>;
+
 /// The settings of a middleware.
 pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
     limits: LimitSources<R, TextResponse>,
+    count_if: Option<CountFn<R::ResponseHead>>,
     clients: Option<Clients>,
     body: Option<BodyFn>,
     exposes_decision: bool,
+    requires_decision: bool,
     has_legacy_headers: bool,
     /// A log with `limits`: the start of each request that is not exempt.
     log: RequestLog,
@@ -59,6 +72,10 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
 pub(crate) struct RequestScope {
     log: RequestLog,
     facts: RequestFacts,
+    /// The charges that are given back if the response does not count. Dropped, they are kept.
+    permits: Vec<Permit>,
+    /// The request, if a limit must decide about it.
+    undecided: Option<Arc<dyn RequestHead>>,
 }
 
 impl<R: MiddlewareRequest> MiddlewareConfig<R> {
@@ -78,6 +95,14 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         choose: impl Fn(&R, &mut RequestLimits) -> Result<(), TextResponse> + Send + Sync + 'static,
     ) {
         self.limits.add_chosen(choose);
+    }
+
+    pub(crate) fn set_count_if(
+        &mut self,
+        counts: impl Fn(&R::ResponseHead) -> bool + Send + Sync + 'static,
+    ) {
+        self.limits.set_settled();
+        self.count_if = Some(Arc::new(counts));
     }
 
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -113,6 +138,10 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         decision.filter(|_| self.exposes_decision)
     }
 
+    pub(crate) fn set_required(&mut self) {
+        self.requires_decision = true;
+    }
+
     pub(crate) fn set_legacy_headers(&mut self) {
         self.has_legacy_headers = true;
     }
@@ -133,7 +162,8 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             body,
             head,
         };
-        RequestScope { log: self.log.clone(), facts }
+        let undecided = self.requires_decision.then(|| request.head());
+        RequestScope { log: self.log.clone(), facts, permits: Vec::new(), undecided }
     }
 
     /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
@@ -142,21 +172,24 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         request: &R,
         scope: &mut RequestScope,
     ) -> Result<Admission, TextResponse> {
-        let log = &mut scope.log;
+        let RequestScope { log, permits, undecided, .. } = scope;
         if self.limits.is_exempt(request) {
             *log = RequestLog::default();
+            *undecided = None;
             return Ok(Admission::Admitted(None));
         }
         if self.limits.is_empty() {
             return Ok(Admission::Admitted(None));
         }
-        match self.limits.single() {
+        let mut admission = match self.limits.single() {
             // Records the decision itself. Saves the log of the task (`benches/all -- layer`).
-            Some(limit) if !limit.is_shadow() && !request_log::is_open() => {
+            Some(limit)
+                if !limit.is_shadow() && !self.requires_decision && !request_log::is_open() =>
+            {
                 let admission = self.limits.start(request);
                 match &admission {
-                    Ok(Admission::Admitted(Some(decision))) => {
-                        log.record(limit.terms().name(), limit.quota(), decision);
+                    Ok(Admission::Admitted(Some(call))) => {
+                        log.record(limit.terms().name(), limit.quota(), &call.decision);
                     }
                     Ok(Admission::Rejected(rejection)) => record_rejection(log, rejection),
                     _ => {}
@@ -164,7 +197,40 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
                 admission
             }
             _ => log.sync_scope(|| self.limits.start(request)),
+        }?;
+        if let Admission::Admitted(Some(call)) = &mut admission {
+            *permits = mem::take(&mut call.permits);
         }
+        Ok(admission)
+    }
+
+    /// Gives back the charges of a request whose response does not count.
+    pub(crate) fn settle(&self, scope: &mut RequestScope, head: &R::ResponseHead) {
+        if let Some(counts) = &self.count_if
+            && !scope.permits.is_empty()
+            && !counts(head)
+        {
+            scope.permits.drain(..).for_each(Permit::refund);
+        }
+    }
+
+    /// Ends an admitted request: settles its charges by its response, and adds the headers that report the limits.
+    ///
+    /// # Panics
+    ///
+    /// If a limit had to decide about the request, and none has.
+    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut R::ResponseHead) {
+        if let Some(request) = &scope.undecided {
+            assert!(
+                scope.log.has_decided(),
+                "no limit has decided about `{} {}`: limit its handler, or exempt it in the layer that has \
+                 `require_decision`",
+                request.method(),
+                request.path()
+            );
+        }
+        self.settle(scope, head);
+        self.write_headers(R::headers(head), scope.log());
     }
 
     /// Adds the headers that report the limits in `log`.
@@ -184,9 +250,11 @@ impl<R: MiddlewareRequest> Clone for MiddlewareConfig<R> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
+            count_if: self.count_if.clone(),
             clients: self.clients.clone(),
             body: self.body.clone(),
             exposes_decision: self.exposes_decision,
+            requires_decision: self.requires_decision,
             has_legacy_headers: self.has_legacy_headers,
             log: self.log.clone(),
             texts: self.texts.clone(),
@@ -198,9 +266,11 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
     fn default() -> Self {
         Self {
             limits: LimitSources::default(),
+            count_if: None,
             clients: None,
             body: None,
             exposes_decision: false,
+            requires_decision: false,
             has_legacy_headers: false,
             log: RequestLog::default(),
             texts: LimitTexts::default(),
@@ -209,13 +279,15 @@ impl<R: MiddlewareRequest> Default for MiddlewareConfig<R> {
 }
 
 impl RequestScope {
-    /// Polls the check of the request.
+    /// Polls the check of the request. Keeps its permits until the response.
     pub(crate) fn poll_check(
         &mut self,
-        check: &mut Check,
+        check: &mut RequestCheck,
         context: &mut Context<'_>,
     ) -> Poll<Result<Decision, Rejection>> {
-        self.log.sync_scope(|| Pin::new(check).poll(context))
+        let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;
+        self.permits = call.permits;
+        Poll::Ready(Ok(call.decision))
     }
 
     /// Polls the handler of the request.
@@ -235,6 +307,12 @@ impl RequestScope {
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         self.facts.is_grpc
+    }
+
+    /// Returns whether the response decides if the request counts.
+    #[cfg(feature = "actix")]
+    pub(crate) fn has_permits(&self) -> bool {
+        !self.permits.is_empty()
     }
 
     pub(crate) fn log(&self) -> &RequestLog {

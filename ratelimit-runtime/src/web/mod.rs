@@ -38,6 +38,7 @@ mod outbound;
 #[cfg(feature = "tower")]
 mod pending;
 mod rejected;
+mod request_check;
 mod request_limits;
 #[cfg(feature = "tower")]
 mod response;

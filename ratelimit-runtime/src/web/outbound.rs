@@ -247,9 +247,9 @@ where
     fn call(&mut self, mut request: R) -> Self::Future {
         let config = &self.layer.config;
         let stage = match config.start(&request) {
-            Ok(Admission::Admitted(decision)) => {
-                if let Some(decision) = decision {
-                    config.expose(&mut request, decision);
+            Ok(Admission::Admitted(call)) => {
+                if let Some(call) = call {
+                    config.expose(&mut request, call.decision);
                 }
                 OutboundStage::Sent { response: self.inner.call(request) }
             }
@@ -306,9 +306,9 @@ where
                     let (pending, config) = &mut **pending;
                     let check = Pin::new(&mut pending.check);
                     match ready!(request_log::without(|| check.poll(context))) {
-                        Ok(decision) => {
+                        Ok(call) => {
                             if let Some(request) = pending.request_mut() {
-                                config.expose(request, decision);
+                                config.expose(request, call.decision);
                             }
                             OutboundStage::Sent { response: pending.call() }
                         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::check::{Check, Part};
+use super::request_check::RequestCheck;
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -20,18 +20,15 @@ impl RequestLimits {
         self.charges.push((*limit, OwnedKey::of(&key), cost));
     }
 
-    /// Returns the check of the request; `None` if it has no limits.
-    pub(super) fn check(&self, limiter: &RateLimiter) -> Option<Check> {
+    /// Starts the check of the request; `None` if it has no limits. If `settles`, its charges can be settled.
+    pub(super) fn check(&self, limiter: &RateLimiter, settles: bool) -> Option<RequestCheck> {
         match &*self.charges {
             [] => None,
             [(limit, key, cost)] => {
                 report::expect(limit);
-                Some(limiter.check(limit, key, *cost))
+                Some(RequestCheck::one(limiter, limit, key, *cost, settles))
             }
-            charges => {
-                let parts = charges.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost));
-                Some(limiter.check_all(&parts.collect::<Vec<_>>()))
-            }
+            charges => Some(RequestCheck::several(limiter, charges, settles)),
         }
     }
 

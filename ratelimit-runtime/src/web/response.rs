@@ -8,7 +8,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
-use super::headers::{HeaderField, ResponseHeaders, joined};
+use super::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
 use super::middleware::{self, MiddlewareRequest};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
 use super::text_response::{PLAIN_TEXT, TextResponse};
@@ -158,6 +158,11 @@ impl FromRejection for (StatusCode, String) {
 
 impl MiddlewareRequest for Parts {
     type Headers = HeaderMap;
+    type ResponseHead = http::response::Parts;
+
+    fn headers(head: &mut Self::ResponseHead) -> &mut HeaderMap {
+        &mut head.headers
+    }
 
     fn head(&self) -> Arc<dyn RequestHead> {
         let (method, uri) = (self.method.clone(), self.uri.clone());
@@ -189,14 +194,14 @@ impl ResponseHeaders for HeaderMap {
         self.insert(name(field), HeaderValue::from(number));
     }
 
-    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+    fn join(&mut self, field: HeaderField, value: HeaderValue, place: ListPlace) {
         match self.entry(name(field)) {
             Entry::Vacant(entry) => {
                 entry.insert(value);
             }
             Entry::Occupied(mut entry) => {
                 let lines = entry.iter().map(HeaderValue::as_bytes);
-                let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines));
+                let line = HeaderValue::from_bytes(&joined(value.as_bytes(), lines, place));
                 entry.insert(line.unwrap_or(value));
             }
         }

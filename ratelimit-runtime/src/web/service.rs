@@ -57,7 +57,8 @@ where
         let admission = self.layer.config.start(&parts, &mut scope);
         let mut request = Request::from_parts(parts, body);
         let stage = match admission {
-            Ok(Admission::Admitted(decision)) => {
+            Ok(Admission::Admitted(call)) => {
+                let decision = call.map(|call| call.decision);
                 if let Some(decision) = self.layer.config.exposed(decision) {
                     request.extensions_mut().insert(decision);
                 }
@@ -130,9 +131,10 @@ where
                     }
                 }
                 RequestStageProjection::Admitted { handler } => {
-                    let mut response = ready!(scope.poll_handler(handler, context))?;
-                    config.write_headers(response.headers_mut(), scope.log());
-                    return Poll::Ready(Ok(response));
+                    let response = ready!(scope.poll_handler(handler, context))?;
+                    let (mut head, body) = response.into_parts();
+                    config.finish(scope, &mut head);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 RequestStageProjection::Rejected { rejection } => {
                     let rejection = rejection.take().expect(COMPLETED);

@@ -72,9 +72,47 @@ macro_rules! limit_settings {
     };
 }
 
-/// Defines the settings of layers of servers.
+/// Defines the settings of layers of servers, for responses with a head of type `$head`. `$layer` is the type of the
+/// layer, and `$use` imports it in the examples.
 macro_rules! server_settings {
-    () => {
+    ($head:ty, $layer:literal, $use:literal) => {
+        /// Counts requests by their response, such as failed logins: a request counts if `counts` returns true for the
+        /// status and the headers of its response.
+        ///
+        /// A request takes its units from all limits of this layer before it is handled, so that many requests at the
+        /// same time cannot pass the limit. If `counts` returns false, the units are given back, as if they had not
+        /// been taken. With Redis, the background thread does that some milliseconds later. The headers of the response
+        /// report the count before that.
+        ///
+        /// A request without a response keeps its units: its client has left, its handler has panicked, or the service
+        /// has failed. With actix-web, an error of an inner middleware counts as the response that it becomes.
+        ///
+        /// ```
+        /// use std::time::Duration;
+        /// use ratelimit_runtime::Limit;
+        /// use ratelimit_runtime::web::Client;
+        #[doc = $use]
+        ///
+        /// const FAILURES: Limit = Limit::sliding("failed logins", 5, Duration::from_secs(900));
+        ///
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new()")]
+        ///     .limit(FAILURES, Client::of)
+        ///     .count_if(|response| response.status == 401);
+        /// ```
+        ///
+        /// Add limits that count each request to another layer. Over gRPC, a method that fails has the header
+        /// `grpc-status`. A method that succeeds, or that fails in the middle of its stream, has it after the body,
+        /// where `counts` does not see it.
+        ///
+        /// # Panics
+        ///
+        /// If a limit has a [lease](crate::Limit::lease). A request to which [`limits`](Self::limits) adds such a limit
+        /// is rejected with [`Rejection::Unavailable`](crate::Rejection::Unavailable).
+        #[must_use]
+        pub fn count_if(self, counts: impl Fn(&$head) -> bool + Send + Sync + 'static) -> Self {
+            self.configure(|config| config.set_count_if(counts))
+        }
+
         /// Sets how clients are identified: by [`Client::of`](crate::web::Client::of) in the key functions of this
         /// layer, and by `Client` in the handlers behind it. It is put into the extensions of each request.
         #[must_use]
@@ -88,6 +126,33 @@ macro_rules! server_settings {
         #[must_use]
         pub fn expose_decision(self) -> Self {
             self.configure(|config| config.set_exposed())
+        }
+
+        /// For tests: panics if a handler has responded to a request about which no limit has decided. The panic names
+        /// the method and the path. Put a layer with this setting around the application, and send a request to each
+        /// route. The limit can be one of this layer, of a layer inside of it, or of an annotated function that the
+        /// handler awaits.
+        ///
+        /// Not a decision: one of a [shadow](crate::Limit::shadow), which admits every request; one in a task that the
+        /// handler has spawned; a [`peek`](crate::RateLimiter::peek); a call without a limit, because its threshold is
+        /// `None` or a rule exempts it. For routes that need no limit, such as health checks, use
+        /// [`exempt`](Self::exempt) in this layer: what layers inside of it exempt is not exempt here.
+        ///
+        /// ```
+        #[doc = $use]
+        ///
+        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new().require_decision();")]
+        /// # let _ = layer;
+        /// ```
+        ///
+        /// The guide about tests has a whole test.
+        ///
+        /// # Panics
+        ///
+        /// While a request is handled. Do not use it in production.
+        #[must_use]
+        pub fn require_decision(self) -> Self {
+            self.configure(|config| config.set_required())
         }
 
         /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds), for clients

@@ -3,6 +3,7 @@
 
 mod amounts;
 mod batches;
+mod classes;
 mod extremes;
 mod parity;
 mod policies;

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::request::Parts;
 use axum::response::AppendHeaders;
 use axum::routing::get as route_get;
 use ratelimit_runtime::web::RateLimitLayer;
 use ratelimit_runtime::{Limit, Rejection, rate_limit};
 use support::http::get;
+use support::server::Server;
 
 use super::{ALL, again, router};
-use crate::{MINUTE, items, reported, serve, timed};
+use crate::{MINUTE, items, limiters, reported, serve, timed};
 
 #[rate_limit(period = "1s", threshold = 1, algo = "fixed", key = (), name = "second")]
 async fn second() -> Result<(), Rejection> {
@@ -32,10 +34,10 @@ fn reports_all_limits_on_every_response() {
     clock.advance(Duration::from_millis(9_001));
     assert_eq!(reported(&ask("/hi/1")), (policy, r#""all";r=2;t=51, "hi";r=0;t=21"#));
 
-    // Rejected by the handler: only the limit that rejected has a state.
+    // Rejected by the handler: its limit comes first, and the other has no `t`, because it is later.
     let rejected = ask("/hi/1");
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("21")));
-    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21"#));
+    assert_eq!(reported(&rejected), (policy, r#""hi";r=0;t=21, "all";r=1"#));
     assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(rejected.body, "too many requests, try again in 21 seconds");
 
@@ -74,15 +76,47 @@ fn reports_all_limits_that_are_decided_together() {
     let (same, both) =
         (r#""same";q=2;w=3600, "same#2";q=3;w=86400"#, r#""wide";q=9;w=3, "narrow";q=3;w=86400"#);
     let policy = format!("{same}, {both}");
-    assert_eq!(reported(&ask("/both")), (&*policy, r#""same";r=1;t=3600, "narrow";r=2;t=86400"#));
-    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
-    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600"#));
+    let first = r#""same";r=1;t=3600, "same#2";r=2;t=86400, "wide";r=8;t=1, "narrow";r=2;t=86400"#;
+    assert_eq!(reported(&ask("/both")), (&*policy, first));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600, "same#2";r=1;t=86400"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=0;t=3600, "same#2";r=1"#));
     clock.advance(MINUTE * 60);
-    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=86400"#));
-    assert_eq!(reported(&ask("/plain")), (same, r#""same#2";r=0;t=82800"#));
+    assert_eq!(reported(&ask("/plain")), (same, r#""same";r=1;t=3600, "same#2";r=0;t=86400"#));
+    let last = r#""same#2";r=0;t=82800, "same";r=1;t=3600"#;
+    assert_eq!(reported(&ask("/plain")), (same, last));
     // The problem details use the same names as the headers.
     let rejected = get(server.address, "/plain", &["accept: application/json"]);
     assert!(rejected.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", rejected.body);
+}
+
+/// A limit of requests and one of tokens, in one decision. The legacy headers report the first item of a rejection.
+#[test]
+fn reports_first_the_limit_of_a_group_that_rejects() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let (requests, tokens) =
+            (Limit::fixed("requests", 3, MINUTE), Limit::fixed("tokens", 10, MINUTE * 60));
+        let cost = |head: &Parts| head.uri.query().and_then(|it| it.parse().ok()).unwrap_or(1);
+        let layer = RateLimitLayer::new().legacy_headers().limit(requests, |_| ());
+        let layer = layer.limit_with_cost(tokens, |_| (), cost).limiter(limiter.clone());
+        let plain = Router::new().route("/", route_get(async || ()));
+        let server = serve(plain.layer(layer), &limiter);
+        for (path, status, states, legacy) in [
+            ("/?4", 200, r#""requests";r=2;t=60, "tokens";r=6;t=3600"#, ["3", "2", "60"]),
+            ("/?7", 429, r#""tokens";r=6;t=3600, "requests";r=2;t=60"#, ["10", "6", "3600"]),
+            ("/?0", 200, r#""requests";r=1;t=60, "tokens";r=6;t=3600"#, ["3", "1", "60"]),
+            ("/?2", 200, r#""requests";r=0;t=60, "tokens";r=4;t=3600"#, ["3", "0", "60"]),
+            ("/?1", 429, r#""requests";r=0;t=60, "tokens";r=4"#, ["3", "0", "60"]),
+            // Both reject it.
+            ("/?9", 429, r#""tokens";r=4;t=3600, "requests";r=0;t=60"#, ["10", "4", "3600"]),
+        ] {
+            let answer = get(server.address, path, &[]);
+            assert_eq!((answer.status, reported(&answer).1), (status, states), "{path}");
+            let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}"));
+            let values = names.map(|name| answer.header(&name).unwrap_or("none").to_owned());
+            assert_eq!(values, legacy, "{path}");
+        }
+    }
 }
 
 #[test]
@@ -99,13 +133,14 @@ fn joins_the_headers_of_several_layers() {
     assert_eq!(reported(&ask("/hi/1")).0, r#""outer";q=9;w=60, "inner";q=1;w=60, "hi";q=2;w=30"#);
     let rejected = ask("/hi/1");
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("60")));
-    assert_eq!(reported(&rejected), (policy, r#""outer";r=7;t=60, "inner";r=0;t=60"#));
+    // The inner layer rejected the request, so its limit comes first.
+    assert_eq!(reported(&rejected), (policy, r#""inner";r=0;t=60, "outer";r=7;t=60"#));
     assert_eq!(rejected.header("x-ratelimit-remaining"), Some("7"));
 }
 
 /// For limits of layers, and of a handler that continues after a rejection.
 #[test]
-fn reports_no_limit_that_ends_after_retry_after() {
+fn reports_no_time_after_retry_after() {
     let (limiter, _) = timed();
     let handler = async || if again().await.is_err() { second().await } else { Ok(()) };
     let layer = |name| {
@@ -120,7 +155,8 @@ fn reports_no_limit_that_ends_after_retry_after() {
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("1")));
     let policies =
         r#""outer";q=1000;w=86400, "day";q=1000;w=86400, "all";q=4;w=60, "second";q=1;w=1"#;
-    assert_eq!(reported(&rejected), (policies, r#""second";r=0;t=1"#));
+    let states = r#""second";r=0;t=1, "day";r=994, "all";r=0, "outer";r=994"#;
+    assert_eq!(reported(&rejected), (policies, states));
     assert_eq!(rejected.header("x-ratelimit-limit"), Some("1"));
     assert_eq!(rejected.header("x-ratelimit-reset"), Some("1"));
 }

@@ -57,11 +57,11 @@ fn responds_429_to_amounts_that_are_too_small() {
     assert_eq!((exceeding.status, exceeding.header("retry-after")), (429, None));
     assert_eq!(
         exceeding.body,
-        "this request needs 5 units, and no more than 3 are admitted at once"
+        "this request is too large: it needs 5 units, and at most 3 are allowed at once"
     );
     let closed = ask(0);
     assert_eq!((closed.status, closed.header("retry-after")), (429, None));
-    assert_eq!(closed.body, "no requests are admitted");
+    assert_eq!(closed.body, "requests are blocked until further notice");
     assert_eq!(closed.header("ratelimit"), None);
     assert_eq!(reported(&ask(5)), (r#""sized";q=5;w=60"#, r#""sized";r=0;t=60"#));
 }
@@ -78,7 +78,8 @@ fn reports_closed_keys() {
     close(limiter.close(&Limit::fixed("hi", 2, seconds(30)), 1_u64, seconds(90)));
     let rejected = ask();
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("90")));
-    assert_eq!(reported(&rejected), (r#""all";q=4;w=60, "hi";q=2;w=30"#, r#""hi";r=0;t=90"#));
+    let states = r#""hi";r=0;t=90, "all";r=3;t=60"#;
+    assert_eq!(reported(&rejected), (r#""all";q=4;w=60, "hi";q=2;w=30"#, states));
     close(limiter.close(&ALL, (), seconds(600)));
     let rejected = ask();
     assert_eq!((rejected.status, rejected.header("retry-after")), (429, Some("600")));
@@ -113,7 +114,7 @@ fn sends_problem_details_to_clients_that_prefer_json() {
         costly.body,
         concat!(
             r#"{"type":"about:blank","title":"Content Too Large","status":413,"#,
-            r#""detail":"this request needs 3 units, and no more than 2 are admitted at once"}"#
+            r#""detail":"this request is too large: it needs 3 units, and at most 2 are allowed at once"}"#
         )
     );
 
@@ -128,21 +129,21 @@ fn sends_problem_details_to_clients_that_prefer_json() {
             rejected.body,
             "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
              \"title\":\"Quota Exceeded\",\"status\":429,\
-             \"detail\":\"too many requests, try again in 60 seconds\",\
+             \"detail\":\"too many requests, try again in 1 minute\",\
              \"violated-policies\":[\"a \\\"b\\\\%0A%C3%A9\"]}"
         );
     }
     for accept in ["accept: */*", "accept: text/html,application/xml;q=0.9,*/*;q=0.8", "x: y"] {
         let rejected = get(server.address, "/plain", &[accept]);
         assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
-        assert_eq!(rejected.body, "too many requests, try again in 60 seconds");
+        assert_eq!(rejected.body, "too many requests, try again in 1 minute");
     }
 
     let closed = get(server.address, "/closed", &[json]);
     assert_eq!((closed.status, closed.header("retry-after")), (503, None));
     assert_eq!(
         closed.body,
-        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity","status":503,"detail":"the service cannot take requests right now, try again later","violated-policies":["all"]}"#
+        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity","status":503,"detail":"the service cannot take this request right now, try again in a few minutes","violated-policies":["all"]}"#
     );
 }
 

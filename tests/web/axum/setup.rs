@@ -38,7 +38,7 @@ fn takes_routes_and_clients_as_keys() {
     let answer = get(server.address, "/once", &["x-forwarded-for: 2001:db8::1:2"]);
     assert_eq!((answer.status, &*answer.body), (200, "2001:db8::/64"));
     let other = get(server.address, "/once", &["x-forwarded-for: 2001:db8::3:4"]);
-    assert_eq!(reported(&other).1, r#""once";r=0;t=3600"#);
+    assert_eq!(reported(&other).1, r#""once";r=0;t=3600, "routes";r=0;t=60"#);
 }
 
 /// The state of the router has no part in it. Without a layer of ours, an extension sets the `Clients`.

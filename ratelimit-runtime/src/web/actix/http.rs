@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_web::dev::ServiceRequest;
+use actix_web::dev::{ResponseHead, ServiceRequest};
 use actix_web::http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, Uri};
 use actix_web::{HttpMessage, HttpRequest, web};
 
 use crate::web::address::Clients;
 use crate::web::address::sealed::RequestAccess;
-use crate::web::headers::{HeaderField, ResponseHeaders, joined};
+use crate::web::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
 use crate::web::middleware::MiddlewareRequest;
 use crate::web::rejected::RequestHead;
 
@@ -40,6 +40,11 @@ impl RequestHead for ActixHead {
 
 impl MiddlewareRequest for ServiceRequest {
     type Headers = HeaderMap;
+    type ResponseHead = ResponseHead;
+
+    fn headers(head: &mut ResponseHead) -> &mut HeaderMap {
+        &mut head.headers
+    }
 
     fn head(&self) -> Arc<dyn RequestHead> {
         let (method, uri) = (self.method().clone(), self.uri().clone());
@@ -66,11 +71,11 @@ impl ResponseHeaders for HeaderMap {
         self.insert(HeaderName::from_static(field.as_str()), HeaderValue::from(number));
     }
 
-    fn prepend(&mut self, field: HeaderField, value: HeaderValue) {
+    fn join(&mut self, field: HeaderField, value: HeaderValue, place: ListPlace) {
         let name = HeaderName::from_static(field.as_str());
         let line = if self.contains_key(&name) {
             let lines = self.get_all(&name).map(HeaderValue::as_bytes);
-            HeaderValue::from_bytes(&joined(value.as_bytes(), lines)).unwrap_or(value)
+            HeaderValue::from_bytes(&joined(value.as_bytes(), lines, place)).unwrap_or(value)
         } else {
             value
         };

@@ -107,7 +107,11 @@ impl RateLimits {
     }
 
     limit_settings!(ServiceRequest, TextResponse);
-    server_settings!();
+    server_settings!(
+        actix_web::dev::ResponseHead,
+        "RateLimits",
+        " use ratelimit_runtime::web::actix::RateLimits;"
+    );
     body_setting!();
 
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
@@ -172,7 +176,7 @@ where
         Box::pin(async move {
             let mut scope = config.scope(&request);
             let result = match config.start(&request, &mut scope) {
-                Ok(Admission::Admitted(decision)) => Ok(decision),
+                Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
                 Ok(Admission::Rejected(rejection)) => Err(rejection),
                 Err(refused) => {
                     let response = build(refused.into());
@@ -196,9 +200,20 @@ where
             }
             let mut handler = pin!(service.call(request));
             let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
-            let mut response = response?.map_into_left_body();
-            config.write_headers(response.headers_mut(), scope.log());
-            Ok(response)
+            match response {
+                Ok(response) => {
+                    let mut response = response.map_into_left_body();
+                    config.finish(&mut scope, response.response_mut().head_mut());
+                    Ok(response)
+                }
+                Err(error) => {
+                    if scope.has_permits() {
+                        // The error becomes this response outside of this middleware.
+                        config.settle(&mut scope, error.error_response().head());
+                    }
+                    Err(error)
+                }
+            }
         })
     }
 }

@@ -1,0 +1,310 @@
+//! Requests that count by their response, such as failed logins: the layer and the middleware charge each request, and
+//! give the charge back if its response does not count.
+
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use actix_web::dev::{Service, ServiceRequest};
+use actix_web::test::{TestRequest, init_service, try_call_service};
+use actix_web::{App, web};
+use futures::FutureExt;
+use futures::future::poll_immediate;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use ratelimit_runtime::web::actix::RateLimits;
+use ratelimit_runtime::web::{RateLimitLayer, RequestLimits};
+use ratelimit_runtime::{Decision, Limit, OnError, RateLimiter, Rule, RuleSet};
+use support::http::get;
+use support::server::Server;
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+
+use crate::{MINUTE, limiters, reported, serve, timed};
+
+const FAILURES: Limit = Limit::fixed("failures", 2, MINUTE);
+
+/// Responds with the status in the path.
+async fn handle(request: Request<()>) -> Result<Response<String>, &'static str> {
+    let status = match request.uri().path() {
+        "/broken" => return Err("the service fails"),
+        "/never" => pending().await,
+        "/panic" => panic!("the handler panics"),
+        path => path[1..].parse().expect("a status"),
+    };
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    Ok(response)
+}
+
+/// A layer with [`FAILURES`] that counts responses with status 401.
+fn layer(limiter: &RateLimiter) -> RateLimitLayer {
+    let layer = RateLimitLayer::new().limit(FAILURES, |_| ()).limiter(limiter.clone());
+    layer.count_if(|response| response.status == 401)
+}
+
+/// Sends a request through `layer`, without a socket. Returns the status of the response; 0 if the service fails.
+async fn send(layer: &RateLimitLayer, path: &str) -> u16 {
+    let request = Request::get(path).body(()).expect("a request");
+    let response = layer.layer(service_fn(handle)).oneshot(request).await;
+    response.map_or(0, |response| response.status().as_u16())
+}
+
+/// Returns the units of `limit` that are left, once all charges are settled.
+async fn left(limiter: &RateLimiter, limit: &Limit) -> u32 {
+    limiter.flush().await.expect("settled");
+    limiter.peek(limit, (), 1).await.expect("decided").remaining
+}
+
+#[tokio::test]
+async fn counts_requests_by_their_response() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let layer = layer(&limiter);
+        for _ in 0..5 {
+            assert_eq!(send(&layer, "/200").await, 200);
+            assert_eq!(left(&limiter, &FAILURES).await, 2);
+        }
+        assert_eq!((send(&layer, "/401").await, send(&layer, "/401").await), (401, 401));
+        // The right password is rejected, too.
+        assert_eq!(send(&layer, "/200").await, 429);
+    }
+}
+
+/// The charge is made before the handler runs: guesses at the same time cannot pass the limit.
+#[tokio::test]
+async fn requests_in_progress_count() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let layer = layer(&limiter);
+        let guesses = [(); 2].map(|()| {
+            let layer = layer.clone();
+            tokio::spawn(async move { send(&layer, "/never").await })
+        });
+        let charged = async {
+            while left(&limiter, &FAILURES).await > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), charged).await.expect("both are charged");
+        assert_eq!(send(&layer, "/200").await, 429);
+        for guess in guesses {
+            guess.abort();
+            assert!(guess.await.is_err());
+        }
+        assert_eq!(send(&layer, "/200").await, 429, "a client that leaves keeps its charge");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_response_keeps_its_charge() {
+    let (limiter, _) = timed();
+    let wide = Limit::fixed("wide", 9, MINUTE);
+    let layer = RateLimitLayer::new().limit(wide, |_| ()).limiter(limiter.clone());
+    let layer = layer.count_if(|response| match response.status.as_u16() {
+        418 => panic!("the function panics"),
+        status => status == 401,
+    });
+    assert_eq!(send(&layer, "/broken").await, 0);
+    assert_eq!(left(&limiter, &wide).await, 8);
+    for (path, remaining) in [("/panic", 7), ("/418", 6)] {
+        let panicked = AssertUnwindSafe(send(&layer, path)).catch_unwind().await;
+        assert!(panicked.is_err(), "{path}");
+        assert_eq!(left(&limiter, &wide).await, remaining, "{path}");
+    }
+    assert_eq!(poll_immediate(send(&layer, "/never")).await, None);
+    assert_eq!(left(&limiter, &wide).await, 5);
+    assert_eq!(send(&layer, "/200").await, 200);
+    assert_eq!(left(&limiter, &wide).await, 5);
+}
+
+/// All limits of a layer, also those that are chosen for a request, each with its own cost.
+#[tokio::test]
+async fn gives_back_the_charges_of_all_limits() {
+    let redis = Server::start();
+    let (each, chosen) = (Limit::sliding("each", 5, MINUTE), Limit::token_bucket("own", 9, MINUTE));
+    for (limiter, _) in limiters(&redis) {
+        let choose = move |_: &Parts, limits: &mut RequestLimits| {
+            limits.add(&chosen, (), 4);
+            Ok(())
+        };
+        let layer = RateLimitLayer::new().limit(each, |_| ()).limits(choose);
+        let layer = layer.count_if(|response| response.status == 401).limiter(limiter.clone());
+        for (path, status, lefts) in [
+            ("/200", 200, (5, 9)),
+            ("/401", 401, (4, 5)),
+            ("/200", 200, (4, 5)),
+            ("/401", 401, (3, 1)),
+            ("/401", 429, (3, 1)),
+        ] {
+            assert_eq!(send(&layer, path).await, status);
+            assert_eq!((left(&limiter, &each).await, left(&limiter, &chosen).await), lefts);
+        }
+        // One chosen limit alone.
+        let layer = RateLimitLayer::new().limits(choose).limiter(limiter.clone());
+        limiter.reset(&chosen, ()).await.expect("reset");
+        assert_eq!(send(&layer.count_if(|_| false), "/401").await, 401);
+        assert_eq!(left(&limiter, &chosen).await, 9);
+    }
+}
+
+/// A request that waits is charged when it is admitted, and its charge is settled as any other.
+#[tokio::test]
+async fn a_request_that_has_waited_counts_by_its_response() {
+    let (limiter, clock) = timed();
+    let patient = FAILURES.wait(MINUTE);
+    let layer = RateLimitLayer::new().limit(patient, |_| ()).limiter(limiter.clone());
+    let layer = layer.count_if(|response| response.status == 401).expose_decision();
+    assert_eq!((send(&layer, "/401").await, send(&layer, "/401").await), (401, 401));
+    let (status, ()) = tokio::join!(send(&layer, "/200"), async { clock.advance(MINUTE) });
+    assert_eq!(status, 200);
+    assert_eq!(left(&limiter, &FAILURES).await, 2);
+    // A request that is dropped while it waits takes nothing.
+    assert_eq!((send(&layer, "/401").await, send(&layer, "/401").await), (401, 401));
+    assert_eq!(poll_immediate(send(&layer, "/200")).await, None);
+    clock.advance(MINUTE);
+    assert_eq!(left(&limiter, &FAILURES).await, 2);
+}
+
+#[tokio::test]
+async fn follows_rules_shadows_and_exemptions() {
+    let (limiter, _) = timed();
+    let shadow = Limit::fixed("shadow", 1, MINUTE).shadow(true);
+    let tried = RateLimitLayer::new().limit(shadow, |_| ()).limiter(limiter.clone());
+    let tried = tried.count_if(|response| response.status == 401);
+    for (path, remaining) in [("/200", 1), ("/401", 0), ("/401", 0), ("/200", 0)] {
+        assert_eq!(send(&tried, path).await.to_string(), path[1..]);
+        assert_eq!(left(&limiter, &shadow).await, remaining);
+    }
+
+    let layer = layer(&limiter).exempt(|request| request.uri.path() == "/403");
+    assert_eq!(send(&layer, "/403").await, 403);
+    let set = |rule| {
+        let mut rules = RuleSet::new();
+        rules.set("failures", rule).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+    };
+    set(Rule::new().threshold(1));
+    assert_eq!((send(&layer, "/200").await, send(&layer, "/401").await), (200, 401));
+    assert_eq!(send(&layer, "/200").await, 429);
+    set(Rule::new().exempt(true));
+    assert_eq!((send(&layer, "/401").await, send(&layer, "/200").await), (401, 200));
+    set(Rule::new().closed(true));
+    assert_eq!(send(&layer, "/200").await, 429);
+}
+
+/// What a fallback has charged is given back to the fallback; what nobody has charged, to nobody.
+#[tokio::test]
+async fn gives_back_to_the_fallback_while_redis_is_down() {
+    let away = |on_error| {
+        let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(on_error);
+        builder.build().expect("a URL")
+    };
+    let local = layer(&away(OnError::Local));
+    for path in ["/200", "/401", "/200", "/401"] {
+        assert_eq!(send(&local, path).await.to_string(), path[1..]);
+    }
+    assert_eq!(send(&local, "/200").await, 429);
+    let open = layer(&away(OnError::Allow));
+    for path in ["/401"; 5] {
+        assert_eq!(send(&open, path).await, 401);
+    }
+    assert_eq!(send(&layer(&away(OnError::Deny)), "/200").await, 503);
+}
+
+#[tokio::test]
+async fn refuses_limits_with_leases() {
+    let leased = Limit::sliding("leased", 100, MINUTE).lease(10);
+    let added = || RateLimitLayer::<ratelimit_runtime::web::Http>::new().limit(leased, |_| ());
+    let message = |build: &dyn Fn() -> RateLimitLayer| {
+        let panicked = catch_unwind(AssertUnwindSafe(build)).expect_err("a lease");
+        *panicked.downcast::<String>().expect("a text")
+    };
+    for message in [
+        message(&|| added().count_if(|_| true)),
+        message(&|| RateLimitLayer::new().count_if(|_| true).limit(leased, |_| ())),
+    ] {
+        assert!(message.contains("`leased` has a lease"), "{message}");
+    }
+    let chosen = RateLimitLayer::new().count_if(|_| true).limits(move |_, limits| {
+        limits.add(&leased, (), 1);
+        Ok(())
+    });
+    assert_eq!(send(&chosen.limiter(RateLimiter::embedded()), "/200").await, 503);
+}
+
+/// Over a socket, beside an outer layer that counts each request.
+#[test]
+fn the_headers_report_the_charge() {
+    let (limiter, _) = timed();
+    let all = RateLimitLayer::new().limit(Limit::fixed("all", 9, MINUTE), |_| ());
+    let router = axum::Router::new()
+        .route(
+            "/",
+            axum::routing::get(async |decision: axum::Extension<Decision>| {
+                (StatusCode::UNAUTHORIZED, decision.remaining.to_string())
+            }),
+        )
+        .route("/in", axum::routing::get(async || "in"));
+    let failures = layer(&limiter).expose_decision();
+    let server = serve(router.layer(failures).layer(all.limiter(limiter.clone())), &limiter);
+    let policy = r#""all";q=9;w=60, "failures";q=2;w=60"#;
+    for (path, status, body, states) in [
+        ("/in", 200, "in", r#""all";r=8;t=60, "failures";r=1;t=60"#),
+        ("/in", 200, "in", r#""all";r=7;t=60, "failures";r=1;t=60"#),
+        ("/", 401, "1", r#""all";r=6;t=60, "failures";r=1;t=60"#),
+        ("/", 401, "0", r#""all";r=5;t=60, "failures";r=0;t=60"#),
+    ] {
+        let answer = get(server.address, path, &[]);
+        assert_eq!((answer.status, &*answer.body), (status, body));
+        assert_eq!(reported(&answer), (policy, states));
+    }
+    let rejected = get(server.address, "/in", &[]);
+    assert_eq!(rejected.status, 429);
+    assert_eq!(reported(&rejected), (policy, r#""failures";r=0;t=60, "all";r=4;t=60"#));
+}
+
+/// actix-web: handlers, errors of handlers, and errors of inner middlewares.
+#[actix_web::test]
+async fn the_middleware_of_actix_counts_by_the_response() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let limits = RateLimits::new().limit(FAILURES, |_| ()).limiter(limiter.clone());
+        let limits = limits.count_if(|response| response.status == 401);
+        let app = App::new()
+            .route("/in", web::get().to(async || "in"))
+            .route(
+                "/error",
+                web::get().to(async || Err::<&str, _>(actix_web::error::ErrorUnauthorized("no"))),
+            )
+            .wrap_fn(|request: ServiceRequest, service| {
+                let refusal = match request.path() {
+                    "/no" => Some(actix_web::error::ErrorUnauthorized("no")),
+                    "/forbidden" => Some(actix_web::error::ErrorForbidden("forbidden")),
+                    _ => None,
+                };
+                let handled = service.call(request);
+                async move { if let Some(error) = refusal { Err(error) } else { handled.await } }
+            })
+            .wrap(limits);
+        let app = init_service(app).await;
+        let ask = async |path: &str| {
+            let request = TestRequest::get().uri(path).to_request();
+            match try_call_service(&app, request).await {
+                Ok(response) => response.status().as_u16(),
+                Err(error) => error.as_response_error().status_code().as_u16(),
+            }
+        };
+        for (path, status, remaining) in [
+            ("/in", 200, 2),
+            ("/error", 401, 1),
+            ("/in", 200, 1),
+            ("/forbidden", 403, 1),
+            ("/no", 401, 0),
+            ("/in", 429, 0),
+        ] {
+            assert_eq!(ask(path).await, status, "{path}");
+            assert_eq!(left(&limiter, &FAILURES).await, remaining, "{path}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `require_decision`: a test that sends a request to each route finds the routes without a limit.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+
+use actix_web::dev::Service as _;
+use actix_web::test::{TestRequest, call_service, init_service};
+use actix_web::{App, web};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::get as route_get;
+use futures::FutureExt;
+use http::StatusCode;
+use ratelimit_runtime::web::RateLimitLayer;
+use ratelimit_runtime::web::actix::RateLimits;
+use ratelimit_runtime::{
+    Limit, OnError, RateLimiter, Rejection, Rule, RuleSet, current, in_scope, rate_limit,
+};
+use support::http::get;
+use support::server::Server;
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+
+use crate::{MINUTE, limiters, serve, timed};
+
+const ALL: Limit = Limit::fixed("all", 1, MINUTE);
+
+#[rate_limit(limit = ALL)]
+async fn limited() -> Result<&'static str, Rejection> {
+    Ok("limited")
+}
+
+#[rate_limit(limit = ALL, hidden = true)]
+async fn hidden() -> Result<&'static str, Rejection> {
+    Ok("hidden")
+}
+
+#[rate_limit(period = "1m", threshold = 1, shadow = true)]
+async fn shadow() -> Result<&'static str, Rejection> {
+    Ok("shadow")
+}
+
+#[rate_limit(period = "1m", threshold = None)]
+async fn unlimited() -> Result<&'static str, Rejection> {
+    Ok("unlimited")
+}
+
+#[rate_limit(period = "1m", threshold = 3, wait = "1s")]
+async fn waits() -> Result<&'static str, Rejection> {
+    Ok("waits")
+}
+
+async fn spawned() -> &'static str {
+    let _ = tokio::spawn(in_scope(limited())).await;
+    "spawned"
+}
+
+async fn peeks() -> &'static str {
+    let _ = current().expect("the limiter of the test").peek(&ALL, (), 1).await;
+    "peeks"
+}
+
+/// A handler whose client has limits of its own.
+async fn calls_a_partner() -> &'static str {
+    let partner = service_fn(async |(): ()| Ok::<_, Infallible>(()));
+    let layer = RateLimitLayer::outbound().limit(ALL, |(): &()| ());
+    let _ = layer.layer(partner).oneshot(()).await;
+    "called"
+}
+
+fn app() -> Router {
+    let layered = RateLimitLayer::new().limit(ALL, |_| ()).exempt(|it| it.uri.path() == "/open");
+    let chosen = RateLimitLayer::new().limits(|_, limits| {
+        limits.add(&ALL, (), 1);
+        Ok(())
+    });
+    Router::new()
+        .route("/layered", route_get(async || "layered"))
+        .route("/open", route_get(async || "open"))
+        .route_layer(layered)
+        .route("/chosen", route_get(async || "chosen").layer(chosen))
+        .route("/limited", route_get(limited))
+        .route("/hidden", route_get(hidden))
+        .route("/waits", route_get(waits))
+        .route("/shadow", route_get(shadow))
+        .route("/unlimited", route_get(unlimited))
+        .route("/spawned", route_get(spawned))
+        .route("/peeks", route_get(peeks))
+        .route("/partner", route_get(calls_a_partner))
+        .route("/plain", route_get(async || "plain"))
+}
+
+/// Sends a request to `app`. Returns the status of the response, or the message of the panic.
+async fn send(limiter: &RateLimiter, app: &Router, path: &str) -> Result<StatusCode, String> {
+    let request = Request::get(path).body(Body::empty()).expect("a request");
+    let response = limiter.scope(app.clone().oneshot(request));
+    let result = AssertUnwindSafe(response).catch_unwind().await;
+    let status = |response: Result<Response, Infallible>| response.expect("infallible").status();
+    result.map(status).map_err(|panic| *panic.downcast().expect("a text"))
+}
+
+const WITHOUT: [&str; 7] =
+    ["/open", "/shadow", "/unlimited", "/spawned", "/peeks", "/partner", "/plain"];
+const WITH: [&str; 5] = ["/layered", "/chosen", "/limited", "/hidden", "/waits"];
+
+#[tokio::test]
+async fn finds_the_routes_without_a_limit() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let app = app().layer(RateLimitLayer::new().require_decision());
+        for path in WITH {
+            limiter.reset(&ALL, ()).await.expect("reset");
+            assert_eq!(send(&limiter, &app, path).await, Ok(StatusCode::OK), "{path}");
+        }
+        // A rejection is a decision, too.
+        for path in ["/layered", "/chosen", "/limited", "/hidden"] {
+            let rejected = Ok(StatusCode::TOO_MANY_REQUESTS);
+            limiter.check(&ALL, (), 1).await.ok();
+            assert_eq!(send(&limiter, &app, path).await, rejected, "{path}");
+        }
+        for path in WITHOUT {
+            let message = send(&limiter, &app, path).await.expect_err(path);
+            let expected = format!("no limit has decided about `GET {path}`");
+            assert!(message.starts_with(&expected), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limit_decides_also_without_its_store_and_under_rules() {
+    let away = |on_error| {
+        let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").on_error(on_error);
+        builder.build().expect("a URL")
+    };
+    let app = app().layer(RateLimitLayer::new().require_decision());
+    for (on_error, status) in [(OnError::Local, 200), (OnError::Allow, 200), (OnError::Deny, 503)] {
+        let limiter = away(on_error);
+        let answer = send(&limiter, &app, "/limited").await;
+        assert_eq!(answer.map(|status| status.as_u16()), Ok(status));
+        assert!(send(&limiter, &app, "/plain").await.is_err());
+    }
+    let limiter = RateLimiter::embedded();
+    let set = |rule| {
+        let mut rules = RuleSet::new();
+        rules.set("all", rule).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+    };
+    set(Rule::new().closed(true));
+    let closed = send(&limiter, &app, "/limited").await;
+    assert_eq!(closed, Ok(StatusCode::TOO_MANY_REQUESTS));
+    set(Rule::new().exempt(true));
+    assert!(send(&limiter, &app, "/limited").await.is_err());
+}
+
+/// Its own limits decide, and what it exempts needs no limit.
+#[tokio::test]
+async fn the_layer_has_limits_and_exemptions_of_its_own() {
+    let (limiter, _) = timed();
+    let layer = RateLimitLayer::new().require_decision().exempt(|it| it.uri.path() == "/plain");
+    let exempt = app().layer(layer.clone());
+    assert_eq!(send(&limiter, &exempt, "/plain").await, Ok(StatusCode::OK));
+    assert!(send(&limiter, &exempt, "/open").await.is_err());
+    let own = app().layer(layer.limit(Limit::fixed("own", 2, MINUTE), |_| ()));
+    assert_eq!(send(&limiter, &own, "/open").await, Ok(StatusCode::OK));
+    assert_eq!(send(&limiter, &own, "/none").await, Ok(StatusCode::NOT_FOUND));
+    assert_eq!(send(&limiter, &own, "/open").await, Ok(StatusCode::TOO_MANY_REQUESTS));
+    // Routes only: a request without a route is not looked at.
+    let routed = app().route_layer(RateLimitLayer::new().require_decision());
+    assert_eq!(send(&limiter, &routed, "/none").await, Ok(StatusCode::NOT_FOUND));
+    assert!(send(&limiter, &routed, "/plain").await.is_err());
+}
+
+/// Over a socket, the connection ends without a response.
+#[test]
+fn a_connection_ends_without_a_response() {
+    let (limiter, _) = timed();
+    let server = serve(app().layer(RateLimitLayer::new().require_decision()), &limiter);
+    assert_eq!(get(server.address, "/limited", &[]).status, 200);
+    let ended = std::panic::catch_unwind(|| get(server.address, "/plain", &[]));
+    assert!(ended.is_err());
+}
+
+#[actix_web::test]
+async fn finds_the_routes_of_actix_without_a_limit() {
+    let (limiter, _) = timed();
+    let limits = RateLimits::new().require_decision().exempt(|it| it.path() == "/health");
+    let inner = RateLimits::new().limit(ALL, |_| ());
+    let app = App::new()
+        .service(web::resource("/layered").wrap(inner).to(async || "layered"))
+        .route("/limited", web::get().to(limited))
+        .route("/health", web::get().to(async || "healthy"))
+        .route("/plain", web::get().to(async || "plain"))
+        .wrap(limits)
+        .wrap_fn(move |request, service| limiter.scope(service.call(request)));
+    let app = init_service(app).await;
+    let send = async |path: &str| {
+        let request = TestRequest::get().uri(path).to_request();
+        let response = AssertUnwindSafe(call_service(&app, request)).catch_unwind().await;
+        response.map(|response| response.status().as_u16())
+    };
+    assert_eq!(send("/layered").await.ok(), Some(200));
+    assert_eq!(send("/limited").await.ok(), Some(429));
+    assert_eq!(send("/health").await.ok(), Some(200));
+    let message = send("/plain").await.expect_err("no limit").downcast::<String>();
+    let message = message.expect("a text");
+    assert!(message.starts_with("no limit has decided about `GET /plain`"), "{message}");
+}
