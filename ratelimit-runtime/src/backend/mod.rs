@@ -4,6 +4,7 @@
 mod closings;
 mod give_backs;
 mod outage;
+mod rejected_keys;
 mod rejections;
 mod settlements;
 
@@ -20,7 +21,7 @@ use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
-use crate::report::ReportSettings;
+use crate::report::{RejectedKeys, ReportSettings};
 use crate::store::embedded::Embedded;
 use crate::store::{Charge, DecideOp, OfShared, Reply, Request, SharedStore, Store};
 
@@ -34,6 +35,7 @@ pub(crate) struct Backend {
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
+    rejected_keys: RejectedKeys,
 }
 
 #[derive(Clone)]
@@ -58,7 +60,8 @@ impl Backend {
     ) -> Self {
         let closings = shared.as_ref().map(|shared| OfShared::new(shared, Arc::default));
         let outages = OutageLog::default();
-        Self { local, shared, give_backs, closings, outages, settings, background }
+        let rejected_keys = RejectedKeys::default();
+        Self { local, shared, give_backs, closings, outages, settings, background, rejected_keys }
     }
 
     /// Sets the function that is called with each count to which this process has given units back.
@@ -186,7 +189,7 @@ impl Backend {
         };
         // A rejection of several limits may hold for one of them only.
         if let (Request::Decide(calls), Ok(reply)) = (request, &result)
-            && calls.op != DecideOp::Peek
+            && !matches!(calls.op, DecideOp::Peek | DecideOp::Measure)
             && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
         {
             let now = self.clock().local();

@@ -68,7 +68,14 @@ impl Checker {
         if outcome.is_allowed() {
             return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
         }
-        (!self.backend.reports().reports_rejections()).then(|| Check::rejected_here(limit, outcome))
+        if self.backend.reports().reports_rejections() {
+            return None;
+        }
+        let mut limited = parts.iter().filter(|part| part.access == Access::Limited);
+        if let Some(part) = limited.nth(index) {
+            self.backend.count_rejection(limit, charges[index].key_id, &part.key);
+        }
+        Some(Check::rejected_here(limit, outcome))
     }
 }
 

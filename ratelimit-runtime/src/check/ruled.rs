@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::key::OwnedKey;
 use crate::limit::Access;
 use crate::report::Started;
-use crate::rules::{Ruled, RulesInForce};
+use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::store::OneOrMany;
 use crate::waiting::{OwnedPart, StartWaiting, WaitingCalls};
 
@@ -60,7 +60,8 @@ impl Checker {
         }
         // One set of rules for all parts.
         let table = self.rules.table();
-        let ruled = OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend));
+        let ruled =
+            OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call));
         self.decide_ruled(parts, &ruled, options, None)
     }
 

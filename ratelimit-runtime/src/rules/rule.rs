@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::limit::Access;
+use super::RuleSetError;
+use crate::limit::{Access, Limit};
 
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
 /// of its limit says, and for a limit, as the code says.
@@ -113,6 +114,35 @@ impl Rule {
     #[must_use]
     pub fn get_until(&self) -> Option<SystemTime> {
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(self.until?))
+    }
+
+    /// Succeeds if each amount of this rule fits a limit. Each process ignores or shortens an amount that does not fit,
+    /// and reports it by an `ERROR` event, so check a rule before you write it: the limits of a fleet are in
+    /// [`RateLimiter::fleet`](crate::RateLimiter::fleet). An amount that this rule does not set is that of `limit`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Rule};
+    ///
+    /// let window = Limit::sliding("api", 100, Duration::from_secs(60));
+    /// assert!(Rule::new().threshold(300).check_fits(&window).is_ok());
+    ///
+    /// let error = Rule::new().burst(20).check_fits(&window).unwrap_err();
+    /// assert!(error.to_string().contains("`burst` is the capacity of a bucket"));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On an amount of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to
+    /// fill.
+    pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
+        if self.lacks_amount() {
+            return Err(RuleSetError::new(NO_AMOUNT));
+        }
+        match limit.under_rule(self.threshold, self.burst) {
+            (_, Some(misfit)) => Err(RuleSetError::new(misfit)),
+            (_, None) => Ok(()),
+        }
     }
 
     pub(super) fn is_in_force(&self, now: u64) -> bool {

@@ -13,6 +13,7 @@ use super::set::LimitRules;
 use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period, bit_of_name};
+use crate::registry;
 
 /// The rules in force of a limiter.
 #[derive(Default)]
@@ -33,12 +34,27 @@ pub(crate) trait ResolveRules: Send + Sync {
     /// Returns the rule of a limit at `now`, without those of its keys.
     fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule>;
 
-    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
-    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled>;
+    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it. `asker` is who looks.
+    fn resolve(
+        &self,
+        limit: &Limit,
+        key_id: &dyn Fn() -> KeyId,
+        now: u64,
+        asker: Asker,
+    ) -> Option<Ruled>;
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     fn unasked(&self) -> Vec<LimitName>;
+}
+
+/// Who looks for the rules of a limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A call of the limit.
+    Call,
+    /// An operator, who looks at a count or changes it.
+    Operator,
 }
 
 /// A set of rules, by the names of limits and the fingerprints of keys.
@@ -105,8 +121,9 @@ impl Ruled {
         access: Access,
         key_id: &dyn Fn() -> KeyId,
         now: u64,
+        asker: Asker,
     ) -> Self {
-        let ruled = table.and_then(|table| table.resolve(limit, key_id, now));
+        let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
         let Some(mut ruled) = ruled else {
             return Self { access, ..Self::as_written(limit) };
         };
@@ -202,10 +219,17 @@ impl ResolveRules for RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled> {
+    fn resolve(
+        &self,
+        limit: &Limit,
+        key_id: &dyn Fn() -> KeyId,
+        now: u64,
+        asker: Asker,
+    ) -> Option<Ruled> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
-        if !rules.was_asked.load(Ordering::Relaxed) {
+        if asker == Asker::Call && !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
+            registry::see(limit);
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
         let key =
@@ -354,7 +378,7 @@ mod tests {
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(limit.terms().identity(), 0);
-            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0);
+            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0, Asker::Call);
             assert_eq!(resolved.is_some(), name != "other");
         }
         let unasked = rules.unasked();
