@@ -36,7 +36,7 @@ usage: operate URL COMMAND
 
   list                        the limits of the fleet, its processes, and the rules
   get LIMIT [KEY]             the rule of a limit, or of one key
-  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'shadow = true', closed, exempt
+  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'trial = 100', closed, exempt
   unset LIMIT [KEY]           removes it
   log                         who has changed what
   top                         the keys with the most rejected calls

@@ -59,7 +59,10 @@ impl Checker {
             return self.call(&[part], options).into();
         }
         let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
-        if ruled.access == Access::Limited && self.backend.decides_here(&ruled.limit, part.cost) {
+        if ruled.access == Access::Limited
+            && ruled.trial.is_none()
+            && self.backend.decides_here(&ruled.limit, part.cost)
+        {
             return self.check_here(&ruled.limit, &part.key, part.cost);
         }
         self.decide_ruled(&[part], &[ruled], options, None).into()

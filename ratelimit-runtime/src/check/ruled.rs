@@ -79,9 +79,21 @@ impl Checker {
         decision.result().await
     }
 
+    /// Decides a call as `ruled` says, and the trials beside it.
+    pub(super) fn decide_ruled(
+        &self,
+        parts: &[AnyPart<'_>],
+        ruled: &[Ruled],
+        options: CallOptions,
+        reply: Option<LineReply>,
+    ) -> StartedCall {
+        let call = self.decide_enforced(parts, ruled, options, reply);
+        self.with_trials(call, parts, ruled, options)
+    }
+
     /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
     /// waited.
-    pub(super) fn decide_ruled(
+    fn decide_enforced(
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],

@@ -95,7 +95,9 @@ impl RejectedKeys {
         let mut table = lock(&self.shards[registry::shard()]);
         if !table.add_to_known_key(rejected) {
             table.add_key(rejected, key());
-            table.register(rejected.limit);
+            if !rejected.limit.is_trial() {
+                table.register(rejected.limit);
+            }
         }
     }
 

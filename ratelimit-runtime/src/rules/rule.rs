@@ -27,6 +27,7 @@ pub struct Rule {
     pub(super) burst: Option<u32>,
     pub(super) access: Option<Access>,
     pub(super) shadow: Option<bool>,
+    pub(super) trial: Option<u32>,
     /// In microseconds since the epoch.
     pub(super) until: Option<u64>,
 }
@@ -73,6 +74,39 @@ impl Rule {
         self
     }
 
+    /// Tries another threshold beside the limit: a [shadow](crate::Limit::shadow) with this threshold and a count of
+    /// its own decides and reports each call that the limit decides, and rejects nothing. The limit stays as it is.
+    ///
+    /// The name of the shadow is the name of the limit and `:trial`: `api:trial` in metrics, events and
+    /// [`rejected_keys`](crate::RateLimiter::rejected_keys). It sees all calls, also those that the limit rejects, so
+    /// it admits what the limit would admit with this threshold. Both are decided at the same time. The trial takes
+    /// the cost of a call as it is before the call, and is not [settled](crate::Permit::settle).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rule, RuleSet};
+    ///
+    /// const API: Limit = Limit::sliding("api", 3, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// let mut rules = RuleSet::new();
+    /// rules.set("api", Rule::new().trial(1))?;
+    /// limiter.set_rules(rules)?;
+    ///
+    /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 2);
+    /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 1);
+    /// let keys = limiter.rejected_keys(1);
+    /// assert_eq!((keys[0].limit.as_str(), keys[0].rejected), ("api:trial", 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trial(mut self, threshold: u32) -> Self {
+        self.trial = Some(threshold);
+        self
+    }
+
     /// Ends the rule at a moment, by the clock of the limiter. From then on, all is as without the rule.
     pub fn until(mut self, until: SystemTime) -> Self {
         let since = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -110,6 +144,12 @@ impl Rule {
         self.shadow
     }
 
+    /// Returns the threshold that is tried beside the limit; `None` if the rule tries none.
+    #[must_use]
+    pub fn get_trial(&self) -> Option<u32> {
+        self.trial
+    }
+
     /// Returns the end of the rule; `None` without an end, also if the system has no time that is so late.
     #[must_use]
     pub fn get_until(&self) -> Option<SystemTime> {
@@ -139,9 +179,11 @@ impl Rule {
         if self.lacks_amount() {
             return Err(RuleSetError::new(NO_AMOUNT));
         }
-        match limit.under_rule(self.threshold, self.burst) {
-            (_, Some(misfit)) => Err(RuleSetError::new(misfit)),
-            (_, None) => Ok(()),
+        let (_, misfit) = limit.under_rule(self.threshold, self.burst);
+        let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
+        match misfit.or(of_trial) {
+            Some(misfit) => Err(RuleSetError::new(misfit)),
+            None => Ok(()),
         }
     }
 
@@ -149,9 +191,9 @@ impl Rule {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Returns whether an amount is 0.
+    /// Returns whether an amount, or the threshold of a trial, is 0.
     pub(super) fn lacks_amount(&self) -> bool {
-        self.threshold == Some(0) || self.burst == Some(0)
+        [self.threshold, self.burst, self.trial].contains(&Some(0))
     }
 }
 
@@ -167,6 +209,7 @@ mod tests {
         };
         assert_eq!(read(Rule::new()), (None, None, (None, None), None, None));
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+        assert_eq!((Rule::new().get_trial(), Rule::new().trial(7).get_trial()), (None, Some(7)));
         let rule = Rule::new().threshold(3).burst(5).closed(true).shadow(false).until(until);
         let access = (Some(true), Some(false));
         assert_eq!(read(rule), (Some(3), Some(5), access, Some(false), Some(until)));

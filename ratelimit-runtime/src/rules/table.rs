@@ -84,8 +84,9 @@ struct CountRules {
     was_asked: AtomicBool,
     /// Whether an amount that does not fit was reported.
     was_reported: AtomicBool,
-    /// The last limit to which these rules were applied without the rule of a key, and what became of it.
-    last: OnceCell<(Limit, Limit)>,
+    /// The last limit to which these rules were applied without the rule of a key, and what became of it, with its
+    /// trial.
+    last: OnceCell<(Limit, Limit, Option<Arc<Limit>>)>,
 }
 
 /// A limit under the rules in force.
@@ -99,6 +100,8 @@ pub(crate) struct Ruled {
     pub(crate) has_threshold: bool,
     /// When the first of the rules ends.
     pub(crate) changes_at: Option<u64>,
+    /// The shadow that decides each call beside the limit.
+    pub(crate) trial: Option<Arc<Limit>>,
 }
 
 impl Ruled {
@@ -110,6 +113,7 @@ impl Ruled {
             closed_until: None,
             has_threshold: false,
             changes_at: None,
+            trial: None,
         }
     }
 
@@ -317,6 +321,7 @@ impl CountRules {
         let burst = both().find_map(|rule| rule.burst);
         let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
+        let trial = both().find_map(|rule| rule.trial);
         let access = access.unwrap_or(Access::Limited);
         let closed_until = if access == Access::Closed { self.opening(of_key, now) } else { None };
         let derive = || {
@@ -330,16 +335,17 @@ impl CountRules {
             }
             shadow.map_or(ruled, |shadow| ruled.shadow(shadow))
         };
-        let ruled = |limit| {
+        let derive_trial = || Some(Arc::new(limit.trial(trial?)?));
+        let ruled = |limit, trial| {
             let has_threshold = threshold.is_some();
-            Some(Ruled { limit, access, closed_until, has_threshold, changes_at })
+            Some(Ruled { limit, access, closed_until, has_threshold, changes_at, trial })
         };
         if own.is_some() {
-            return ruled(derive());
+            return ruled(derive(), derive_trial());
         }
         // Nothing is derived for the usual call.
-        let (of, last) = self.last.get_or_init(|| (*limit, derive()));
-        if of == limit { ruled(*last) } else { ruled(derive()) }
+        let (of, last, last_trial) = self.last.get_or_init(|| (*limit, derive(), derive_trial()));
+        if of == limit { ruled(*last, last_trial.clone()) } else { ruled(derive(), derive_trial()) }
     }
 
     /// Reports an amount that does not fit a limit, once for each set of rules.
