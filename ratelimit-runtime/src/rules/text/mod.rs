@@ -21,12 +21,13 @@ mod tests {
         ];
         let amount = || prop::option::of(1_u32..);
         let until = prop::option::of(0_u64..=253_402_300_799_999_999);
-        (amount(), amount(), access, any::<Option<bool>>(), until).prop_map(
-            |(threshold, burst, access, shadow, until)| Rule {
+        (amount(), amount(), access, any::<Option<bool>>(), amount(), until).prop_map(
+            |(threshold, burst, access, shadow, trial, until)| Rule {
                 threshold,
                 burst,
                 access,
                 shadow,
+                trial,
                 until,
             },
         )
