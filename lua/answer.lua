@@ -6,7 +6,7 @@
 -- its state.
 --
 -- allowed    whether the call is admitted
--- remaining  the units that are left
+-- remaining  the units that are left; of the op `measure`, the units in use
 -- retry      microseconds from `clock` until the same call can be admitted
 -- reset      microseconds from `clock` until the key is as if it had never been used
 -- slack      the units of a bucket by which `reset` was rounded up; 2^32 - 1 if `reset` is a wait that later calls

@@ -61,8 +61,9 @@ local function bucket(
     if position then leased, kept = unpack('>I7I4', state, position) end
   end
   local now = clock < at and at or clock
-  -- A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
-  if (op == 'settle' or op == 'charge') and at + math.ceil(level / old_drain) > now then
+  -- A settlement and a measure of the units in use keep the rate of the state. A full bucket has no rate, so it takes
+  -- the rate of the limit.
+  if (op == 'settle' or op == 'charge' or op == 'measure') and at + math.ceil(level / old_drain) > now then
     token, drain = old_token, old_drain
     burst = math.min(burst, (MOST - MOST % token) / token)
     capacity, charge = burst * token, cost * token
@@ -181,7 +182,9 @@ local function bucket(
   end
 
   local remaining, reset, slack = 0, 0, 0
-  if level < capacity then
+  if op == 'measure' then
+    remaining = math.min(math.ceil(level / token), 4294967295)
+  elseif level < capacity then
     local left = capacity - level
     remaining = (left - left % token) / token
   end

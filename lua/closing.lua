@@ -98,8 +98,9 @@ local function ask_count(count, apply, stands_still, op, cost, operand)
   if type(reply) == 'table' then return reply end
   -- A process that has not observed the closing keeps its moments, so no reservation before them is cancelled.
   if op == 'cancel' and string.byte(reply, 8) == 0 then return reject() end
-  local reset, slack = unpack('>I7I4', reply, 20)
+  local used, _, reset, slack = unpack('>I4I7I7I4', reply, 9)
   reset = math.max(later + reset, ahead)
+  if op == 'measure' then return pack('>I7I1I4I7I7I4', clock, 2, used, ahead, reset, 0) end
   count.ttl = math.max(count.ttl, math.ceil(ahead / 1000))
   return pack('>I7I1I4I7I7I4', clock, 1, 0, 0, reset, slack) .. string.sub(reply, 31)
 end

@@ -68,7 +68,11 @@ local function fixed(
   end
 
   local remaining, reset, slack = 0, 0, 0
-  if count < threshold then remaining = threshold - count end
+  if op == 'measure' then
+    remaining = count
+  elseif count < threshold then
+    remaining = threshold - count
+  end
   if count > 0 then reset = left end
   return allowed, remaining, retry, reset, slack, version, lives, changed, receipt
 end

@@ -216,7 +216,11 @@ local function sliding_log(
   end
 
   local remaining, reset, slack = 0, 0, 0
-  if used < threshold then remaining = threshold - used end
+  if op == 'measure' then
+    remaining = used
+  elseif used < threshold then
+    remaining = threshold - used
+  end
   if used > 0 then reset = last + period - clock end
   if birth then version = version + BORN end
   return allowed, remaining, retry, reset, slack, version, lives, changed, receipt

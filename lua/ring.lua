@@ -245,7 +245,11 @@ local function sliding_ring(
   end
 
   local remaining, reset = 0, 0
-  if used < threshold then remaining = threshold - used end
+  if op == 'measure' then
+    remaining = used
+  elseif used < threshold then
+    remaining = threshold - used
+  end
   if used > 0 then reset = base + last + period - clock end
   if birth then version = version + BORN end
   return allowed, remaining, retry, reset, 0, version, lives, changed, receipt

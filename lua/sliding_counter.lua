@@ -86,7 +86,11 @@ local function sliding_counter(
 
   local remaining, reset, slack = 0, 0, 0
   local free = (threshold - current) * span - previous * overlap
-  if current < threshold and free > 0 then remaining = (free - free % span) / span end
+  if op == 'measure' then
+    remaining = math.min(current + math.ceil(previous * overlap / span), 4294967295)
+  elseif current < threshold and free > 0 then
+    remaining = (free - free % span) / span
+  end
   if current > 0 then
     reset = 2 * period - elapsed + lag
   elseif previous > 0 then

@@ -75,7 +75,7 @@ local function slots(
   held = held - before + own_taken - own_released
 
   local allowed, remaining, retry, reset, slack, changed, receipt = true, 0, 0, 0, 0, nil, nil
-  local is_changed = op ~= 'peek'
+  local is_changed = op ~= 'peek' and op ~= 'measure'
   if op == 'decide' or op == 'acquire' or op == 'peek' then
     allowed = cost == 0 or held + cost <= threshold
     if not allowed then
@@ -92,10 +92,14 @@ local function slots(
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
     records, count, held, at, own_released = '', 0, 0, nil, own_taken
-  elseif op ~= 'refund' and op ~= 'charge' then
+  elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)
   end
-  if held < threshold then remaining = threshold - held end
+  if op == 'measure' then
+    remaining = held
+  elseif held < threshold then
+    remaining = threshold - held
+  end
 
   if is_changed then
     local record = ''

@@ -97,7 +97,7 @@ async fn rules_of_no_limit_are_reported_once() {
         let has = |line: &&String| line.starts_with(words) && line.ends_with(&end);
         assert_eq!(reports.iter().filter(has).count(), 1, "{words} {rule} {nearest}: {reports:#?}");
     };
-    for words in ["no call of this process", "no annotated limit of the running processes"] {
+    for words in ["no call of this process", "no limit that the running processes have announced"] {
         reported(words, "serach", " nearest=\"search\"");
         reported(words, "search/1h", " nearest=\"search\"");
         reported(words, "unlike", "");

@@ -1,4 +1,4 @@
-//! Starts `examples/operate.rs`.
+//! Starts `examples/operate/main.rs`.
 
 use std::process::ExitCode;
 

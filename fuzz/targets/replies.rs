@@ -87,6 +87,7 @@ enum OpInput {
     Reserve(u64),
     Cancel(u64),
     Return(u64),
+    Measure,
 }
 
 impl OpInput {
@@ -101,6 +102,7 @@ impl OpInput {
             }
             Self::Cancel(end) => (BucketOp::Cancel { end: time(end) }.into(), "cancel", time(end)),
             Self::Return(at) => (Op::Return { at: time(at) }.into(), "return", time(at)),
+            Self::Measure => (Op::Measure.into(), "measure", 0),
         }
     }
 }

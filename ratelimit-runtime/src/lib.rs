@@ -156,6 +156,7 @@ pub mod guide {
     pub mod redis {}
 
     #[cfg(feature = "rules")]
+    #[doc = "[production]: crate::guide::production"]
     #[doc = "[redis]: crate::guide::redis"]
     #[doc = ""]
     #[doc = include_str!("../docs/rules.md")]
@@ -264,7 +265,7 @@ pub use crate::limiter::{
 };
 pub use crate::registry::CallCounts;
 pub use crate::reply::{
-    Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError,
+    Answer, BuildError, Decision, FromRejection, Rejection, Source, StoreError, Usage,
 };
-pub use crate::report::RejectedCall;
+pub use crate::report::{RejectedCall, RejectedKey};
 pub use crate::rules::{Rule, RuleSet, RuleSetError};

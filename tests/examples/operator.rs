@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, Rules, rate_limit};
 use support::server::Server;
 
 use super::{error_output, example, output};
@@ -23,7 +23,7 @@ fn operate(server: &Server, command: &[&str]) -> std::process::Command {
 async fn an_operator_changes_the_limits_of_a_service() {
     let server = Server::start();
     let run = |command: &[&str]| output(operate(&server, command));
-    assert!(run(&["set", "api", "closed"]).contains("in force everywhere"));
+    assert!(run(&["set", "api", "closed"]).contains("no process has announced its limits yet"));
     let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
     let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
     service.ping().await.expect("ready");
@@ -35,12 +35,10 @@ async fn an_operator_changes_the_limits_of_a_service() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(run(&["get", "api"]), "closed = true\n");
-    run(&["unset", "api"]);
-    run(&["set", "api", "acme", "threshold = 2"]);
+    assert_eq!(run(&["unset", "api"]), "in force in 1 process\n");
+    assert_eq!(run(&["set", "api", "acme", "threshold = 2"]), "in force in 1 process\n");
     assert!(run(&["list"]).contains("rule api acme: threshold = 2\n"));
-    while service.rules().key_rule("api", "acme").is_none() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    assert!(service.rules().key_rule("api", "acme").is_some(), "the tool has waited");
     for expected in [true, true, false] {
         assert_eq!(service.scope(call("acme")).await.is_ok(), expected);
     }
@@ -74,6 +72,117 @@ async fn an_operator_changes_the_limits_of_a_service() {
     }
 }
 
+#[rate_limit(name = "plan", period = "1h", threshold = threshold, algo = "token_bucket", key = tenant)]
+async fn by_plan(tenant: &str, threshold: u32) -> Result<(), Rejection> {
+    Ok(())
+}
+
+const BY_HAND: Limit = Limit::fixed("by hand", 1, Duration::from_secs(3_600));
+const LEASED: Limit = Limit::sliding("leased by hand", 3, Duration::from_secs(3_600)).lease(2);
+
+/// Who is limited, since when, by which limit; and all counts of a key.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_finds_out_who_is_limited() {
+    let server = Server::start();
+    let run = |command: &[&str]| output(operate(&server, command));
+    let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis()).log_keys(true);
+    let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
+    service.ping().await.expect("ready");
+    service
+        .scope(async {
+            for _ in 0..40 {
+                by_plan("acme", 50).await.expect("admitted");
+            }
+        })
+        .await;
+    for _ in 0..4 {
+        let _ = service.check(&BY_HAND, "acme", 1).await;
+        let _ = service.check(&BY_HAND, "bob", 1).await;
+    }
+    while service.check(&LEASED, "acme", 1).await.is_ok() {}
+    service.close(&BY_HAND, "bob", Duration::from_secs(3_600)).await.expect("closed");
+    let _ = service.check(&BY_HAND, "bob", 1).await;
+    // Each process announces its limits at once, and the keys that it rejects every ten seconds.
+    while !run(&["top"]).contains("by hand  bob") || !run(&["list"]).contains("limit plan") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    while !run(&["top"]).starts_with("       4  by hand  bob  in ") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let top = run(&["top"]);
+    assert!(top.contains("\n       3  by hand  acme  in ") && top.contains(" s ago\n"), "{top}");
+
+    let list = run(&["list"]);
+    for line in ["limit by hand: 1 per 3600s, fixed, checked by hand\n", "limit plan: computed, "] {
+        assert!(list.contains(line), "{list}");
+    }
+    // Of 50, which only the code of the service knows.
+    let peeked = run(&["peek", "plan", "acme"]);
+    assert!(peeked.starts_with("plan: 40 in use\nall is left in "), "{peeked}");
+    assert_eq!(run(&["top", "plan"]), "      40  acme\n");
+    run(&["set", "by hand", "acme", "threshold = 3"]);
+    let found = run(&["find", "acme"]);
+    for line in [
+        "by hand (fixed, 3600s): 2 of 3 left\n",
+        "leased by hand (sliding, 3600s): 0 of 3 left\n",
+        "plan (token_bucket, 3600s): 40 in use\n",
+        "rule by hand: threshold = 3\n",
+    ] {
+        assert!(found.contains(line), "{found}");
+    }
+    let found = run(&["find", "bob"]);
+    assert!(found.starts_with("by hand (fixed, 3600s): 1 in use\nclosed for "), "{found}");
+    assert_eq!(
+        run(&["find", "carol"]),
+        "no limit of the fleet has a count or a rule of this key\n"
+    );
+}
+
+/// A rule that does not fit is not written, and the tool says which process does not follow a rule.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_does_not_fit_is_not_written() {
+    let server = Server::start();
+    let run = |command: &[&str]| output(operate(&server, command));
+    let failed = |command: &[&str]| error_output(operate(&server, command));
+    let service = RateLimiter::builder().redis(&*server.url).rules(Rules::redis());
+    let service = service.deadline(Duration::from_secs(30)).build().expect("valid");
+    service.scope(call("acme")).await.expect("admitted");
+    service.scope(by_plan("acme", 5)).await.expect("admitted");
+    while !run(&["list"]).contains("limit plan") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (command, words) in [
+        (&["set", "api", "threshold = 9, burst = 20"][..], "`burst` is the capacity of a bucket"),
+        (&["set", "api/1m", "acme", "burst = 20"], "`burst` is the capacity of a bucket"),
+        (&["set", "plan", "threshold = 1, burst = 4_000_000_000"], "over 100 years to fill"),
+        (&["set", "api", "threshold = 0"], "an amount must be at least 1"),
+    ] {
+        let error = failed(command);
+        assert!(error.contains(words), "{error}");
+        assert!(run(&["log"]).is_empty(), "nothing was written");
+    }
+    // The code computes the rate, so this burst can fill in time.
+    run(&["set", "plan", "burst = 4_000_000"]);
+    // A rule for a limit that no process has announced is written.
+    let output = operate(&server, &["set", "apy", "threshold = 9"]).output().expect("it runs");
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success() && error.contains("has announced a limit `apy`"), "{error}");
+
+    let mut connection = server.connection();
+    let process = r#"{"id":"stuck-1","rules":"1-x","limits":[]}"#;
+    let () = redis::Commands::set(&mut connection, "ratelimit:{rules}:process:~", process)
+        .expect("written");
+    let () = redis::Commands::zadd(&mut connection, "ratelimit:{rules}:processes", "~", u64::MAX)
+        .expect("written");
+    let error = failed(&["set", "api", "threshold = 9"]);
+    assert!(error.contains("written, but 1 of 2 processes have not announced"), "{error}");
+    assert!(error.contains("in 15s: stuck-1."), "{error}");
+    assert_eq!(run(&["get", "api"]), "threshold = 9\n");
+    assert!(run(&["list"]).contains("process stuck-1: 0 limits, with older rules\n"));
+    let () = redis::Commands::del(&mut connection, "ratelimit:{rules}").expect("deleted");
+    assert!(run(&["list"]).contains("process stuck-1: 0 limits, with rules that Redis has lost"));
+}
+
 /// Whoever can write into Redis chooses these texts, and clients choose keys.
 #[test]
 fn no_text_of_redis_controls_the_terminal_of_an_operator() {
@@ -83,7 +192,10 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let mut connection = server.connection();
     let limit = r#"{"name":"api\u001b[31m","threshold":1,"period":"1m"}"#;
     let limit = format!(r#"{{"limit":{limit},"place":"\u001b]0;x","is_computed":false}}"#);
-    let process = format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}]}}"#);
+    let rejected = r#"{"limit":"api\u001b[1m","period":1,"key":"\u001b[2J","is_shadow":true"#;
+    let rejected = format!(r#"{rejected},"rejected":{0},"since":0,"last":{0}}}"#, u64::MAX / 2);
+    let process =
+        format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}],"rejected":[{rejected}]}}"#);
     let () = connection.set("ratelimit:{rules}:process:~", process).expect("written");
     let () = connection.zadd("ratelimit:{rules}:processes", "~", u64::MAX).expect("written");
     let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"closed"}}}"#;
@@ -99,6 +211,8 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     };
     shown(output(operate(&server, &["list"])));
     shown(output(operate(&server, &["log"])));
+    shown(output(operate(&server, &["top"])));
+    shown(output(operate(&server, &["find", "\u{1b}[2J"])));
     shown(error_output(operate(&server, &["peek", "\u{1b}[2J", "acme"])));
     let top = output(operate(&server, &["top", "api\u{1b}[31m"]));
     assert!(top.contains("%1B[2J"), "{top:?}");

@@ -5,6 +5,7 @@ mod events;
 mod first_call;
 mod metrics;
 mod rejected_calls;
+mod rejected_keys;
 mod startup;
 
 use ratelimit_runtime::{Clock, RateLimiter, VirtualClock};

@@ -101,6 +101,9 @@ impl State for Bucket {
     }
 
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        if op == Op::Measure {
+            return self.measure(terms, clock);
+        }
         self.decide_any(op, terms, clock, cost).outcome(terms, clock, cost)
     }
 
@@ -113,16 +116,13 @@ impl State for Bucket {
     }
 
     fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
-        // A settlement keeps the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
-        let before = self.unpack();
-        let in_force = Rate { token: before.token, drain: before.drain };
-        let is_full = || before.full_in(clock.max(before.at)) == 0;
-        let at_old_rate;
-        let terms = if before.has_rate(terms.rate()) || is_full() {
-            terms
-        } else {
-            at_old_rate = terms.with_rate(in_force);
-            &at_old_rate
+        let at_own_rate;
+        let terms = match self.own_rate(terms, clock) {
+            None => terms,
+            Some(rate) => {
+                at_own_rate = terms.with_rate(rate);
+                &at_own_rate
+            }
         };
         let BucketAtCall { now, level, full, .. } = self.at(terms, clock, 0);
         let Rate { token, drain } = terms.rate();
@@ -199,7 +199,7 @@ impl Bucket {
             return DecidedBucket { allowed, level, lag, full };
         }
         let changed = match op {
-            Op::Peek => None,
+            Op::Peek | Op::Measure => None,
             Op::Decide => Some(level + charge),
             Op::Refund => Some(level.saturating_sub(charge)),
             Op::Return { .. } if level > capacity => Some(level),
@@ -211,6 +211,24 @@ impl Bucket {
             Op::Return { .. } => Some(level),
         };
         self.keep(terms, clock, now, changed.filter(|_| cost > 0), (level, full))
+    }
+
+    /// Returns the rate of the state, which a settlement and a measure keep, if it is not the rate of the limit. A full
+    /// bucket has no rate.
+    fn own_rate(&self, terms: &Terms, clock: u64) -> Option<Rate> {
+        let own = self.unpack();
+        let keeps = !own.has_rate(terms.rate()) && own.full_in(clock.max(own.at)) > 0;
+        keeps.then_some(Rate { token: own.token, drain: own.drain })
+    }
+
+    /// Applies [`Op::Measure`].
+    fn measure(&self, terms: &Terms, clock: u64) -> Outcome {
+        let own_rate = self.own_rate(terms, clock);
+        let terms = own_rate.map_or(*terms, |rate| terms.with_rate(rate));
+        let BucketAtCall { lag, level, full, .. } = self.at(&terms, clock, 0);
+        let used = level.div_ceil(terms.rate().token);
+        let outcome = DecidedBucket { allowed: true, level, lag, full }.outcome(&terms, clock, 0);
+        Outcome { remaining: u32::try_from(used).unwrap_or(u32::MAX), ..outcome }
     }
 
     /// Returns the receipt of the last charge, which was made at the same time. A state without a birth gets `birth`.

@@ -87,6 +87,7 @@ impl<S: State> ClosedCount<S> {
     pub(crate) fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let op = match op {
             Op::Decide | Op::Peek => return self.reject(terms, clock, cost),
+            Op::Measure => return self.measure(terms, clock),
             Op::Refund => Op::Refund,
             // The charge was made before the closing.
             Op::Return { at } if S::STANDS_STILL => Op::Return { at: at + self.moved },
@@ -106,6 +107,18 @@ impl<S: State> ClosedCount<S> {
             retry_us: ahead + at_opening.retry_us,
             reset_us: ahead + at_opening.reset_us,
         }
+    }
+
+    /// Counts the units in use.
+    fn measure(&mut self, terms: &Terms, clock: u64) -> Outcome {
+        let mut used = 0;
+        let outcome = self.correct(clock, |state, at| {
+            let outcome = state.apply(Op::Measure, terms, at, 0);
+            used = outcome.remaining;
+            outcome
+        });
+        let verdict = Verdict::Closed { also_limited: false };
+        Outcome { verdict, remaining: used, retry_us: self.opening - clock, ..outcome }
     }
 
     /// Corrects a charge.

@@ -53,7 +53,7 @@ impl State for Window {
                 // This count does not include units that were charged in another window.
                 Op::Return { at } if start <= at && at < end => count.saturating_sub(cost),
                 Op::Return { .. } => count,
-                Op::Decide | Op::Peek => count + cost,
+                Op::Decide | Op::Peek | Op::Measure => count + cost,
             };
             self.keep(WindowAtCall { start, end, count });
         }
@@ -61,7 +61,7 @@ impl State for Window {
         Outcome {
             clock,
             verdict: allowed.into(),
-            remaining: threshold.saturating_sub(count),
+            remaining: if op == Op::Measure { count } else { threshold.saturating_sub(count) },
             retry_us: if allowed { 0 } else { left },
             reset_us: if count == 0 { 0 } else { left },
         }

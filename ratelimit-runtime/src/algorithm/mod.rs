@@ -33,6 +33,9 @@ pub(crate) enum Op {
     Decide,
     /// Returns the outcome that `Decide` would have, and changes nothing.
     Peek,
+    /// Counts the units in use, and changes nothing. The outcome has them in place of the remaining units; they do not
+    /// depend on the amounts. A bucket counts at the rate of its last change. The cost is 0.
+    Measure,
     /// Gives units back, the newest first, never more than are charged.
     Refund,
     /// Gives back units that were charged at the time `at` and never used, to the charges of that time;
@@ -57,7 +60,7 @@ impl Op {
     /// Returns whether this operation gives units back.
     pub(crate) fn gives_back(self) -> bool {
         match self {
-            Self::Decide | Self::Peek => false,
+            Self::Decide | Self::Peek | Self::Measure => false,
             Self::Refund | Self::Return { .. } => true,
         }
     }
@@ -69,7 +72,7 @@ pub(crate) struct Outcome {
     /// The time of the call, by the clock of the store.
     pub(crate) clock: u64,
     pub(crate) verdict: Verdict,
-    /// The units that are left, after the charge if the call is admitted.
+    /// The units that are left, after the charge if the call is admitted; of [`Op::Measure`], the units in use.
     pub(crate) remaining: u32,
     /// The smallest wait after which the same call is admitted if no other call comes; for a reservation,
     /// the time until its moment.

@@ -83,14 +83,20 @@ impl State for Counters {
                     previous = previous.saturating_sub(cost);
                 }
                 Op::Return { .. } => {}
-                Op::Decide | Op::Peek => current += cost,
+                Op::Decide | Op::Peek | Op::Measure => current += cost,
             }
             self.keep(period, start, previous, current);
         }
 
         let retried =
             CountersAtCall { lag, elapsed, start, previous, current }.outcome(terms, clock);
-        Outcome { verdict: allowed.into(), retry_us: retry, ..retried }
+        let remaining = if op == Op::Measure {
+            let used = u128::from(current) + weight.div_ceil(u128::from(scale.span));
+            u32::try_from(used).unwrap_or(u32::MAX)
+        } else {
+            retried.remaining
+        };
+        Outcome { verdict: allowed.into(), remaining, retry_us: retry, ..retried }
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {

@@ -40,10 +40,11 @@ impl State for Slots {
                 // The receipt of a grant names the state.
                 Op::Return { at } if at == self.since => self.give_back(cost),
                 // A credit cannot end a call.
-                Op::Peek | Op::Refund | Op::Return { .. } => {}
+                Op::Peek | Op::Measure | Op::Refund | Op::Return { .. } => {}
             }
         }
-        self.outcome_of(terms, clock, allowed.into())
+        let outcome = self.outcome_of(terms, clock, allowed.into());
+        if op == Op::Measure { Outcome { remaining: self.held, ..outcome } } else { outcome }
     }
 
     fn acquire(&mut self, birth: u64, terms: &Terms, clock: u64, cost: u32) -> (Outcome, Receipt) {

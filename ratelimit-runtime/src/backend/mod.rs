@@ -5,6 +5,7 @@ mod closings;
 mod give_backs;
 mod holders;
 mod outage;
+mod rejected_keys;
 mod rejections;
 mod settlements;
 
@@ -24,7 +25,7 @@ use crate::clock::Clock;
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, OnError, Policy, Scope, Terms};
 use crate::reply::{Answer, Source, StoreError};
-use crate::report::ReportSettings;
+use crate::report::{RejectedKeys, ReportSettings};
 use crate::store::embedded::Embedded;
 use crate::store::{Charge, DecideOp, OfShared, Reply, Request, SharedStore, Store};
 
@@ -41,6 +42,7 @@ pub(crate) struct Backend {
     outages: OutageLog,
     settings: BackendSettings,
     background: Arc<Background>,
+    rejected_keys: RejectedKeys,
 }
 
 #[derive(Clone)]
@@ -65,7 +67,7 @@ impl Backend {
     ) -> Self {
         let closings = shared.as_ref().map(|shared| OfShared::new(shared, Arc::default));
         let holders = shared.as_ref().map(|shared| OfShared::new(shared, Arc::<Holders>::default));
-        let (in_flight_changed, outages) = Default::default();
+        let (in_flight_changed, outages, rejected_keys) = Default::default();
         Self {
             local,
             shared,
@@ -76,6 +78,7 @@ impl Backend {
             outages,
             settings,
             background,
+            rejected_keys,
         }
     }
 
@@ -215,7 +218,7 @@ impl Backend {
         };
         // A rejection of several limits may hold for one of them only.
         if let (Request::Decide(calls), Ok(reply)) = (request, &result)
-            && calls.op != DecideOp::Peek
+            && !matches!(calls.op, DecideOp::Peek | DecideOp::Measure)
             && let (Some(charge), [outcome]) = (calls.only_charge(), &reply.outcomes[..])
             && !charge.terms.is_in_flight()
         {

@@ -103,8 +103,10 @@ impl Refusal {
     /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
     /// without an end.
     pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
-        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
-        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
+        let AnyPart { limit, key, .. } = *part;
+        let key_id = backend.key_id(limit.terms(), key);
+        let report = Report::start().with_key(backend.reports(), limit.terms(), key, || key_id);
+        backend.count_rejection(limit, key_id, &key);
         let rejection = Rejection::closed_without_count(limit, retry_after);
         Self { report, label: limit.label(), rejection }
     }
@@ -124,14 +126,19 @@ impl Refusal {
     }
 }
 
-/// Reports the reply to a call. Returns the result that the caller receives.
+/// Reports the reply to a call. `on_rejected` receives the index of the limit that rejects it. Returns the result that
+/// the caller receives.
 pub(super) fn conclude(
     report: Report,
     labels: &[LimitLabel],
     reply: Result<Reply, StoreError>,
+    on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
     record_others(&report, labels, reply.as_ref());
     let (index, result) = judge(labels, reply);
+    if let Err(Rejection::Limited { .. } | Rejection::Closed { .. }) = result {
+        on_rejected(index);
+    }
     let label = &labels[index];
     report.about(index).end(label, &result);
     apply_shadow(label, result)

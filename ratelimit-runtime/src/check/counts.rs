@@ -6,9 +6,9 @@ use super::judge::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{Op, OpeningChange, Verdict};
 use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, LimitLabel};
-use crate::reply::{Answer, Decision, Rejection};
-use crate::rules::Ruled;
+use crate::limit::{Access, Limit, LimitLabel, OnError};
+use crate::reply::{Answer, Decision, Rejection, Usage};
+use crate::rules::{Asker, Ruled};
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
 
 /// The count of a key under a limit, for an operator.
@@ -22,7 +22,7 @@ pub(crate) struct Count<'a> {
 impl Checker {
     /// Returns the count of a key.
     pub(crate) fn count<'a>(&'a self, limit: &Limit, key: &'a dyn Key) -> Count<'a> {
-        let ruled = Part::of(limit, key, 0).ruled(&self.rules, &self.backend);
+        let ruled = Part::of(limit, key, 0).ruled(&self.rules, &self.backend, Asker::Operator);
         Count { checker: self, ruled, key }
     }
 }
@@ -72,6 +72,29 @@ impl Count<'_> {
                 reply = Reply::one(outcome, reply.source);
             }
             Ok(decision(reply))
+        })
+    }
+
+    /// Counts the units in use.
+    pub(crate) fn usage(&self) -> Answer<Usage> {
+        let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
+        let backend = Arc::clone(&self.checker.backend);
+        let request = Request::Decide(Calls::one(DecideOp::Measure, OneOrMany::One(charge)));
+        let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
+        if !backend.is_shared(policy) {
+            return Answer::ready(Ok(usage(backend.execute_here(&request))));
+        }
+        let leases = self.checker.leases_of(&self.ruled.limit).cloned();
+        let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
+        Answer::pending(async move {
+            let reply = match backend.try_execute(policy, &request).await {
+                Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
+                Err(_) => backend.apply_share(&request),
+                Ok(reply) => reply,
+            };
+            let usage = usage(reply);
+            let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
+            Ok(Usage { used: usage.used.saturating_sub(held), ..usage })
         })
     }
 

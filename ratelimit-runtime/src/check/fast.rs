@@ -15,6 +15,7 @@ use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, Terms};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Report, Started};
+use crate::rules::Asker;
 use crate::store::Reply;
 use crate::store::embedded::{Embedded, LocalCharge, StoredState};
 
@@ -57,8 +58,11 @@ impl Checker {
         if may_wait || !may_be_ruled(&[part], &self.rules) {
             return self.call(&[part], options).into();
         }
-        let ruled = part.ruled(&self.rules, &self.backend);
-        if ruled.access == Access::Limited && self.backend.decides_here(&ruled.limit, part.cost) {
+        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
+        if ruled.access == Access::Limited
+            && ruled.trial.is_none()
+            && self.backend.decides_here(&ruled.limit, part.cost)
+        {
             return self.check_here(&ruled.limit, &part.key, part.cost);
         }
         self.decide_ruled(&[part], &[ruled], options, None).into()
@@ -80,6 +84,7 @@ impl Checker {
             && !report::is_recorded()
             && !self.backend.reports().reports_rejections()
         {
+            self.backend.count_rejection(limit, key_id, key);
             return Check::rejected_here(limit, outcome);
         }
         let Some(outcome) = outcome else {
@@ -100,11 +105,14 @@ impl Checker {
         outcome: &Outcome,
     ) -> Result<Decision, Rejection> {
         let (label, mut report) = (limit.label(), Report::since(started));
+        let key_id = || self.backend.key_id(limit.terms(), key);
         if !outcome.is_allowed() {
-            let key_id = || self.backend.key_id(limit.terms(), key);
             report = report.with_key(self.backend.reports(), limit.terms(), key, key_id);
         }
-        conclude(report, slice::from_ref(&label), Ok(Reply::one(*outcome, Source::Embedded)))
+        let reply = Ok(Reply::one(*outcome, Source::Embedded));
+        conclude(report, slice::from_ref(&label), reply, |_| {
+            self.backend.count_rejection(limit, key_id(), key);
+        })
     }
 }
 

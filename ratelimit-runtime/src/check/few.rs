@@ -68,7 +68,14 @@ impl Checker {
         if outcome.is_allowed() {
             return Some(Check::admitted(limit.capacity(), outcome.remaining, outcome.reset_us));
         }
-        (!self.backend.reports().reports_rejections()).then(|| Check::rejected_here(limit, outcome))
+        if self.backend.reports().reports_rejections() {
+            return None;
+        }
+        let mut limited = parts.iter().filter(|part| part.access == Access::Limited);
+        if let Some(part) = limited.nth(index) {
+            self.backend.count_rejection(limit, charges[index].key_id, &part.key);
+        }
+        Some(Check::rejected_here(limit, outcome))
     }
 }
 
@@ -105,6 +112,11 @@ mod tests {
             assert_eq!((name.as_str(), decision.remaining), ("narrow", 0));
             assert!(decision.retry_after > Duration::from_secs(20), "{decision:?}");
         }
+        let keys = limiter.rejected_keys(9);
+        assert_eq!((keys.len(), keys[0].limit.as_str(), keys[0].rejected), (1, "narrow", 20));
+        // A call of one limit.
+        check(&limiter, &[parts[1]]).expect_err("rejected");
+        assert_eq!(limiter.rejected_keys(9)[0].rejected, 21);
         // The rejected calls were not charged.
         let decision = check(&limiter, &parts[..1]).expect("admitted");
         assert_eq!((decision.limit, decision.remaining), (9, 6));

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::limit::{Access, Limit};
-use crate::rules::{ResolveRules, Ruled, RulesInForce};
+use crate::rules::{Asker, ResolveRules, Ruled, RulesInForce};
 
 /// A limit with the key and the cost of a call, for
 /// [`RateLimiter::check_all`](crate::RateLimiter::check_all).
@@ -49,18 +49,23 @@ impl<'a, K: ?Sized> Part<'a, K> {
 impl AnyPart<'_> {
     /// Returns the limit under `rules`.
     #[inline]
-    pub(super) fn under(&self, rules: Option<&dyn ResolveRules>, backend: &Backend) -> Ruled {
+    pub(super) fn under(
+        &self,
+        rules: Option<&dyn ResolveRules>,
+        backend: &Backend,
+        asker: Asker,
+    ) -> Ruled {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
-        Ruled::under(rules, limit, access, &key_id, backend.clock().local())
+        Ruled::under(rules, limit, access, &key_id, backend.clock().local(), asker)
     }
 
     /// Returns the limit under the rules in force.
-    pub(super) fn ruled(&self, rules: &RulesInForce, backend: &Backend) -> Ruled {
+    pub(super) fn ruled(&self, rules: &RulesInForce, backend: &Backend, asker: Asker) -> Ruled {
         if !rules.may_apply(self.limit) {
             return Ruled { access: self.access, ..Ruled::as_written(self.limit) };
         }
-        self.under(rules.table().as_deref(), backend)
+        self.under(rules.table().as_deref(), backend, asker)
     }
 }
 

@@ -40,6 +40,12 @@ struct PreparedCall {
     settled: Option<SettledParts>,
 }
 
+/// The counts of a call that is pending, with their limits: if one of them rejects the call, its key is listed.
+struct RejectableCounts {
+    backend: Arc<Backend>,
+    counts: OneOrMany<(Limit, Arc<Charge>)>,
+}
+
 impl Checker {
     /// Decides a call by its limits as they are. If it has waited, the reply to its line decides it.
     pub(super) fn decide_as_written(
@@ -62,8 +68,12 @@ impl Checker {
         if reply.is_none()
             && let Some(reply) = call.cached_rejection(&self.backend)
         {
-            let labels = call.counts.map(|count| count.label);
-            let result = conclude(call.report, &labels, Ok(reply));
+            let CountedCall { report, counts, .. } = call;
+            let labels = counts.map(|count| count.label);
+            let result = conclude(report, &labels, Ok(reply), |index| {
+                let CallCount { limit, key, charge, .. } = &counts[index];
+                self.backend.count_rejection(limit, charge.key_id, *key);
+            });
             let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
             return StartedCall::Decided(result.map(admitted));
         }
@@ -95,33 +105,50 @@ impl Checker {
         let (limit, labels) = (parts[0].limit, counts.map(|count| count.label));
         let address = |it: CallCount<'_>| self.backend.address(policy, it.limit, it.charge, it.key);
         let charges = counts.into_map(address);
+        let costs = parts.iter().map(|part| part.cost);
         let settled = options.settles.then(|| SettledParts {
             settlements: Arc::clone(&self.settlements),
             charges: charges.clone(),
             policy,
-            parts: count_of.into_iter().zip(parts.iter().map(|part| part.cost)).collect(),
+            parts: count_of.iter().copied().zip(costs).collect(),
         });
+        // Counts have the order of the first parts that they have.
+        let part_of = |index| {
+            let first = count_of.iter().position(|count| *count == index);
+            &parts[first.unwrap_or_default()]
+        };
+        let rejectable = |charges: &[Arc<Charge>]| {
+            let mut indexes = 0..;
+            let mut part = || part_of(indexes.next().unwrap_or_default());
+            let counts = OneOrMany::of(charges, |charge| (*part().limit, Arc::clone(charge)));
+            RejectableCounts { backend: Arc::clone(&self.backend), counts }
+        };
         let call = PreparedCall { report, labels, settled };
         if let (Some((leases, lease_id)), OneOrMany::One(charge)) = (lease, &charges) {
             let leased = leases.call(limit, lease_id, Arc::clone(charge));
-            return call.pending(move || LeasedCall::decide(leased));
+            let rejectable = rejectable(&charges);
+            return call.pending(rejectable, move || LeasedCall::decide(leased));
         }
         let op = DecideOp::charging(options.settles);
         let request = Request::Decide(Calls::one(op, charges));
+        let on_rejected = |index: usize| {
+            let (part, charge) = (part_of(index), &request.charges()[index]);
+            self.backend.count_rejection(part.limit, charge.key_id, part.key);
+        };
         if let Some(reply) = reply {
             let reply = reply.or_else(|error| match error {
                 StoreError::ShuttingDown | StoreError::NoRuntime => Err(error),
                 // No store has decided the call: its deadline has passed, or its line could not be driven.
                 error => self.backend.fall_back(policy, &request, error),
             });
-            return StartedCall::Decided(call.conclude(reply));
+            return StartedCall::Decided(call.conclude(reply, on_rejected));
         }
         if !self.backend.is_shared(policy) {
             let reply = self.backend.execute_here(&request);
-            return StartedCall::Decided(call.conclude(Ok(reply)));
+            return StartedCall::Decided(call.conclude(Ok(reply), on_rejected));
         }
-        let backend = Arc::clone(&self.backend);
-        call.pending(move || async move { backend.execute(policy, request).await })
+        let (backend, rejectable) = (Arc::clone(&self.backend), rejectable(request.charges()));
+        call.pending(rejectable, move || async move { backend.execute(policy, request).await })
     }
 
     /// Returns the leases that decide a call, and the key id of the lease. The call is then charged under the terms of
@@ -233,27 +260,40 @@ impl<'a> CallCount<'a> {
     }
 }
 
+impl RejectableCounts {
+    fn count_rejection(&self, index: usize) {
+        let (limit, charge) = &self.counts[index];
+        let key_id = charge.key_id.under(charge.terms.identity(), limit.terms().identity());
+        self.backend.count_rejection_of(limit, key_id, &charge.count_name);
+    }
+}
+
 impl PreparedCall {
     /// Decides the call by `decide`, which is called inside the box. Saves a copy of the future that it returns.
     fn pending<F: Future<Output = Result<Reply, StoreError>> + Send>(
         self,
+        rejectable: RejectableCounts,
         decide: impl FnOnce() -> F + Send + 'static,
     ) -> StartedCall {
         StartedCall::boxed(async move {
             let reply = decide().await;
-            self.conclude(reply)
+            self.conclude(reply, |index| rejectable.count_rejection(index))
         })
     }
 
     /// Reports the decision. Makes the permits.
-    fn conclude(self, reply: Result<Reply, StoreError>) -> CallResult {
+    fn conclude(
+        self,
+        reply: Result<Reply, StoreError>,
+        on_rejected: impl FnOnce(usize),
+    ) -> CallResult {
         let Self { report, labels, settled } = self;
         let Some(settled) = settled else {
-            let decision = conclude(report, &labels, reply)?;
+            let decision = conclude(report, &labels, reply, on_rejected)?;
             return Ok(AdmittedCall { decision, permits: Vec::new() });
         };
         let charged = reply.as_ref().ok().cloned();
-        let decision = conclude(report, &labels, reply)?;
+        let decision = conclude(report, &labels, reply, on_rejected)?;
         Ok(AdmittedCall { decision, permits: settled.permits(decision, &labels, charged.as_ref()) })
     }
 }

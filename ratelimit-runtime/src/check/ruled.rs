@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::key::OwnedKey;
 use crate::limit::Access;
 use crate::report::Started;
-use crate::rules::{Ruled, RulesInForce};
+use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::store::OneOrMany;
 use crate::waiting::{OwnedPart, StartWaiting, WaitingCalls};
 
@@ -60,7 +60,8 @@ impl Checker {
         }
         // One set of rules for all parts.
         let table = self.rules.table();
-        let ruled = OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend));
+        let ruled =
+            OneOrMany::of(parts, |part| part.under(table.as_deref(), &self.backend, Asker::Call));
         self.decide_ruled(parts, &ruled, options, None)
     }
 
@@ -78,9 +79,21 @@ impl Checker {
         decision.result().await
     }
 
+    /// Decides a call as `ruled` says, and the trials beside it.
+    pub(super) fn decide_ruled(
+        &self,
+        parts: &[AnyPart<'_>],
+        ruled: &[Ruled],
+        options: CallOptions,
+        reply: Option<LineReply>,
+    ) -> StartedCall {
+        let call = self.decide_enforced(parts, ruled, options, reply);
+        self.with_trials(call, parts, ruled, options)
+    }
+
     /// Decides a call as `ruled` says: first the parts that can reject it, by the reply to their line if they have
     /// waited.
-    pub(super) fn decide_ruled(
+    fn decide_enforced(
         &self,
         parts: &[AnyPart<'_>],
         ruled: &[Ruled],

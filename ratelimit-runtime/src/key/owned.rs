@@ -28,6 +28,17 @@ impl OwnedKey {
         Self(text.into())
     }
 
+    /// Returns the key in the name of a count: see [`put_count_name`](super::put_count_name).
+    pub(crate) fn in_count_name(name: &[u8]) -> Self {
+        // Neither the prefix nor the name of a limit has a brace.
+        let text = match name.iter().position(|byte| *byte == b'{').map(|at| &name[at..]) {
+            Some(b"{(}") => &b""[..],
+            Some([_, text @ .., _]) => text,
+            Some(_) | None => &[NO_KEY],
+        };
+        Self(text.into())
+    }
+
     /// Reads a key as it is written into Redis and into logs: `alice`, the tuple `(alice:42)`, the format string
     /// `user:(42)`. In the parts of tuples and of format strings, `( ) : % { }` are `%28 %29 %3A %25 %7B %7D`; in a
     /// text without parentheses, only `( )` need to be. `%` is the key `()`, of a limit without `key`. A byte that is
@@ -210,6 +221,18 @@ mod tests {
         for key in keys {
             let key = OwnedKey::of(key);
             assert_eq!(key.to_string().parse().as_ref(), Ok(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_from_the_name_of_a_count() {
+        let limit = crate::Limit::fixed("a{b}:c", 1, std::time::Duration::from_secs(60));
+        let long = "x{".repeat(1_000);
+        let keys: [&dyn Key; 7] = [&(), &"", &"alice", &"{x}", &("a", "{"), &b"\xff}", &long];
+        for key in keys {
+            let mut name = b"prefix:".to_vec();
+            crate::key::put_count_name(&mut name, limit.terms(), key);
+            assert_eq!(OwnedKey::in_count_name(&name), OwnedKey::of(key), "{name:?}");
         }
     }
 

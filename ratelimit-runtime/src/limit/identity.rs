@@ -42,6 +42,11 @@ impl Identity {
         self.hash = hash(self);
     }
 
+    /// Returns this identity with another name.
+    pub(super) fn with_name(&self, name: Name) -> Self {
+        Self::new(name, self.algorithm, self.period, self.align, self.scope)
+    }
+
     /// Returns this identity with another period.
     pub(super) fn with_period(&self, period: Period) -> Self {
         Self::new(self.name, self.algorithm, period, self.align, self.scope)

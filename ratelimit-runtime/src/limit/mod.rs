@@ -413,6 +413,11 @@ impl Limit {
         self.policy.shadow
     }
 
+    /// Returns whether the amounts were computed for a call, or are those of a rule.
+    pub(crate) const fn varies(&self) -> bool {
+        self.policy.varies
+    }
+
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     #[inline]
     pub(crate) const fn max_wait(&self) -> Option<Duration> {

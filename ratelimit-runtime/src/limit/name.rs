@@ -19,6 +19,12 @@ static NAMES: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
 #[cfg(feature = "rules")]
 static ANNOUNCED: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
 
+/// The names of the trials of rules, which take no places of other names either.
+static TRIALS: Lazy<Mutex<NameTable>> = Lazy::new(Mutex::default);
+
+/// The end of the name of a trial.
+const OF_TRIAL: &str = ":trial";
+
 /// The most bytes of an announced name.
 #[cfg(feature = "rules")]
 const MAX_ANNOUNCED: usize = 1_000;
@@ -73,6 +79,16 @@ impl Name {
             return Err(LimitError::NO_NAME);
         }
         Self::keep(name, &ANNOUNCED)
+    }
+
+    /// Makes the name of the trial of the limit with a name.
+    pub(crate) fn of_trial(name: &Self) -> Result<Self, LimitError> {
+        Self::keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
+    }
+
+    /// Returns whether a trial can have this name.
+    pub(crate) fn is_of_trial(&self) -> bool {
+        self.0.ends_with(OF_TRIAL)
     }
 
     fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, LimitError> {

@@ -1,7 +1,7 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
 use super::in_flight::MOST_IN_FLIGHT;
-use super::{Amounts, Lease, Limit, LimitError, Policy, Terms};
+use super::{Amounts, Lease, Limit, LimitError, Name, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -59,6 +59,25 @@ impl Limit {
     pub(crate) fn varying(mut self, lease: Lease) -> Self {
         self.policy.varies = true;
         self.with_lease(lease)
+    }
+
+    /// Returns the trial of another threshold beside this limit: a shadow with counts of its own, which neither waits
+    /// nor leases; `None` if this process has made too many names. It keeps the burst that this limit sets.
+    pub(crate) fn trial(&self, threshold: u32) -> Option<Self> {
+        // A call that runs beside its trial would have to hold units of both.
+        if self.is_in_flight() {
+            return None;
+        }
+        let name = Name::of_trial(self.terms.name()).ok()?;
+        let (mut limit, _) = self.under_rule(Some(threshold), None);
+        limit.terms.identity = limit.terms.identity.with_name(name);
+        limit.policy = Policy { shadow: true, wait: None, lease: Lease::None, ..limit.policy };
+        Some(limit)
+    }
+
+    /// Returns whether this is the trial of a rule.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.policy.shadow && self.policy.varies && self.terms.name().is_of_trial()
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the

@@ -4,6 +4,7 @@ mod annotated;
 mod builder;
 mod counts;
 mod global;
+mod rejected_keys;
 mod rules;
 mod shutdown;
 

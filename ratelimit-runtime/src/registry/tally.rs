@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The number of shards. Threads take them in turn.
-const SHARDS: usize = 16;
+pub(crate) const SHARDS: usize = 16;
 
 /// The number of limits in the first chunk. Each chunk has twice as many limits as the one before.
 const FIRST_CHUNK: usize = 16;
@@ -68,6 +68,11 @@ pub(crate) fn count(index: usize, end: CallEnd) {
     let (chunk, place) = place_of(index);
     let shards = TALLIES[chunk].get_or_init(|| new_chunk(chunk));
     SHARD.with(|shard| shards[*shard][place].add(end));
+}
+
+/// Returns the shard of this thread.
+pub(crate) fn shard() -> usize {
+    SHARD.with(|shard| *shard)
 }
 
 /// Returns the counts of the limit `index`.

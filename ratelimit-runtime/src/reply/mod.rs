@@ -4,8 +4,10 @@ mod answer;
 mod decision;
 mod error;
 mod rejection;
+mod usage;
 
 pub use self::answer::Answer;
 pub use self::decision::{Decision, Source};
 pub use self::error::{BuildError, StoreError};
 pub use self::rejection::{FromRejection, Rejection};
+pub use self::usage::Usage;

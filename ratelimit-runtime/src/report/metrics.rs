@@ -17,6 +17,8 @@ const DECISIONS: &str = "ratelimit_decisions_total";
 const DURATION: &str = "ratelimit_decision_duration_seconds";
 const KEYS: &str = "ratelimit_keys";
 const BREAKER: &str = "ratelimit_breaker_open";
+#[cfg(feature = "rules")]
+const RULES_LOST: &str = "ratelimit_rules_lost";
 const WAITING: &str = "ratelimit_waiting_calls";
 const WAIT: &str = "ratelimit_wait_duration_seconds";
 const DEBT: &str = "ratelimit_debt_units_total";
@@ -37,6 +39,12 @@ pub(crate) fn describe() {
         recorder.describe_histogram(DURATION.into(), Some(Unit::Seconds), duration.into());
         let breaker = "1 while the circuit breaker of a Redis server is open, else 0";
         recorder.describe_gauge(BREAKER.into(), Some(Unit::Count), breaker.into());
+        #[cfg(feature = "rules")]
+        {
+            let lost =
+                "1 while Redis has lost the rules that this process has read from it, else 0";
+            recorder.describe_gauge(RULES_LOST.into(), Some(Unit::Count), lost.into());
+        }
         let waiting = "Calls that wait to be admitted, by limit";
         recorder.describe_gauge(WAITING.into(), Some(Unit::Count), waiting.into());
         let wait = "Time that a call has waited, by limit and the end of its wait";
@@ -217,6 +225,14 @@ pub(super) fn breaker(node: &str, open: bool) {
     let key = Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]);
     let value = f64::from(u8::from(open));
     with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
+}
+
+/// Records that Redis has lost the rules, or has rules again.
+#[cfg(feature = "rules")]
+pub(super) fn rules_lost(is_lost: bool) {
+    static KEY: Key = Key::from_static_name(RULES_LOST);
+    let value = f64::from(u8::from(is_lost));
+    with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(value));
 }
 
 /// Records a change in the number of keys of an embedded store. All stores of the process share a gauge.

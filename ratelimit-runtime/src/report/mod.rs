@@ -9,6 +9,7 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 
+mod rejected_keys;
 #[cfg(any(feature = "tower", feature = "actix"))]
 pub(crate) mod request_log;
 mod settings;
@@ -22,11 +23,13 @@ pub(crate) use self::metrics::{
     Started, describe, in_flight_changed, keys_changed, settled, settlement_lost, wait_ended,
     wait_started,
 };
+pub use self::rejected_keys::RejectedKey;
+pub(crate) use self::rejected_keys::{RejectedCount, RejectedKeys};
 pub use self::settings::RejectedCall;
 use self::settings::RejectionHook;
 pub(crate) use self::settings::{LogSecret, ReportSettings};
 pub(crate) use self::trace::is_traced;
-use self::trace::{KeyTrace, TracedKey};
+use self::trace::{KeyTrace, LoggedKey, TracedKey};
 use crate::key::{Key, KeyId};
 use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
 use crate::reply::{Decision, Rejection, Source, StoreError};
@@ -198,6 +201,21 @@ pub(crate) fn closing_cut(limit: &Name, asked: Duration, closed_for: Duration) {
         ?closed_for,
         "the result of a call asked to close its key for longer than `close_at_most`"
     );
+}
+
+/// Reports that Redis has lost the rules that it had, or has rules again. `version` is the version in force here.
+#[cfg(feature = "rules")]
+pub(crate) fn rules_lost(version: &str, is_lost: bool) {
+    if is_lost {
+        tracing::warn!(
+            version,
+            "Redis has lost the rules of the rate limits: the rules in force stay in this process, and a process that \
+             starts has none. Write them again, or restore them from a backup"
+        );
+    } else {
+        tracing::info!("Redis has rules of the rate limits again");
+    }
+    metrics::rules_lost(is_lost);
 }
 
 /// Reports that the breaker of a server opened or closed.

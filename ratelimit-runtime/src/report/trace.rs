@@ -31,8 +31,9 @@ pub(super) struct TracedKey {
     text: Option<Arc<str>>,
 }
 
+/// A key as events show it.
 #[derive(Clone)]
-pub(super) enum LoggedKey {
+pub(crate) enum LoggedKey {
     Hash(u64),
     Text(Arc<str>),
 }
@@ -84,12 +85,25 @@ impl TracedKey {
         let ReportSettings { on_rejected, logs_keys, log_secret } = settings;
         let needs_text = on_rejected.is_some() || is_logged && (*logs_keys || log_secret.is_some());
         let text = needs_text.then(|| text_of(key));
-        let logged = is_logged.then(|| match (&text, log_secret) {
-            (Some(text), _) if *logs_keys => LoggedKey::Text(Arc::clone(text)),
-            (Some(text), Some(secret)) => LoggedKey::Hash(secret.hash(text)),
-            _ => LoggedKey::Hash(hash_in_process(terms, key_id)),
-        });
+        let text_again = || text.clone().unwrap_or_default();
+        let logged = is_logged.then(|| settings.logged(terms, key_id, text_again));
         Self { logged, text }
+    }
+}
+
+impl ReportSettings {
+    /// Returns a key as events show it. `text` returns its text, which may be needed.
+    pub(crate) fn logged(
+        &self,
+        terms: &Terms,
+        key_id: KeyId,
+        text: impl FnOnce() -> Arc<str>,
+    ) -> LoggedKey {
+        match self.log_secret {
+            _ if self.logs_keys => LoggedKey::Text(text()),
+            Some(secret) => LoggedKey::Hash(secret.hash(&text())),
+            None => LoggedKey::Hash(hash_in_process(terms, key_id)),
+        }
     }
 }
 

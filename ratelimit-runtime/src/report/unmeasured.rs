@@ -37,3 +37,6 @@ pub(crate) fn keys_changed(_by: isize) {}
 
 #[cfg(feature = "redis")]
 pub(super) fn breaker(_node: &str, _open: bool) {}
+
+#[cfg(feature = "rules")]
+pub(super) fn rules_lost(_is_lost: bool) {}

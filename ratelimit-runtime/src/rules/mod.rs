@@ -13,4 +13,4 @@ mod text;
 pub use self::error::RuleSetError;
 pub use self::rule::Rule;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{ResolveRules, Ruled, RulesInForce};
+pub(crate) use self::table::{Asker, ResolveRules, Ruled, RulesInForce};

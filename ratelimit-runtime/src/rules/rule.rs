@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::limit::Access;
+use super::RuleSetError;
+use crate::limit::{Access, Limit};
 
 /// What changes about a limit, or about one key of it. What a rule does not set stays as it is: for a key, as the rule
 /// of its limit says, and for a limit, as the code says.
@@ -27,6 +28,7 @@ pub struct Rule {
     pub(super) in_flight: Option<u32>,
     pub(super) access: Option<Access>,
     pub(super) shadow: Option<bool>,
+    pub(super) trial: Option<u32>,
     /// In microseconds since the epoch.
     pub(super) until: Option<u64>,
 }
@@ -80,6 +82,39 @@ impl Rule {
         self
     }
 
+    /// Tries another threshold beside the limit: a [shadow](crate::Limit::shadow) with this threshold and a count of
+    /// its own decides and reports each call that the limit decides, and rejects nothing. The limit stays as it is.
+    ///
+    /// The name of the shadow is the name of the limit and `:trial`: `api:trial` in metrics, events and
+    /// [`rejected_keys`](crate::RateLimiter::rejected_keys). It sees all calls, also those that the limit rejects, so
+    /// it admits what the limit would admit with this threshold. Both are decided at the same time. The trial takes
+    /// the cost of a call as it is before the call, and is not [settled](crate::Permit::settle).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, RateLimiter, Rule, RuleSet};
+    ///
+    /// const API: Limit = Limit::sliding("api", 3, Duration::from_secs(60));
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// let mut rules = RuleSet::new();
+    /// rules.set("api", Rule::new().trial(1))?;
+    /// limiter.set_rules(rules)?;
+    ///
+    /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 2);
+    /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 1);
+    /// let keys = limiter.rejected_keys(1);
+    /// assert_eq!((keys[0].limit.as_str(), keys[0].rejected), ("api:trial", 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trial(mut self, threshold: u32) -> Self {
+        self.trial = Some(threshold);
+        self
+    }
+
     /// Ends the rule at a moment, by the clock of the limiter. From then on, all is as without the rule.
     pub fn until(mut self, until: SystemTime) -> Self {
         let since = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -123,19 +158,70 @@ impl Rule {
         self.shadow
     }
 
+    /// Returns the threshold that is tried beside the limit; `None` if the rule tries none.
+    #[must_use]
+    pub fn get_trial(&self) -> Option<u32> {
+        self.trial
+    }
+
     /// Returns the end of the rule; `None` without an end, also if the system has no time that is so late.
     #[must_use]
     pub fn get_until(&self) -> Option<SystemTime> {
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(self.until?))
     }
 
+    /// Succeeds if each amount of this rule fits a limit. Each process ignores or shortens an amount that does not fit,
+    /// and reports it by an `ERROR` event, so check a rule before you write it: the limits of a fleet are in
+    /// [`RateLimiter::fleet`](crate::RateLimiter::fleet). An amount that this rule does not set is that of `limit`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Limit, Rule};
+    ///
+    /// let window = Limit::sliding("api", 100, Duration::from_secs(60));
+    /// assert!(Rule::new().threshold(300).check_fits(&window).is_ok());
+    ///
+    /// let error = Rule::new().burst(20).check_fits(&window).unwrap_err();
+    /// assert!(error.to_string().contains("`burst` is the capacity of a bucket"));
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// On an amount of 0; on a burst of a limit that is not a bucket; on a bucket that takes more than 100 years to
+    /// fill; on the amounts of rates alone for calls in flight, and the other way round.
+    pub fn check_fits(&self, limit: &Limit) -> Result<(), RuleSetError> {
+        if self.lacks_amount() {
+            return Err(RuleSetError::new(NO_AMOUNT));
+        }
+        let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
+        if limit.is_in_flight() {
+            if has_rate && self.in_flight.is_none() {
+                let message = "`threshold`, `burst` and `trial` are for rates: write `in_flight`";
+                return Err(RuleSetError::new(message));
+            }
+            let (_, misfit) = limit.under_rule(self.in_flight, None);
+            return misfit.map_or(Ok(()), |misfit| Err(RuleSetError::new(misfit)));
+        }
+        if self.in_flight.is_some() && !has_rate {
+            let message =
+                "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`";
+            return Err(RuleSetError::new(message));
+        }
+        let (_, misfit) = limit.under_rule(self.threshold, self.burst);
+        let of_trial = self.trial.and_then(|trial| limit.under_rule(Some(trial), None).1);
+        match misfit.or(of_trial) {
+            Some(misfit) => Err(RuleSetError::new(misfit)),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn is_in_force(&self, now: u64) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Returns whether an amount is 0.
+    /// Returns whether an amount, or the threshold of a trial, is 0.
     pub(super) fn lacks_amount(&self) -> bool {
-        [self.threshold, self.burst, self.in_flight].contains(&Some(0))
+        [self.threshold, self.burst, self.in_flight, self.trial].contains(&Some(0))
     }
 }
 
@@ -153,6 +239,7 @@ mod tests {
         let in_flight = |rule: Rule| rule.get_in_flight();
         assert_eq!((in_flight(Rule::new()), in_flight(Rule::new().in_flight(4))), (None, Some(4)));
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+        assert_eq!((Rule::new().get_trial(), Rule::new().trial(7).get_trial()), (None, Some(7)));
         let rule = Rule::new().threshold(3).burst(5).closed(true).shadow(false).until(until);
         let access = (Some(true), Some(false));
         assert_eq!(read(rule), (Some(3), Some(5), access, Some(false), Some(until)));

@@ -13,6 +13,7 @@ use super::set::LimitRules;
 use super::{Rule, RuleSet, RuleSetError};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period, bit_of_name};
+use crate::registry;
 
 /// The rules in force of a limiter.
 #[derive(Default)]
@@ -33,12 +34,27 @@ pub(crate) trait ResolveRules: Send + Sync {
     /// Returns the rule of a limit at `now`, without those of its keys.
     fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule>;
 
-    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it.
-    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled>;
+    /// Returns a limit under these rules at `now`, for a key; `None` if there are none for it. `asker` is who looks.
+    fn resolve(
+        &self,
+        limit: &Limit,
+        key_id: &dyn Fn() -> KeyId,
+        now: u64,
+        asker: Asker,
+    ) -> Option<Ruled>;
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
     #[cfg(feature = "rules")]
     fn unasked(&self) -> Vec<LimitName>;
+}
+
+/// Who looks for the rules of a limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A call of the limit.
+    Call,
+    /// An operator, who looks at a count or changes it.
+    Operator,
 }
 
 /// A set of rules, by the names of limits and the fingerprints of keys.
@@ -68,8 +84,9 @@ struct CountRules {
     was_asked: AtomicBool,
     /// Whether an amount that does not fit was reported.
     was_reported: AtomicBool,
-    /// The last limit to which these rules were applied without the rule of a key, and what became of it.
-    last: OnceCell<(Limit, Limit)>,
+    /// The last limit to which these rules were applied without the rule of a key, and what became of it, with its
+    /// trial.
+    last: OnceCell<(Limit, Limit, Option<Arc<Limit>>)>,
 }
 
 /// A limit under the rules in force.
@@ -83,6 +100,8 @@ pub(crate) struct Ruled {
     pub(crate) has_threshold: bool,
     /// When the first of the rules ends.
     pub(crate) changes_at: Option<u64>,
+    /// The shadow that decides each call beside the limit.
+    pub(crate) trial: Option<Arc<Limit>>,
 }
 
 impl Ruled {
@@ -94,6 +113,7 @@ impl Ruled {
             closed_until: None,
             has_threshold: false,
             changes_at: None,
+            trial: None,
         }
     }
 
@@ -105,8 +125,9 @@ impl Ruled {
         access: Access,
         key_id: &dyn Fn() -> KeyId,
         now: u64,
+        asker: Asker,
     ) -> Self {
-        let ruled = table.and_then(|table| table.resolve(limit, key_id, now));
+        let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
         let Some(mut ruled) = ruled else {
             return Self { access, ..Self::as_written(limit) };
         };
@@ -202,10 +223,17 @@ impl ResolveRules for RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    fn resolve(&self, limit: &Limit, key_id: &dyn Fn() -> KeyId, now: u64) -> Option<Ruled> {
+    fn resolve(
+        &self,
+        limit: &Limit,
+        key_id: &dyn Fn() -> KeyId,
+        now: u64,
+        asker: Asker,
+    ) -> Option<Ruled> {
         let rules = self.by_name.get(limit.name())?.of(limit)?;
-        if !rules.was_asked.load(Ordering::Relaxed) {
+        if asker == Asker::Call && !rules.was_asked.load(Ordering::Relaxed) {
             rules.was_asked.store(true, Ordering::Relaxed);
+            registry::see(limit);
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
         let key =
@@ -298,6 +326,7 @@ impl CountRules {
         let burst = both().find_map(|rule| rule.burst.filter(|_| is_rate));
         let access = both().find_map(|rule| rule.access);
         let shadow = both().find_map(|rule| rule.shadow);
+        let trial = both().find_map(|rule| rule.trial);
         let access = access.unwrap_or(Access::Limited);
         let closed_until = if access == Access::Closed { self.opening(of_key, now) } else { None };
         let derive = || {
@@ -311,16 +340,17 @@ impl CountRules {
             }
             shadow.map_or(ruled, |shadow| ruled.shadow(shadow))
         };
-        let ruled = |limit| {
+        let derive_trial = || Some(Arc::new(limit.trial(trial?)?));
+        let ruled = |limit, trial| {
             let has_threshold = threshold.is_some();
-            Some(Ruled { limit, access, closed_until, has_threshold, changes_at })
+            Some(Ruled { limit, access, closed_until, has_threshold, changes_at, trial })
         };
         if own.is_some() {
-            return ruled(derive());
+            return ruled(derive(), derive_trial());
         }
         // Nothing is derived for the usual call.
-        let (of, last) = self.last.get_or_init(|| (*limit, derive()));
-        if of == limit { ruled(*last) } else { ruled(derive()) }
+        let (of, last, last_trial) = self.last.get_or_init(|| (*limit, derive(), derive_trial()));
+        if of == limit { ruled(*last, last_trial.clone()) } else { ruled(derive(), derive_trial()) }
     }
 
     /// Reports an amount that does not fit a limit, once for each set of rules.
@@ -359,7 +389,7 @@ mod tests {
         for name in ["seen", "period", "other"] {
             let limit = Limit::fixed(name, 1, Duration::from_secs(60));
             let key_id = || KeyId::new(limit.terms().identity(), 0);
-            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0);
+            let resolved = rules.table().expect("rules").resolve(&limit, &key_id, 0, Asker::Call);
             assert_eq!(resolved.is_some(), name != "other");
         }
         let unasked = rules.unasked();

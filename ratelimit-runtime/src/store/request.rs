@@ -86,6 +86,8 @@ pub(crate) struct Calls {
 pub(crate) enum DecideOp {
     /// Charges nothing. No call after the first is decided.
     Peek,
+    /// Counts the units in use, as [`Op::Measure`] does. There is one call of cost 0, of one count.
+    Measure,
     /// Charges the call.
     Decide,
     /// Charges the call. Its charges can be settled: the reply has their receipts.

@@ -7,7 +7,7 @@ use super::{SharedLine, lock};
 use crate::backend::Backend;
 use crate::key::OwnedKey;
 use crate::limit::{Access, Limit, Policy};
-use crate::rules::{ResolveRules, Ruled};
+use crate::rules::{Asker, ResolveRules, Ruled};
 use crate::store::{Calls, Charge, DecideOp, OneOrMany, Request};
 
 /// A limit of a call with the key and the cost, as the code says. Borrows nothing.
@@ -83,7 +83,8 @@ impl Ticket {
     ) -> OneOrMany<Ruled> {
         let now = backend.clock().local();
         self.parts.map(|OwnedPart { limit, key, access, .. }| {
-            Ruled::under(rules, limit, *access, &|| backend.key_id(limit.terms(), key), now)
+            let key_id = || backend.key_id(limit.terms(), key);
+            Ruled::under(rules, limit, *access, &key_id, now, Asker::Call)
         })
     }
 

@@ -14,6 +14,7 @@ macro_rules! limit_settings {
         /// If limits that are added here differ in scope, `on_error`, shadow or wait. Add such limits to separate
         /// layers.
         #[must_use]
+        #[track_caller]
         pub fn limit<K: crate::Key>(
             self,
             limit: crate::Limit,
@@ -30,12 +31,14 @@ macro_rules! limit_settings {
         ///
         /// As for [`limit`](Self::limit).
         #[must_use]
+        #[track_caller]
         pub fn limit_with_cost<K: crate::Key>(
             self,
             limit: crate::Limit,
             key: impl Fn(&$request) -> K + Send + Sync + 'static,
             cost: impl Fn(&$request) -> u32 + Send + Sync + 'static,
         ) -> Self {
+            crate::registry::add_of_layer(&limit, std::panic::Location::caller());
             self.configure(|config| config.add_limit(limit, key, cost))
         }
 

@@ -10,6 +10,7 @@ mod policies;
 mod rejection_cache;
 mod semantics;
 mod several_limits;
+mod usage;
 
 use std::time::Duration;
 

@@ -327,6 +327,27 @@ async fn a_process_announces_its_limits() {
     assert_eq!(lasting.len(), 2, "only rules have no TTL: {lasting:?}");
 }
 
+/// Whoever can write into Redis can announce any keys.
+#[tokio::test]
+async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
+    let server = Server::start();
+    let limiter = server.builder().build().expect("valid");
+    let key = |key: &str, since: u64| {
+        let limit = r#""limit":"api","period":60000000,"is_shadow":false,"last":5"#;
+        format!(r#"{{{limit},"key":"{key}","rejected":{},"since":{since}}}"#, u64::MAX)
+    };
+    let mut keys = vec![key(&"k".repeat(5_000), 1), key("late", u64::MAX)];
+    keys.extend((0..50).map(|number| key(&number.to_string(), 1)));
+    let announcement =
+        format!(r#"{{"id":"~","rules":"","limits":[],"rejected":[{}]}}"#, keys.join(","));
+    let mut connection = server.connection();
+    let () = connection.set("ratelimit:{rules}:process:~", announcement).expect("written");
+    let () = connection.zadd("ratelimit:{rules}:processes", "~", u64::MAX).expect("written");
+    let fleet = limiter.fleet().await.expect("read");
+    assert!((1..=20).contains(&fleet[0].rejected.len()), "{}", fleet[0].rejected.len());
+    assert!(fleet[0].rejected.iter().all(|key| key.key.len() <= 1_000));
+}
+
 /// Tools read the keys of a limit page by page.
 #[tokio::test]
 async fn the_keys_of_a_limit_are_read_page_by_page() {

@@ -8,6 +8,7 @@ mod order;
 mod pairs;
 mod sets;
 mod stuck_feeds;
+mod trials;
 mod waiting;
 
 use std::time::{Duration, SystemTime};

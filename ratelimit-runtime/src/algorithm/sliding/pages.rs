@@ -69,16 +69,17 @@ impl LongLog {
                 Op::Decide => self.push(now, cost),
                 Op::Refund => self.cut(used.saturating_sub(cost)),
                 Op::Return { at } => self.lower(at, cost),
-                Op::Peek => {}
+                Op::Peek | Op::Measure => {}
             }
             used = self.used;
             self.changed(period);
         }
 
+        let left = threshold.saturating_sub(used);
         Outcome {
             clock,
             verdict: allowed.into(),
-            remaining: threshold.saturating_sub(used) as u32,
+            remaining: if op == Op::Measure { used } else { left } as u32,
             retry_us: retry,
             reset_us: if used == 0 { 0 } else { self.newest() + period - clock },
         }

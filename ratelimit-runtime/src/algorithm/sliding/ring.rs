@@ -194,6 +194,10 @@ impl<T: LowBits> Ring<T> {
             let outcome = self.outcome(terms, clock, used);
             return Some(Outcome { verdict: Verdict::Rejected, retry_us, ..outcome });
         }
+        if op == Op::Measure {
+            let outcome = self.outcome(terms, clock, used);
+            return Some(Outcome { remaining: used as u32, ..outcome });
+        }
         if units == 0 || op == Op::Peek {
             return Some(self.outcome(terms, clock, used));
         }
@@ -211,7 +215,7 @@ impl<T: LowBits> Ring<T> {
                 self.forget(left, used);
                 self.lower(at, units, period);
             }
-            Op::Peek => {}
+            Op::Peek | Op::Measure => {}
         }
         Some(self.outcome(terms, clock, self.len.into()))
     }

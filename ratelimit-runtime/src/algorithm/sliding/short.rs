@@ -74,7 +74,7 @@ impl ShortLog {
                     newest = now;
                     self.expires = newest + period;
                 }
-                Op::Peek => {}
+                Op::Peek | Op::Measure => {}
                 Op::Refund => {
                     page.forget(first, base);
                     used = used.saturating_sub(units);
@@ -98,10 +98,11 @@ impl ShortLog {
             }
         }
 
+        let left = threshold.saturating_sub(used);
         Some(Outcome {
             clock,
             verdict: allowed.into(),
-            remaining: threshold.saturating_sub(used) as u32,
+            remaining: if op == Op::Measure { used } else { left } as u32,
             retry_us: retry,
             reset_us: if used == 0 { 0 } else { newest + period - clock },
         })

@@ -72,12 +72,15 @@ impl List {
             let retry = blocker.expect("a blocker").0 + self.period - clock;
             return (false, threshold.saturating_sub(live.used()), retry, live.answer(0, clock).3);
         }
+        if op == Op::Measure {
+            return (true, live.used(), 0, live.answer(0, clock).3);
+        }
         if cost > 0 && op != Op::Peek {
             match op {
                 Op::Decide => live.charges.push((now, cost)),
                 Op::Refund => live.lower(cost, |_| true),
                 Op::Return { at } => live.lower(cost, |charged| charged == at),
-                Op::Peek => {}
+                Op::Peek | Op::Measure => {}
             }
             *self = live;
             return self.answer(threshold, clock);
@@ -124,6 +127,7 @@ fn step() -> impl Strategy<Value = LogStep> {
     prop_oneof![
         60 => cost().prop_map(|cost| LogStep::Apply(Op::Decide, cost)),
         2 => cost().prop_map(|cost| LogStep::Apply(Op::Peek, cost)),
+        2 => Just(LogStep::Apply(Op::Measure, 0)),
         1 => cost().prop_map(|cost| LogStep::Apply(Op::Refund, cost)),
         6 => (prop_oneof![0..4_usize, 0..60_usize], cost()).prop_map(|(back, cost)| LogStep::Return(back, cost)),
         6 => cost().prop_map(LogStep::Acquire),

@@ -11,12 +11,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::file::{FileReader, RulesFile};
-use super::fleet::announce;
+use super::fleet::{MOST_REJECTED, announce};
 use super::replace_rules;
 use super::unseen::{self, UnseenReport};
 use crate::backend::Backend;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
+use crate::report;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{RuleStore, StoredRules};
 
@@ -89,11 +90,20 @@ struct SharedState {
     in_force: String,
     /// The last error, which was reported.
     mistake: Option<String>,
-    /// The number of limits that this process has announced.
-    announced: usize,
+    /// Whether Redis has lost the rules.
+    is_lost: bool,
+    /// The version of the registered limits that this process has announced, and that of the rules.
+    announced: (usize, String),
 }
 
 impl SharedState {
+    /// Reports once that Redis has lost the rules, and once that it has rules again.
+    fn set_lost(&mut self, is_lost: bool) {
+        if is_lost != mem::replace(&mut self.is_lost, is_lost) {
+            report::rules_lost(&self.in_force, is_lost);
+        }
+    }
+
     /// Reports an error of Redis once. It does not report that Redis is down: the calls report that.
     fn report(&mut self, error: Option<&StoreError>) {
         let is_reply = |error: &&StoreError| {
@@ -196,15 +206,17 @@ impl RuleFeed {
                     }
                     is_open
                 });
-                let limits = registry::len();
-                let is_new = limits != mem::replace(&mut shared.announced, limits);
+                let limits = registry::version();
+                let announced = (limits, shared.in_force.clone());
+                let is_new = announced != mem::replace(&mut shared.announced, announced.clone());
                 // Tools have no limits.
                 if limits > 0
                     && (is_new || look.is_multiple_of(LOOKS_PER_ANNOUNCEMENT))
                     && let Some(backend) = self.backend.upgrade()
                     && let Some(store) = backend.rule_store()
                 {
-                    let _ = announce(store, &shared.in_force).await;
+                    let rejected = backend.rejected_keys(MOST_REJECTED);
+                    let _ = announce(store, &shared.in_force, &rejected).await;
                 }
             }
             FeedSource::Redis => {}
@@ -231,7 +243,13 @@ impl RuleFeed {
         let Some(store) = backend.rule_store() else { return Ok(()) };
         let read = store.read_rules(&state.version).await?;
         state.was_read = true;
-        let Some(StoredRules { version, rules }) = read else { return Ok(()) };
+        // `share_rules` always writes a version, also of rules without an entry.
+        let is_lost =
+            !state.version.is_empty() && read.as_ref().is_some_and(|read| read.version.is_empty());
+        state.set_lost(is_lost);
+        let Some(StoredRules { version, rules }) = read.filter(|_| !is_lost) else {
+            return Ok(());
+        };
         let set = if version.is_empty() { Ok(RuleSet::new()) } else { RuleSet::from_json(&rules) };
         match set.and_then(|set| self.replace(set)) {
             Ok(()) => {

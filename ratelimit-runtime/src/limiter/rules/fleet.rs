@@ -11,10 +11,14 @@ use crate::limit::Limit;
 use crate::limiter::RateLimiter;
 use crate::registry::{self, RegisteredLimit};
 use crate::reply::{Answer, StoreError};
+use crate::report::RejectedKey;
 use crate::store::{Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, RuleStore};
 
 /// The number of announcements that are read together.
 const PAGE: usize = 16;
+
+/// The number of rejected keys that a process announces.
+pub(super) const MOST_REJECTED: usize = 20;
 
 /// The most bytes of all announcements of a fleet, for [`RateLimiter::fleet`].
 const MAX_FLEET: usize = 1 << 26;
@@ -53,14 +57,18 @@ pub struct AnnouncedProcess {
     pub id: String,
     /// The version of the rules that are in force in it; empty without rules.
     pub rules: String,
-    /// Its annotated limits.
+    /// Its limits: those of annotated functions after their first call, those of layers, and those that code checks by
+    /// hand once they have rejected a call or a call has looked for their rules. At most 256 are not annotated.
     pub limits: Vec<AnnouncedLimit>,
     /// The number of further limits, for which an announcement has no room: it has 64 KiB at most.
     #[serde(default)]
     pub left_out: usize,
+    /// The 20 keys of which it has rejected the most calls: [`RateLimiter::rejected_keys`].
+    #[serde(default, with = "super::rejections")]
+    pub rejected: Vec<RejectedKey>,
 }
 
-/// An annotated limit of a process of a fleet.
+/// A limit of a process of a fleet.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 #[non_exhaustive]
 #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
@@ -68,9 +76,10 @@ pub struct AnnouncedLimit {
     /// The limit. If each call computes the amounts, they are 1 here.
     #[serde(deserialize_with = "Limit::announced")]
     pub limit: Limit,
-    /// Its place in the code: the file, the line and the column.
+    /// Its place in the code: the file, the line and the column. Empty if code checks the limit by hand.
     pub place: String,
-    /// Whether each call computes the threshold or the burst.
+    /// Whether each call computes the threshold or the burst. Then [`RateLimiter::usage`] tells what is used of a key;
+    /// [`RateLimiter::peek`] would compare it with 1.
     pub is_computed: bool,
 }
 
@@ -80,21 +89,31 @@ impl From<RegisteredLimit> for AnnouncedLimit {
     }
 }
 
-/// Announces the limits of this process.
-pub(super) async fn announce(store: &impl RuleStore, version: &str) -> Result<(), StoreError> {
+/// Announces the limits of this process, and the keys that it rejects.
+pub(super) async fn announce(
+    store: &impl RuleStore,
+    version: &str,
+    rejected: &[RejectedKey],
+) -> Result<(), StoreError> {
     let process = process_id();
-    let text = announcement(&process, version, registry::limits());
+    let text = announcement(&process, version, registry::limits(), rejected);
     store.announce(Announcement { process, text }).await
 }
 
 /// Returns the announcement of these limits, or of as many as it has room for.
-fn announcement(process: &str, version: &str, limits: Vec<RegisteredLimit>) -> String {
+fn announcement(
+    process: &str,
+    version: &str,
+    limits: Vec<RegisteredLimit>,
+    rejected: &[RejectedKey],
+) -> String {
     let mut limits: Vec<_> = limits.into_iter().map(AnnouncedLimit::from).collect();
     let all = limits.len();
     loop {
         let left_out = all - limits.len();
         let (id, rules) = (process.to_owned(), version.to_owned());
-        let process = AnnouncedProcess { id, rules, limits, left_out };
+        let rejected = rejected.to_vec();
+        let process = AnnouncedProcess { id, rules, limits, left_out, rejected };
         let text = serde_json::to_string(&process).unwrap_or_default();
         if text.len() <= MAX_ANNOUNCEMENT || process.limits.is_empty() {
             return text;
@@ -119,8 +138,8 @@ pub(super) async fn read_announcements(
 
 impl RateLimiter {
     /// Returns the running processes that use [`Rules::redis`](crate::Rules::redis) with the Redis and the key prefix
-    /// of this limiter, with the annotated limits that they have called. A process that ends is listed for up to 30
-    /// seconds.
+    /// of this limiter, with their limits and the keys that they reject. A process that has no limits yet is not
+    /// listed, and a process that ends is listed for up to 30 seconds.
     ///
     /// A user who can write to this Redis can announce any text: escape the texts for their destination. A process
     /// keeps up to 10,000 announced names of limits, in addition to the 10,000 of [`Name::kept`](crate::Name::kept). It
@@ -170,7 +189,7 @@ mod tests {
         for count in [0, 1, 300, 5_000] {
             let place = "a/path/of/usual/length/in/a/crate.rs:100:1";
             let limit = RegisteredLimit { limit, place, is_computed: false };
-            let text = announcement("program-1-x", "1-x", vec![limit; count]);
+            let text = announcement("program-1-x", "1-x", vec![limit; count], &[]);
             assert!(text.len() <= MAX_ANNOUNCEMENT, "{}", text.len());
             let read: AnnouncedProcess = serde_json::from_str(&text).expect("readable");
             assert_eq!(read.limits.len() + read.left_out, count);

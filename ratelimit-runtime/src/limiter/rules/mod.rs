@@ -9,6 +9,8 @@ mod fleet;
 #[cfg(feature = "rules")]
 mod keys;
 #[cfg(feature = "rules")]
+mod rejections;
+#[cfg(feature = "rules")]
 mod shared;
 #[cfg(feature = "rules")]
 mod unseen;

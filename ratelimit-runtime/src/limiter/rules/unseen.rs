@@ -99,7 +99,7 @@ pub(super) async fn report_of_fleet(rules: &RulesInForce, version: &str, store: 
         tracing::warn!(
             rule = rule.written,
             nearest,
-            "no annotated limit of the running processes has the name of this rule"
+            "no limit that the running processes have announced has the name of this rule"
         );
     }
 }

@@ -21,13 +21,15 @@ mod tests {
         ];
         let amount = || prop::option::of(1_u32..);
         let until = prop::option::of(0_u64..=253_402_300_799_999_999);
-        ([amount(), amount(), amount()], access, any::<Option<bool>>(), until).prop_map(
-            |([threshold, burst, in_flight], access, shadow, until)| Rule {
+        let amounts = [amount(), amount(), amount(), amount()];
+        (amounts, access, any::<Option<bool>>(), until).prop_map(
+            |([threshold, burst, in_flight, trial], access, shadow, until)| Rule {
                 threshold,
                 burst,
                 in_flight,
                 access,
                 shadow,
+                trial,
                 until,
             },
         )

@@ -15,8 +15,8 @@ use crate::text::closest::closest;
 const WORDS: [&str; 3] = ["closed", "exempt", "shadow"];
 
 /// The fields of a rule.
-const FIELDS: [&str; 7] =
-    ["threshold", "burst", "in_flight", "closed", "exempt", "shadow", "until"];
+const FIELDS: [&str; 8] =
+    ["threshold", "burst", "in_flight", "closed", "exempt", "shadow", "trial", "until"];
 
 /// The field of a limit with the rules of its keys.
 pub(super) const KEYS: &str = "keys";
@@ -181,6 +181,7 @@ impl<'de> Visitor<'de> for RuleVisitor<'_> {
                 "closed" => closed = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "exempt" => exempt = Some(map.next_value_seed(FlagSeed { place, field })?),
                 "shadow" => rule.shadow = Some(map.next_value_seed(FlagSeed { place, field })?),
+                "trial" => rule.trial = Some(map.next_value_seed(AmountSeed { place, field })?),
                 "until" => rule = rule.until(map.next_value_seed(MomentSeed { place })?),
                 _ => {
                     if let Some(keys) = &mut self.keys {
@@ -300,7 +301,7 @@ mod tests {
             (
                 "[api]\nperiod = 5",
                 2,
-                "it can be `threshold`, `burst`, `in_flight`, `closed`, `exempt`, `shadow`, `until`, `keys`",
+                "it can be `threshold`, `burst`, `in_flight`, `closed`, `exempt`, `shadow`, `trial`, `until`, `keys`",
             ),
             ("[api]\nclosed = true\nexempt = true", 1, "cannot be both `closed` and `exempt`"),
             ("[api]\nclosed = 1", 2, "`closed` to be `true` or `false`"),

@@ -26,7 +26,7 @@ impl fmt::Display for RulePlace<'_> {
     }
 }
 
-/// Reads `threshold` or `burst`.
+/// Reads `threshold`, `burst` or `trial`.
 pub(super) struct AmountSeed<'a> {
     pub(super) place: RulePlace<'a>,
     pub(super) field: &'a str,

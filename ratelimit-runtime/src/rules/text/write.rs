@@ -46,7 +46,7 @@ impl Serialize for Rule {
 
 impl Rule {
     fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Self { threshold, burst, in_flight, access, shadow, until } = *self;
+        let Self { threshold, burst, in_flight, access, shadow, trial, until } = *self;
         if let Some(threshold) = threshold {
             map.serialize_entry("threshold", &threshold)?;
         }
@@ -65,6 +65,9 @@ impl Rule {
         if let Some(shadow) = shadow {
             map.serialize_entry("shadow", &shadow)?;
         }
+        if let Some(trial) = trial {
+            map.serialize_entry("trial", &trial)?;
+        }
         if let Some(until) = until {
             map.serialize_entry("until", &written(until).to_string())?;
         }
@@ -75,7 +78,7 @@ impl Rule {
 /// Writes the fields of the rule as they are written in a file: `threshold = 300, shadow = true`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threshold, burst, in_flight, access, shadow, until } = *self;
+        let Self { threshold, burst, in_flight, access, shadow, trial, until } = *self;
         let access = access.map(|access| match access {
             Access::Closed => "closed = true",
             Access::Unlimited => "exempt = true",
@@ -87,6 +90,7 @@ impl fmt::Display for Rule {
             in_flight.map(|in_flight| format!("in_flight = {in_flight}")),
             access.map(str::to_owned),
             shadow.map(|shadow| format!("shadow = {shadow}")),
+            trial.map(|trial| format!("trial = {trial}")),
             until.map(|until| format!("until = {}", written(until))),
         ];
         f.write_str(&fields.into_iter().flatten().collect::<Vec<_>>().join(", "))

@@ -43,6 +43,7 @@ impl From<DecideOp> for CountOp {
     fn from(op: DecideOp) -> Self {
         match op {
             DecideOp::Peek => Self::Apply(Op::Peek),
+            DecideOp::Measure => Self::Apply(Op::Measure),
             DecideOp::Decide => Self::Apply(Op::Decide),
             DecideOp::Acquire => Self::Acquire,
         }

@@ -113,7 +113,7 @@ impl Store for Redis {
         let Some(charge) = calls.only_charge() else { return servers.decide(&calls, by).await };
         let decided = match calls.op {
             DecideOp::Decide => (servers.decide_one(charge, by).await?, Receipt::default()),
-            op @ (DecideOp::Peek | DecideOp::Acquire) => {
+            op @ (DecideOp::Peek | DecideOp::Measure | DecideOp::Acquire) => {
                 servers.apply_one(servers.script_op(op), &charge, by).await?
             }
         };
@@ -228,6 +228,7 @@ impl Servers {
     fn script_op(&self, op: DecideOp) -> ScriptOp {
         match op {
             DecideOp::Peek => Op::Peek.into(),
+            DecideOp::Measure => Op::Measure.into(),
             DecideOp::Decide => Op::Decide.into(),
             DecideOp::Acquire => ScriptOp::acquire(self.births.draw()),
         }

@@ -91,9 +91,12 @@ mod tests {
 
     /// Returns two lists of words: the operations of all algorithms, and the operations of buckets.
     fn words() -> (Vec<&'static str>, Vec<&'static str>) {
-        let ops = [Op::Decide, Op::Peek, Op::Refund, Op::Return { at: 0 }].map(|op| match op {
-            // A new operation must also be added to the list in the line above.
-            Op::Decide | Op::Peek | Op::Refund | Op::Return { .. } => ScriptOp::from(op),
+        let ops = [Op::Decide, Op::Peek, Op::Measure, Op::Refund, Op::Return { at: 0 }];
+        let ops = ops.map(|op| match op {
+            // A new operation must also be added to the list above.
+            Op::Decide | Op::Peek | Op::Measure | Op::Refund | Op::Return { .. } => {
+                ScriptOp::from(op)
+            }
         });
         let of_buckets = [BucketOp::Reserve { wait: 0 }, BucketOp::Cancel { end: 0 }];
         let of_buckets = of_buckets.map(|op| match op {

@@ -113,6 +113,7 @@ impl From<Op> for ScriptOp {
         let (word, operand) = match op {
             Op::Decide => ("decide", 0),
             Op::Peek => ("peek", 0),
+            Op::Measure => ("measure", 0),
             Op::Refund => ("refund", 0),
             Op::Return { at } => ("return", at),
         };

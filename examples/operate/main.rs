@@ -1,0 +1,129 @@
+//! A tool for operators: lists the limits of running services, shows which keys are close to them or rejected by them,
+//! and changes limits without a deployment.
+//!
+//! ```sh
+//! cargo install --path examples/operate
+//! ```
+//!
+//! installs the command `operate`. Without that, write `cargo run --example operate --` for `operate`:
+//!
+//! ```sh
+//! cargo run --example operate -- redis://127.0.0.1 list
+//! cargo run --example operate -- redis://127.0.0.1 top
+//! cargo run --example operate -- redis://127.0.0.1 find acme
+//! cargo run --example operate -- redis://127.0.0.1 set api threshold = 300
+//! cargo run --example operate -- redis://127.0.0.1 set api acme 'threshold = 5_000, burst = 200'
+//! cargo run --example operate -- redis://127.0.0.1 set api mallory closed
+//! cargo run --example operate -- redis://127.0.0.1 peek api acme
+//! ```
+//!
+//! The services must read their rules from this Redis, with `Rules::redis()`. If they have a key prefix, set
+//! `KEY_PREFIX`. The changes are signed with `USER`.
+
+mod change;
+mod fleet;
+mod look;
+
+use std::env;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ratelimit_runtime::{Limit, OwnedKey, RateLimiter, Rules};
+
+const USAGE: &str = "\
+usage: operate URL COMMAND
+
+  list                        the limits of the fleet, its processes, and the rules
+  get LIMIT [KEY]             the rule of a limit, or of one key
+  set LIMIT [KEY] RULE        changes it: 'threshold = 300', 'trial = 100', closed, exempt
+  unset LIMIT [KEY]           removes it
+  log                         who has changed what
+  top                         the keys with the most rejected calls
+  top LIMIT                   the fullest keys
+  find KEY                    the counts and the rules of a key, for all limits
+  peek LIMIT KEY              what is left of a key
+  reset LIMIT KEY             removes its count
+  close LIMIT KEY DURATION    rejects its calls for so long: 30s, 1h30m
+  open LIMIT KEY              opens it again
+
+A LIMIT is a name, or a name and a period: api/1m. A KEY is written as in Redis: alice, (alice:42), %.";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Err(error) = run().await else { return ExitCode::SUCCESS };
+    eprintln!("Error: {}", shown(&format!("{error:#}")));
+    ExitCode::FAILURE
+}
+
+/// Returns a text of Redis without characters that a terminal obeys or hides. Whoever can write into Redis chooses it.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars() {
+        match character {
+            '\n' | '"' | '\'' | '\\' => shown.push(character),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown
+}
+
+async fn run() -> anyhow::Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [url, command @ ..] = &arguments[..] else { bail!("{USAGE}") };
+    let mut builder = RateLimiter::builder().redis(*url).rules(Rules::redis());
+    if let Ok(prefix) = env::var("KEY_PREFIX") {
+        builder = builder.key_prefix(prefix);
+    }
+    let limiter = builder.deadline(Duration::from_secs(5)).build()?;
+    limiter.ping().await.context("Redis does not reply")?;
+    match command {
+        ["list"] => look::list(&limiter).await,
+        ["log"] => look::log(&limiter).await,
+        ["top"] => look::most_rejected(&limiter).await,
+        ["top", limit] => look::fullest(&limiter, &fleet::find(&limiter, limit).await?).await,
+        ["find", key] => look::counts_of(&limiter, key).await,
+        ["peek", limit, key] => {
+            look::peek(&limiter, &fleet::find(&limiter, limit).await?, key).await
+        }
+        ["get", limit, key @ ..] if key.len() < 2 => {
+            let rules = limiter.shared_rules().await?.rules;
+            let key = key.first().copied();
+            match key.map_or_else(|| rules.rule(limit), |key| rules.key_rule(limit, key)) {
+                Some(rule) => println!("{rule}"),
+                None => println!("no rule"),
+            }
+            Ok(())
+        }
+        ["set", limit, rule] => change::rule(&limiter, limit, None, Some(rule)).await,
+        // `set api threshold = 300`, without quotes
+        ["set", limit, field, "=", value] => {
+            change::rule(&limiter, limit, None, Some(&format!("{field} = {value}"))).await
+        }
+        ["set", limit, key, rule] => change::rule(&limiter, limit, Some(key), Some(rule)).await,
+        ["unset", limit, key @ ..] if key.len() < 2 => {
+            change::rule(&limiter, limit, key.first().copied(), None).await
+        }
+        ["reset", limit, key] => {
+            let limit = fleet::find(&limiter, limit).await?.limit;
+            let was_there = limiter.reset(&limit, OwnedKey::parse(key)?).await?;
+            println!("{}", if was_there { "removed" } else { "there was no count" });
+            Ok(())
+        }
+        ["close", limit, key, duration] => {
+            let limit = fleet::find(&limiter, limit).await?.limit;
+            let duration = Limit::parse("close", &format!("1/{duration}"))?.period();
+            limiter.close(&limit, OwnedKey::parse(key)?, duration).await?;
+            println!("closed for {duration:?}");
+            Ok(())
+        }
+        ["open", limit, key] => {
+            let limit = fleet::find(&limiter, limit).await?.limit;
+            let was_closed = limiter.open(&limit, OwnedKey::parse(key)?).await?;
+            println!("{}", if was_closed { "opened" } else { "it was not closed" });
+            Ok(())
+        }
+        _ => bail!("{USAGE}"),
+    }
+}

@@ -1,0 +1,31 @@
+//! The units of a count that are in use.
+
+use std::time::Duration;
+
+use super::Source;
+use crate::algorithm::{Outcome, Verdict};
+
+/// The units of a key that are in use: [`RateLimiter::usage`](crate::RateLimiter::usage).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// The units that were charged and are not free again: the units in the window, or those that have not refilled the
+    /// bucket yet. A part of a unit counts as a whole one.
+    pub used: u32,
+    /// The time until all of them are free if no other call comes, rounded up to a microsecond.
+    pub reset_after: Duration,
+    /// The time until a [closed](crate::RateLimiter::close) key opens; `None` if it is open.
+    pub closed_for: Option<Duration>,
+    /// The store that has counted them.
+    pub source: Source,
+}
+
+impl Usage {
+    /// Returns the usage that the outcome of a measure describes.
+    pub(crate) fn new(outcome: &Outcome, source: Source) -> Self {
+        let Outcome { verdict, remaining: used, retry_us, reset_us, .. } = *outcome;
+        let is_closed = matches!(verdict, Verdict::Closed { .. });
+        let closed_for = is_closed.then(|| Duration::from_micros(retry_us));
+        Self { used, reset_after: Duration::from_micros(reset_us), closed_for, source }
+    }
+}

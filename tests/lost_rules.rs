@@ -1,0 +1,97 @@
+//! A Redis that comes back empty: running processes keep the rules, report the loss, and follow the next rules. No
+//! process writes rules back, and a process that starts meanwhile follows the code.
+
+use std::time::{Duration, Instant};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use ratelimit_runtime::{Limit, OnError, RateLimiter, Rule, Rules, StoreError};
+use support::log::Log;
+use support::server::Server;
+
+const API: Limit = Limit::sliding("api", 10, Duration::from_secs(60));
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn capacity(limiter: &RateLimiter) -> u32 {
+    limiter.peek(&API, "acme", 1).await.expect("a decision").limit
+}
+
+async fn write(limiter: &RateLimiter, rule: Option<Rule>) {
+    loop {
+        let Ok(mut shared) = limiter.shared_rules().await else { continue };
+        match rule {
+            Some(rule) => shared.rules.set_key("api", "acme", rule).expect("valid"),
+            None => drop(shared.rules.unset_key("api", "acme")),
+        }
+        match limiter.share_rules(shared, "alice").await {
+            Ok(()) => return,
+            Err(StoreError::RulesChanged) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Returns the gauge of lost rules, if it was set.
+fn gauge(snapshotter: &Snapshotter) -> Option<f64> {
+    let snapshot = snapshotter.snapshot().into_vec();
+    let gauge = snapshot.into_iter().find(|(key, ..)| key.key().name() == "ratelimit_rules_lost");
+    gauge.map(|(.., value)| match value {
+        DebugValue::Gauge(value) => value.into_inner(),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[tokio::test]
+async fn rules_stay_in_force_when_redis_has_lost_them() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.writer()).finish();
+    tracing::subscriber::set_global_default(subscriber).expect("the only test");
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().expect("the only test");
+    let warnings = || log.text().matches("Redis has lost the rules").count();
+    let mut server = Server::start();
+    let builder = server.builder().on_error(OnError::Local).rules(Rules::redis());
+    let limiter = builder.clone().build().expect("valid");
+
+    // Rules without an entry have a version, too. Without rules, nothing is lost.
+    write(&limiter, Some(Rule::new().threshold(50))).await;
+    until("rules", async || capacity(&limiter).await == 50).await;
+    write(&limiter, None).await;
+    until("no rules", async || capacity(&limiter).await == 10).await;
+    write(&limiter, Some(Rule::new().threshold(50))).await;
+    until("rules again", async || capacity(&limiter).await == 50).await;
+    assert_eq!((warnings(), gauge(&snapshotter)), (0, None));
+
+    let port = server.port();
+    for (losses, threshold) in [(1, 60), (2, 70)] {
+        if losses == 1 {
+            redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
+        } else {
+            drop(server);
+            server = Server::start_on(port);
+        }
+        until("a warning", async || warnings() == losses).await;
+        assert_eq!(gauge(&snapshotter), Some(1.0));
+        // Some more looks into Redis.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!((capacity(&limiter).await, warnings()), (threshold - 10, losses));
+        let shared = limiter.shared_rules().await.expect("read");
+        assert_eq!(shared.version(), "", "no process writes rules back");
+        let late = builder.clone().build().expect("valid");
+        late.ping().await.expect("ready");
+        assert_eq!(capacity(&late).await, 10, "a process that starts follows the code");
+
+        write(&limiter, Some(Rule::new().threshold(threshold))).await;
+        until("new rules", async || capacity(&limiter).await == threshold).await;
+        until("new rules everywhere", async || capacity(&late).await == threshold).await;
+        assert_eq!(gauge(&snapshotter), Some(0.0));
+    }
+    assert_eq!(warnings(), 2);
+}

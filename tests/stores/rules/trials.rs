@@ -1,0 +1,225 @@
+//! Trials: another threshold that decides each call beside the limit, and rejects nothing.
+
+use std::time::Duration;
+
+use ratelimit_runtime::{
+    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source,
+};
+use support::cluster::Cluster;
+use support::limits::{HOUR, MINUTE, limit};
+use support::server::Server;
+use support::{ALGORITHMS, poll_once};
+
+use super::{of_key, of_limit};
+use crate::{TestLimiter, on_both_stores};
+
+/// Returns how many calls of a key the limit has rejected, and how many its trial would have rejected.
+fn rejected(limiter: &RateLimiter) -> (u64, u64) {
+    let keys = limiter.rejected_keys(100);
+    let of = |name: &str, is_shadow| {
+        let keys = keys.iter().filter(|key| key.limit == name && key.is_shadow == is_shadow);
+        keys.map(|key| key.rejected).sum()
+    };
+    (of("ruled", false), of("ruled:trial", true))
+}
+
+async fn admitted(test: &TestLimiter, limit: &Limit, calls: u32) -> u32 {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        admitted += u32::from(test.limiter.check(limit, "key", 1).await.is_ok());
+    }
+    admitted
+}
+
+on_both_stores! {
+    async fn a_trial_decides_each_call_beside_the_limit(test: TestLimiter) {
+        for (index, algorithm) in ALGORITHMS.into_iter().enumerate() {
+            let enforced = limit("ruled", algorithm, 5, MINUTE);
+            let before = rejected(&test.limiter);
+            // The burst of the code stays, so a bucket tries a threshold by its rate.
+            test.set_rules(of_limit(Rule::new().trial(2)));
+            assert_eq!(admitted(&test, &enforced, 8).await, 5, "{algorithm}: the limit stays as it is");
+            let (limited, tried) = rejected(&test.limiter);
+            let has_burst = algorithm == ALGORITHMS[4];
+            let expected = if has_burst { 3 } else { 6 };
+            assert_eq!((limited - before.0, tried - before.1), (3, expected), "{algorithm} {index}");
+
+            // A looser one sees the calls that the limit rejects.
+            test.limiter.reset(&enforced, "key").await.expect("an answer");
+            test.set_rules(of_limit(Rule::new().threshold(1).trial(7)));
+            test.advance(200_000_000);
+            let before = rejected(&test.limiter);
+            let others = admitted(&test, &enforced.try_amounts(5, None).expect("valid"), 9).await;
+            assert_eq!(others, 1);
+            let (limited, tried) = rejected(&test.limiter);
+            assert_eq!(limited - before.0, 8, "{algorithm}");
+            // Without a burst, a leaky bucket admits one at a time.
+            assert_eq!(tried - before.1, if has_burst { 8 } else { 2 }, "{algorithm}");
+            test.limiter.reset(&enforced, "key").await.expect("an answer");
+            test.advance(200_000_000);
+        }
+    }
+
+    async fn a_trial_is_of_limited_calls_only_and_ends_with_its_rule(test: TestLimiter) {
+        let enforced = Limit::fixed("ruled", 10, HOUR);
+        let closes = Rule::new().closed(true);
+        for rule in [closes, Rule::new().exempt(true)] {
+            test.set_rules(of_limit(rule.trial(1)));
+            for _ in 0..3 {
+                let result = test.limiter.check(&enforced, "key", 1).await;
+                let is_closed = matches!(result, Err(Rejection::Closed { .. }));
+                assert_eq!((result.is_ok(), is_closed), (rule != closes, rule == closes));
+            }
+            assert_eq!(rejected(&test.limiter).1, 0, "{rule}");
+        }
+        // A key has the trial of its limit, unless its rule has another one.
+        let mut rules = of_limit(Rule::new().trial(1));
+        rules.set_key("ruled", "key", Rule::new().trial(2).until(test.in_time(MINUTE))).expect("valid");
+        rules.set_key("ruled", "other", Rule::new().threshold(20)).expect("valid");
+        test.set_rules(rules);
+        for (key, expected) in [("key", 1), ("other", 3)] {
+            for _ in 0..3 {
+                test.limiter.check(&enforced, key, 1).await.expect("admitted");
+            }
+            assert_eq!(rejected(&test.limiter).1, expected, "{key}");
+        }
+        test.advance(61_000_000);
+        test.limiter.check(&enforced, "key", 1).await.expect("admitted");
+        assert_eq!(rejected(&test.limiter).1, 4, "the trial of the limit rejects it, as it has two units");
+        test.set_rules(RuleSet::new());
+        test.limiter.check(&enforced, "key", 1).await.expect("admitted");
+        assert_eq!(rejected(&test.limiter).1, 4);
+        let shadow = of_limit(Rule::new().trial(1).shadow(true).threshold(1));
+        test.set_rules(shadow);
+        for _ in 0..2 {
+            test.limiter.check(&enforced, "of a shadow", 1).await.expect("a shadow");
+        }
+        assert_eq!(rejected(&test.limiter), (3, 5), "the closed limit has rejected three");
+    }
+
+    async fn a_trial_beside_permits_waits_leases_and_several_limits(test: TestLimiter) {
+        let rules = |limit: &str| {
+            let mut rules = of_limit(Rule::new().trial(1));
+            rules.set(limit, Rule::new().trial(3)).expect("valid");
+            rules
+        };
+        let enforced = Limit::fixed("ruled", 4, HOUR);
+        test.set_rules(rules("other"));
+        // The charge of the limit is settled; the trial keeps the cost that was expected.
+        let permit = test.limiter.acquire(&enforced, "settled", 1).await.expect("admitted");
+        permit.settle(0);
+        test.limiter.flush().await.expect("settled");
+        assert_eq!(test.limiter.peek(&enforced, "settled", 1).await.expect("one").remaining, 4);
+        test.limiter.acquire(&enforced, "settled", 1).await.expect("admitted").keep();
+        assert_eq!(rejected(&test.limiter), (0, 1));
+
+        // A cost above the threshold of the trial, and a call that charges nothing.
+        test.limiter.check(&enforced, "costly", 3).await.expect("admitted");
+        test.limiter.check(&enforced, "free", 0).await.expect("admitted");
+        // A call of several limits is decided once for each of them, and once for each trial.
+        let other = Limit::sliding("other", 5, HOUR);
+        let parts = [Part::new(&enforced, &"group", 1), Part::new(&other, &("group", 1), 1)];
+        for _ in 0..4 {
+            test.limiter.check_all(&parts).await.expect("admitted");
+        }
+        let permits = test.limiter.acquire_all(&parts).await;
+        assert!(matches!(permits, Err(Rejection::Limited { .. })));
+        assert_eq!(rejected(&test.limiter), (1, 5));
+        let keys = test.limiter.rejected_keys(20);
+        let of_other = keys.iter().find(|key| key.limit == "other:trial").expect("rejected");
+        assert_eq!((of_other.rejected, of_other.is_shadow), (2, true));
+
+        let before = rejected(&test.limiter);
+        let waiting = enforced.wait(Duration::from_secs(1));
+        for _ in 0..3 {
+            test.limiter.check(&waiting, "waits", 1).await.expect("admitted");
+        }
+        assert_eq!(rejected(&test.limiter).1 - before.1, 2);
+        let leased = Limit::sliding("ruled", 50, HOUR).lease(10);
+        for _ in 0..20 {
+            test.limiter.check(&leased, "leased", 1).await.expect("admitted");
+        }
+        assert_eq!(rejected(&test.limiter).1 - before.1, 2 + 19);
+        // Without a future: only what this process decides.
+        let here = enforced.scope(Scope::Process);
+        for _ in 0..3 {
+            test.limiter.check_now(&here, "now", 1).expect("admitted");
+        }
+        assert_eq!(rejected(&test.limiter).1 - before.1, 2 + 19 + 2);
+        let now = test.limiter.check_now(&enforced, "not here", 1);
+        assert_eq!(now.is_err(), test.limiter.source() == Source::Redis);
+    }
+}
+
+/// The trial has one more key, in the hash slot of the count, while it stands.
+#[tokio::test]
+async fn a_trial_has_a_count_of_its_own() {
+    let server = Server::start();
+    let test = TestLimiter::redis(&server);
+    let enforced = Limit::sliding("ruled", 5, HOUR);
+    test.set_rules(of_key("key", Rule::new().trial(1)));
+    admitted(&test, &enforced, 2).await;
+    let mut names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(names, ["ratelimit:sliding:1h:ruled:trial{key}", "ratelimit:sliding:1h:ruled{key}"]);
+    assert_eq!(server.script_calls(), 4, "each call is decided twice");
+    test.set_rules(RuleSet::new());
+    admitted(&test, &enforced, 2).await;
+    assert_eq!(server.script_calls(), 6);
+
+    let cluster = Cluster::start(0);
+    let limiter = RateLimiter::builder().redis(cluster.url()).deadline(MINUTE).build();
+    let limiter = limiter.expect("valid");
+    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    for key in 0..20 {
+        for _ in 0..2 {
+            limiter.check(&enforced, key, 1).await.expect("admitted");
+        }
+    }
+    limiter.check(&enforced, (), 1).await.expect("admitted");
+    assert_eq!(rejected(&limiter), (0, 20));
+}
+
+/// A trial neither rejects a call nor delays it for longer than the limit does, if Redis does not decide.
+#[tokio::test]
+async fn a_trial_without_redis_follows_the_policy_of_the_limit() {
+    let builder = RateLimiter::builder().redis("redis://127.0.0.1:1").deadline(10 * MINUTE);
+    let limiter = builder.build().expect("valid");
+    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    let enforced = Limit::fixed("ruled", 2, HOUR);
+    for expected in [true, true, false] {
+        assert_eq!(limiter.check(&enforced, "key", 1).await.is_ok(), expected);
+    }
+    assert_eq!(rejected(&limiter), (1, 2));
+    let denied = limiter.check(&enforced.on_error(OnError::Deny), "key", 1).await;
+    assert!(matches!(denied, Err(Rejection::Unavailable { .. })), "{denied:?}");
+    let allowed = limiter.check(&enforced.on_error(OnError::Allow), "key", 1).await;
+    assert!(allowed.is_ok());
+    assert_eq!(rejected(&limiter), (1, 2), "no store has decided");
+}
+
+/// The embedded store decides the trial at once, too.
+#[test]
+fn a_trial_of_the_embedded_store_needs_no_runtime() {
+    let limiter = RateLimiter::embedded();
+    limiter.set_rules(of_limit(Rule::new().trial(1))).expect("valid");
+    let enforced = Limit::fixed("ruled", 2, HOUR);
+    for expected in [true, true, false] {
+        assert_eq!(poll_once(limiter.check(&enforced, "key", 1)).is_ok(), expected);
+    }
+    assert_eq!(rejected(&limiter), (1, 2));
+}
+
+#[test]
+fn a_trial_is_written_and_read() {
+    let toml = "[api]\ntrial = 5\n[api.keys]\nacme = { threshold = 9, trial = 1 }\n";
+    let rules = RuleSet::from_toml(toml).expect("valid");
+    assert_eq!(rules.rule("api"), Some(Rule::new().trial(5)));
+    let of_acme = rules.key_rule("api", "acme").expect("a rule");
+    assert_eq!(of_acme.to_string(), "threshold = 9, trial = 1");
+    assert_eq!(RuleSet::from_json(&rules.to_json()), Ok(rules));
+    for wrong in ["trial = 0", "trial = -1", "trial = true"] {
+        RuleSet::from_toml(&format!("[api]\n{wrong}")).expect_err(wrong);
+    }
+    RuleSet::new().set("api", Rule::new().trial(0)).expect_err("an amount of 0");
+}
