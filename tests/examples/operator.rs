@@ -84,15 +84,14 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let limit = r#"{"name":"api\u001b[31m","threshold":1,"period":"1m"}"#;
     let limit = format!(r#"{{"limit":{limit},"place":"\u001b]0;x","is_computed":false}}"#);
     let process = format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}]}}"#);
-    let () = connection.set("ratelimit:{rules}:process:~", process).expect("written");
-    let () = connection.zadd("ratelimit:{rules}:processes", "~", u64::MAX).expect("written");
+    let () = connection.set("rl:{rules}:process:~", process).expect("written");
+    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
     let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"closed"}}}"#;
     let hash = [("version", "1-\u{1b}"), ("rules", rules)];
-    let () = connection.hset_multiple("ratelimit:{rules}", &hash).expect("written");
+    let () = connection.hset_multiple("rl:{rules}", &hash).expect("written");
     let change = "1 {\"by\":\"\\u001b[1m\",\"version\":\"1\",\"what\":[\"\\u202e\"]}";
-    let () = connection.lpush("ratelimit:{rules}:changes", change).expect("written");
-    let () =
-        connection.set_ex("ratelimit:sliding:1m:api\u{1b}[31m{\u{1b}[2J}", "", 60).expect("set");
+    let () = connection.lpush("rl:{rules}:changes", change).expect("written");
+    let () = connection.set_ex("rl:sliding:1m:api\u{1b}[31m{\u{1b}[2J}", "", 60).expect("set");
     let shown = |text: String| {
         let is_shown = |shown: char| shown == '\n' || shown == ' ' || shown.is_ascii_graphic();
         assert!(!text.is_empty() && text.chars().all(is_shown), "{text:?}");
@@ -103,6 +102,6 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let top = output(operate(&server, &["top", "api\u{1b}[31m"]));
     assert!(top.contains("%1B[2J"), "{top:?}");
     shown(top);
-    let () = connection.hset("ratelimit:{rules}", "rules", r#"{"\u001b[1m":5}"#).expect("written");
+    let () = connection.hset("rl:{rules}", "rules", r#"{"\u001b[1m":5}"#).expect("written");
     shown(error_output(operate(&server, &["list"])));
 }

@@ -136,7 +136,7 @@ async fn a_reset_deletes_all_segments() {
         assert_eq!(keys_of_log.len() as u32, segments + 1, "{keys_of_log:?}");
         // An ACL by prefix covers the segments.
         assert!(
-            keys_of_log.iter().all(|key| key.starts_with("ratelimit:sliding:1h:long")),
+            keys_of_log.iter().all(|key| key.starts_with("rl:sliding:1h:long")),
             "{keys_of_log:?}"
         );
         assert_keys_are_bounded(&mut connection);

@@ -219,7 +219,7 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     limiter.share_rules(shared, "alice").await.expect("written");
     until_capacity(&limiter, "acme", 50).await;
     let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
-    let () = server.connection().hset_multiple("ratelimit:{rules}", &malformed).expect("HSET");
+    let () = server.connection().hset_multiple("rl:{rules}", &malformed).expect("HSET");
     tokio::time::sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
     let error = limiter.shared_rules().await.expect_err("malformed").to_string();
@@ -268,8 +268,8 @@ async fn rules_of_any_size_are_not_read() {
     for field in ["rules", "version"] {
         let before = sent();
         let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
-        let () = server.connection().hset_multiple("ratelimit:{rules}", &hash).expect("HSET");
-        let () = server.connection().lpush("ratelimit:{rules}:changes", &large).expect("LPUSH");
+        let () = server.connection().hset_multiple("rl:{rules}", &hash).expect("HSET");
+        let () = server.connection().lpush("rl:{rules}:changes", &large).expect("LPUSH");
         tokio::time::sleep(IN_FORCE).await;
         let error = limiter.shared_rules().await.expect_err("too large").to_string();
         assert!(error.contains("too large"), "{error}");
@@ -383,7 +383,7 @@ async fn a_lost_reply_is_no_lost_change() {
     proxy.set(Network::RepliesLost);
     let write = tokio::spawn(limiter.share_rules(shared, "alice"));
     let mut direct = server.connection();
-    while !direct.exists("ratelimit:{rules}").unwrap_or(false) {
+    while !direct.exists("rl:{rules}").unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     proxy.set(Network::Cut);
