@@ -9,7 +9,7 @@
 -- below the level of a bucket that counts each unit when it is spent. How far it is above is not known, so nothing
 -- is given back to a charge if leased units could be spent between the charge and its settlement.
 --
--- State    string of 32 bytes: its beginning (7), at (7), level (7), token (7), drain (4). With a birth, of 39 bytes
+-- State    string of 30 bytes: its beginning (5), at (7), level (7), token (7), drain (4). With a birth, of 37 bytes
 --          and 8 or more: the number of steps (1), and the steps, see `least_levels.lua`. While units are leased, 11
 --          more bytes: the time until which they may be spent (7), the reserve in tokens (4). Then there are no steps,
 --          and their number is 255. More bytes may follow, from a time with more steps or with a lease
@@ -31,8 +31,8 @@
 
 -- Returns the position of the time until which leased units may be spent; nil if a state has none.
 local function position_of_lease(state)
-  if #state == 43 then return 33 end
-  if #state > 47 and string.byte(state, 40) == 255 then return 48 end
+  if #state == 41 then return 31 end
+  if #state > 45 and string.byte(state, 38) == 255 then return 46 end
 end
 
 local function bucket(
@@ -48,14 +48,14 @@ local function bucket(
   if not state then
     version, lives, at, level, old_token, old_drain = VERSION, 0, 0, 0, token, drain
   else
-    if #state ~= 32 and #state ~= 43 and #state < 47 then return end
-    version, lives, at, level, old_token, old_drain = unpack('>I1I6I7I7I7I4', state)
-    if #state < 47 then
+    if #state ~= 30 and #state ~= 41 and #state < 45 then return end
+    version, lives, at, level, old_token, old_drain = unpack('>I1I4I7I7I7I4', state)
+    if #state < 45 then
       if version ~= VERSION then return end
     else
       if version ~= BORN then return end
-      birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 8)
-      lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 40)
+      birth, at, level, old_token, old_drain = unpack('>I7I7I7I7I4', state, 6)
+      lower, count_charge, give_back, packed = least_levels(pack, unpack, state, 38)
     end
     local position = position_of_lease(state)
     if position then leased, kept = unpack('>I7I4', state, position) end

@@ -8,7 +8,7 @@ local function move(state, by)
     local moved = pack('>I7', unpack('>I7', state, from) + by)
     state = string.sub(state, 1, from - 1) .. moved .. string.sub(state, from + 7)
   end
-  move_time(#state < 47 and 8 or 15)
+  move_time(#state < 45 and 6 or 13)
   -- The time until which leased units may be spent.
   local position = position_of_lease(state)
   if position then move_time(position) end
@@ -34,7 +34,7 @@ local function open(count, apply, stands_still)
   if count.state == '' then return end
   if stands_still then count.state = move(count.state, -math.min(by, count.moved)) end
   -- `write_state.lua` sets the TTL with the next change, because the state then contains 0 as the end of its TTL.
-  count.state = string.sub(count.state, 1, 1) .. string.rep('\0', 6) .. string.sub(count.state, 8)
+  count.state = string.sub(count.state, 1, 1) .. string.rep('\0', 4) .. string.sub(count.state, 6)
   -- The TTL without the closing suffices for what was charged before the closing, the other for what was charged since.
   local reset = unpack('>I7', apply(call_of(count, 0), clock, 'peek', 0, 0), 20)
   local before, since = count.ttl - math.floor(by / 1000), math.ceil(reset / 1000)

@@ -7,17 +7,17 @@
 -- A script reads such a value once, changes it in memory, and writes it once. While a hash slot moves to another node,
 -- each command on a key that is not there fails, so a script that first removed the closing could lose it.
 --
--- State    string of 21 bytes: 32 (1), six zero bytes, opening (7), moved: by how much the times of a bucket are moved
+-- State    string of 19 bytes: 32 (1), four zero bytes, opening (7), moved: by how much the times of a bucket are moved
 --          (7); then the state of the open key; nothing if it has none
 
 --@include prelude
 
-local CLOSED_HEADER = 21
+local CLOSED_HEADER = 19
 
 -- Returns the parts of the state of a closed key: the opening, `moved` and the state of the open key.
 local function unwrap(value)
-  if #value < CLOSED_HEADER or string.sub(value, 1, 7) ~= ' \0\0\0\0\0\0' then return end
-  local opening, moved = unpack('>I7I7', value, 8)
+  if #value < CLOSED_HEADER or string.sub(value, 1, 5) ~= ' \0\0\0\0' then return end
+  local opening, moved = unpack('>I7I7', value, 6)
   return opening, moved, string.sub(value, CLOSED_HEADER + 1)
 end
 
@@ -34,7 +34,7 @@ local function write_count(count)
   if not count.is_changed then return end
   local value = count.state
   if count.opening then
-    value = pack('>I1I6I7I7', 32, 0, count.opening, count.moved) .. value
+    value = pack('>I1I4I7I7', 32, 0, count.opening, count.moved) .. value
   end
   if value == '' then
     call('DEL', count.key)

@@ -1,7 +1,7 @@
 -- Fixed window: one count per window.
 -- Twin of ratelimit-runtime/src/algorithm/fixed.rs.
 --
--- State      string of 18 bytes: its beginning (7), start (7), count (4); with a birth, of 25 bytes
+-- State      string of 16 bytes: its beginning (5), start (7), count (4); with a birth, of 23 bytes
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
@@ -20,12 +20,12 @@ local function fixed(
   local state = call('GET', key)
   if not state then
     version, lives, start, count = VERSION, 0, 0, 0
-  elseif #state == 18 then
-    version, lives, start, count = unpack('>I1I6I7I4', state)
+  elseif #state == 16 then
+    version, lives, start, count = unpack('>I1I4I7I4', state)
     if version ~= VERSION then return end
   else
-    if #state ~= 25 then return end
-    version, lives, birth, start, count = unpack('>I1I6I7I7I4', state)
+    if #state ~= 23 then return end
+    version, lives, birth, start, count = unpack('>I1I4I7I7I4', state)
     if version ~= BORN then return end
   end
   local now = clock < start and start or clock

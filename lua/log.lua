@@ -8,7 +8,7 @@
 -- only parts of the state and of one or two segments. Nearly all calls need only this file; `lower.lua` and
 -- `pages.lua` return units to their charge, and `segments.lua` has the slow paths.
 --
--- State      string that begins with a header of 31 bytes: its beginning (7), head: the first slot in use (2),
+-- State      string that begins with a header of 29 bytes: its beginning (5), head: the first slot in use (2),
 --            length: the slots in use (2), slots: all slots of the ring (2), used: the units in the log (4), time
 --            of the last record (7) and of the first (7). If the log has or had segments, 24 bytes follow: number
 --            of the first segment (6), count of segments (4), offset: records of the first segment that are gone
@@ -24,7 +24,7 @@
 -- operand    of the op `return`: the time of the charge; of `acquire`: the birth of a state without one
 -- threshold  units that a period admits
 -- period     microseconds
--- state      the first 62 bytes of the value of the key
+-- state      the first 60 bytes of the value of the key
 -- ring       the function `sliding`; nil if the terms have no ring
 --
 -- Returns the arguments of `answer.lua`.
@@ -37,16 +37,16 @@ local function sliding_log(
   -- The versions of a state without segments, and of one with a directory. With a birth, they are larger by `BORN`.
   local SHORT, LONG, BORN, MOST = 2, 130, 64, 4294967295
   local version, lives, birth, head, length, slots, used, last, oldest
-  local start, number, count, offset, front, filed, first = 31, 0, 0, 0, 0, 0, 0
+  local start, number, count, offset, front, filed, first = 29, 0, 0, 0, 0, 0, 0
   if state == '' then
     version, lives, head, length, slots, used, last, oldest = SHORT, 0, 0, 0, 0, 0, 0, 0
   else
-    if #state < 31 then return end
-    version, lives, head, length, slots, used, last, oldest = unpack('>I1I6I2I2I2I4I7I7', state)
+    if #state < 29 then return end
+    version, lives, head, length, slots, used, last, oldest = unpack('>I1I4I2I2I2I4I7I7', state)
     if version == SHORT + BORN or version == LONG + BORN then
-      if #state < 38 then return end
-      birth, head, length, slots, used, last, oldest = unpack('>I7I2I2I2I4I7I7', state, 8)
-      version, start = version - BORN, 38
+      if #state < 36 then return end
+      birth, head, length, slots, used, last, oldest = unpack('>I7I2I2I2I4I7I7', state, 6)
+      version, start = version - BORN, 36
     end
     if version == LONG and #state >= start + 24 then
       number, count, offset, front, filed, first = unpack('>I6I4I2I4I4I4', state, start + 1)
@@ -70,11 +70,11 @@ local function sliding_log(
       left = {}
       for index = math.max(count - 16, 0), count - 1 do left[#left + 1] = base .. number + index end
       head, length, used, count, expired = 0, 0, 0, 0, false
-      if version == LONG then version, start, slots = SHORT, birth and 38 or 31, 0 end
+      if version == LONG then version, start, slots = SHORT, birth and 36 or 29, 0 end
       if ring and adds and 0 < cost and cost <= threshold then
         -- Nothing of this log counts any more. Its last time becomes a small ring, see `ring.lua`.
         local is_wide = period > 3601000000
-        local small = pack('>I1I6', (is_wide and 4 or 3) + (birth and BORN or 0), lives)
+        local small = pack('>I1I4', (is_wide and 4 or 3) + (birth and BORN or 0), lives)
         if birth then small = small .. pack('>I7', birth) end
         small = small .. pack(is_wide and '>I7I5I2I3' or '>I7I4I2I2', last, 0, 65535, 1)
         call('SET', key, small, 'KEEPTTL')
@@ -179,7 +179,7 @@ local function sliding_log(
           ring = call('GETRANGE', key, from, -1) .. call('GETRANGE', key, start, from - 1)
         end
         local blank = string.rep('\0', (size - slots) * 11 + (size < 64 and 0 or 4))
-        local header = pack('>I1I6', birth and version + BORN or version, lives) .. string.rep('\0', start - 7)
+        local header = pack('>I1I4', birth and version + BORN or version, lives) .. string.rep('\0', start - 5)
         call('SET', key, header .. ring .. blank, 'KEEPTTL')
         head, slots = 0, size
       end
@@ -201,8 +201,8 @@ local function sliding_log(
       if not birth then
         -- Makes room for the birth.
         birth = operand
-        local rest = call('GETRANGE', key, 7, -1)
-        call('SET', key, pack('>I1I6I7', version + BORN, lives, birth) .. rest, 'KEEPTTL')
+        local rest = call('GETRANGE', key, 5, -1)
+        call('SET', key, pack('>I1I4I7', version + BORN, lives, birth) .. rest, 'KEEPTTL')
       end
       receipt = pack('>I7I7', birth, now)
     end

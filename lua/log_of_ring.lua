@@ -20,7 +20,7 @@ local function log_of_ring(pack, unpack, version, lives, birth, base, all, width
   -- Blocks with free slots have no valid sum.
   local length = #records
   local slots = length + -length % 64
-  local state = pack('>I1I6', version, lives) .. (birth and pack('>I7', birth) or '')
+  local state = pack('>I1I4', version, lives) .. (birth and pack('>I7', birth) or '')
   local header = pack('>I2I2I2I4I7I7', 0, length, slots, #all / width, last and base + last or 0,
     oldest and base + oldest or 0)
   return state .. header .. table.concat(records) .. string.rep('\0', (slots - length) * 11)

@@ -7,14 +7,14 @@
 --          (4), as in `lua/sliding.lua`
 
 local LONG, BORN, CLOSED = 130, 64, 32
-local state = redis.pcall('GETRANGE', KEYS[1], '0', '75')
+local state = redis.pcall('GETRANGE', KEYS[1], '0', '64')
 local function remove() return string.char(redis.call('UNLINK', KEYS[1])) end
 -- GETRANGE fails on a key of another type.
 if type(state) ~= 'string' then return remove() end
--- A closed key: the state of the open key begins after 28 bytes, see `closing.lua`.
-if string.byte(state) == CLOSED then state = string.sub(state, 29) end
-local version, from = string.byte(state), 32
-if version == LONG + BORN then version, from = LONG, 39 end
+-- A closed key: the state of the open key begins after 19 bytes, see `closing.lua`.
+if string.byte(state) == CLOSED then state = string.sub(state, 20) end
+local version, from = string.byte(state), 30
+if version == LONG + BORN then version, from = LONG, 37 end
 if version ~= LONG or #state < from + 9 then return remove() end
 -- Each segment has 11 bytes in the state. Another value can contain any number.
 local _, count = struct.unpack('>I6I4', state, from)

@@ -13,15 +13,15 @@
 -- Before a time grows too large for its bytes, the oldest time that still counts becomes the base. An hour in 4 bytes
 -- takes a new base every 11 minutes at most.
 --
--- Small ring  string: its beginning (7), base: the time from which the others are counted (7), and the slots, each
+-- Small ring  string: its beginning (5), base: the time from which the others are counted (7), and the slots, each
 --             with a time (4) or the mark: 65535 (2), length: the number of times (2). The first time is `length`
 --             slots before the mark
--- Large ring  string: its beginning (7), base (7), head: the first slot in use (2), length: the slots in use (2),
+-- Large ring  string: its beginning (5), base (7), head: the first slot in use (2), length: the slots in use (2),
 --             slots: all slots (2), the first time (4), the last time (4); then the slots
 --             If the period is more than an hour and a second, each time has 5 bytes, and so has the mark.
 --             With a birth, 7 more bytes follow the beginning
 --
--- state       the first 625 bytes of the value of the key; 62 if the threshold is larger than 120
+-- state       the first 624 bytes of the value of the key; 60 if the threshold is larger than 120
 -- again       the function `sliding`
 --
 -- The other arguments and the results are those of `sliding.lua`.
@@ -36,14 +36,14 @@ local function sliding_ring(
   local FEW, MOST = 120, 1024
   local adds = cost > 0 and (op == 'decide' or op == 'acquire' or op == 'charge')
   local version, lives, birth, base = SMALL, 0, nil, clock
-  local start, width, time, span, longest = 14, 4, '>I4', 4294901760, 3601000000
+  local start, width, time, span, longest = 12, 4, '>I4', 4294901760, 3601000000
   if state ~= '' then
-    if #state < 18 then return end
-    version, lives, base = unpack('>I1I6I7', state)
+    if #state < 16 then return end
+    version, lives, base = unpack('>I1I4I7', state)
     if version > BORN then
-      version, start = version - BORN, 21
-      if #state < 25 then return end
-      birth, base = unpack('>I7I7', state, 8)
+      version, start = version - BORN, 19
+      if #state < 23 then return end
+      birth, base = unpack('>I7I7', state, 6)
     end
     if version < SMALL or version > LARGE + WIDE then return end
   elseif period > longest then
@@ -62,10 +62,10 @@ local function sliding_ring(
     start = start + 6 + 2 * width
     if #state < start then return end
     local numbers = width == 4 and '>I2I2I2I4I4' or '>I2I2I2I5I5'
-    head, length, slots, oldest, last = unpack(numbers, state, birth and 22 or 15)
+    head, length, slots, oldest, last = unpack(numbers, state, birth and 20 or 13)
     if length == 0 or length > slots or head >= slots then return end
   elseif state ~= '' then
-    if threshold > FEW then state = call('GETRANGE', key, '0', '625') end
+    if threshold > FEW then state = call('GETRANGE', key, '0', '623') end
     local place = start
     repeat place = string.find(state, '\255\255', place + 1, true) until not place or (place - 1 - start) % width == 0
     if not place or place + width - 1 > #state then return end
@@ -228,7 +228,7 @@ local function sliding_ring(
     end
     if birth then changed = pack('>I7', birth) .. changed end
     if is_rewritten and state ~= '' then
-      local state = pack('>I1I6', birth and version + BORN or version, lives) .. changed
+      local state = pack('>I1I4', birth and version + BORN or version, lives) .. changed
       if not is_small then state = state .. all .. string.rep('\0', (slots - used) * width) end
       call('SET', key, state, 'KEEPTTL')
     elseif is_rewritten and not is_small then

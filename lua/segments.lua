@@ -213,10 +213,10 @@ local function long_log(call, pack, unpack, SHORT, LONG, BORN, log)
   -- BLANK saves time: `string.rep` of one byte costs four times as much for each byte as of a longer string.
   local BLANK = string.rep('\0', BLOCK)
   local function rewrite(size, records, summed, entries, entries_summed)
-    log.start = (log.version == LONG and 55 or 31) + (log.birth and 7 or 0)
+    log.start = (log.version == LONG and 53 or 29) + (log.birth and 7 or 0)
     local blank, whole = size * 11 - #records, (size - size % BLOCK) / 16
     local version = log.version + (log.birth and BORN or 0)
-    call('SET', log.key, pack('>I1I6', version, log.lives) .. string.rep('\0', log.start - 7) .. records
+    call('SET', log.key, pack('>I1I4', version, log.lives) .. string.rep('\0', log.start - 5) .. records
       .. string.rep(BLANK, (blank - blank % BLOCK) / BLOCK) .. string.rep('\0', blank % BLOCK)
       .. summed .. string.rep('\0', whole - #summed) .. entries .. entries_summed, 'KEEPTTL')
     log.head, log.slots, log.first = 0, size, entries ~= '' and log.first % BLOCK or 0

@@ -16,14 +16,14 @@ local entries, BORN, OPEN = ARGV[1], 64, 9007199254740991
 
 -- Returns whether a state has this birth.
 local function has_birth(state, birth)
-  if #state < 14 then return false end
-  local version, _, own = unpack('>I1I6I7', state)
+  if #state < 12 then return false end
+  local version, _, own = unpack('>I1I4I7', state)
   return version % (2 * BORN) >= BORN and own == birth
 end
 
 -- Returns the first bytes of the state of a key.
 local function beginning_of(key)
-  local beginning = call('GETRANGE', key, 0, CLOSED_HEADER + 13)
+  local beginning = call('GETRANGE', key, 0, CLOSED_HEADER + 11)
   local _, _, state = unwrap(beginning)
   return state or beginning
 end

@@ -15,13 +15,13 @@
 local function sliding(
   call, pack, unpack, key, clock, given, op, cost, operand, threshold, period
 )
-  -- A small ring has at most 626 bytes. The state of a large ring, or of a log, has its numbers in the first 62.
-  local state = call('GETRANGE', key, '0', threshold <= 120 and '625' or '61')
-  local size, start, form, version, lives, base, birth = #state, 14, 0, 0, nil, nil, nil
-  if size > 21 then
-    version, lives, base = unpack('>I1I6I7', state)
+  -- A small ring has at most 624 bytes. The state of a large ring, or of a log, has its numbers in the first 60.
+  local state = call('GETRANGE', key, '0', threshold <= 120 and '623' or '59')
+  local size, start, form, version, lives, base, birth = #state, 12, 0, 0, nil, nil, nil
+  if size > 19 then
+    version, lives, base = unpack('>I1I4I7', state)
     form = version
-    if version > 64 then form, start, birth, base = version - 64, 21, unpack('>I7I7', state, 8) end
+    if version > 64 then form, start, birth, base = version - 64, 19, unpack('>I7I7', state, 6) end
   end
   if (form == 3 or form == 4) and threshold <= 120
     and (op == 'decide' or op == 'peek' or birth and op == 'acquire') then

@@ -2,7 +2,7 @@
 -- that still overlaps the trailing period.
 -- Twin of ratelimit-runtime/src/algorithm/sliding_counter.rs.
 --
--- State      string of 22 bytes: its beginning (7), start (7), previous (4), current (4); with a birth, of 29 bytes
+-- State      string of 20 bytes: its beginning (5), start (7), previous (4), current (4); with a birth, of 27 bytes
 --
 -- call, pack, unpack, key, clock, given, op, cost
 --            see `prelude.lua`; cost: the units of the call
@@ -21,12 +21,12 @@ local function sliding_counter(
   local state = call('GET', key)
   if not state then
     version, lives, since, previous, current = VERSION, 0, 0, 0, 0
-  elseif #state == 22 then
-    version, lives, since, previous, current = unpack('>I1I6I7I4I4', state)
+  elseif #state == 20 then
+    version, lives, since, previous, current = unpack('>I1I4I7I4I4', state)
     if version ~= VERSION then return end
   else
-    if #state ~= 29 then return end
-    version, lives, birth, since, previous, current = unpack('>I1I6I7I7I4I4', state)
+    if #state ~= 27 then return end
+    version, lives, birth, since, previous, current = unpack('>I1I4I7I7I4I4', state)
     if version ~= BORN then return end
   end
   local now = clock < since and since or clock

@@ -6,7 +6,7 @@
 -- nothing: the larger number holds. Units that were taken by a call whose reply was lost are in `taken`; the process
 -- finds them there, and releases them (ratelimit-runtime/src/store/holder.rs).
 --
--- State    string: its beginning (7); the epoch, which is the time of the last reset, or 0 (7); a time before which no
+-- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
 --          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
 --          records (2). Then the records: process (7), taken (7), released (7), the time at which it expires (7). Bytes
 --          after the last record mean nothing
@@ -28,12 +28,12 @@ local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
   threshold, hold, process, epoch, taken, released, promised
 )
-  local VERSION, HEADER, RECORD, FORMAT = 1, 34, 28, '>I7I7I7I7'
+  local VERSION, HEADER, RECORD, FORMAT = 1, 32, 28, '>I7I7I7I7'
   local version, lives, since, first, last, held, count, records = VERSION, 0, 0, 0, 0, 0, 0, ''
   local state = call('GET', key)
   if state then
     if #state < HEADER then return end
-    version, lives, since, first, last, held, count = unpack('>I1I6I7I7I7I4I2', state)
+    version, lives, since, first, last, held, count = unpack('>I1I4I7I7I7I4I2', state)
     if version ~= VERSION or #state < HEADER + count * RECORD then return end
     records = string.sub(state, HEADER + 1, HEADER + count * RECORD)
   end

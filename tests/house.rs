@@ -56,7 +56,7 @@ const LISTS_OF_ALGORITHMS: [(&str, &str); 14] = [
     ("examples/playground/settings.rs", "\n    Algorithm::{variant},"),
     ("examples/pictures/lane.rs", "Limit::{word}("),
     ("examples/playground/page/app.js", "\n  {word}: ["),
-    ("ratelimit-runtime/docs/redis.md", "~ratelimit:{word}:*"),
+    ("ratelimit-runtime/docs/redis.md", "~rl:{word}:*"),
     ("benches/all/scripts.rs", "(Algorithm::{variant}, "),
 ];
 

@@ -35,11 +35,9 @@ fn announce(server: &Server) {
     let mut connection = server.connection();
     let mut add = |id: &str, value: redis::Cmd| {
         value.exec(&mut connection).expect("written");
-        let () = connection
-            .zadd("ratelimit:{rules}:processes", id, 4_000_000_000_000_u64)
-            .expect("added");
+        let () = connection.zadd("rl:{rules}:processes", id, 4_000_000_000_000_u64).expect("added");
     };
-    let key = |id: &str| format!("ratelimit:{{rules}}:process:{id}");
+    let key = |id: &str| format!("rl:{{rules}}:process:{id}");
     for process in 0..120 {
         let id = format!("~{process:03}");
         let names = &mut (0..100).map(|name| format!("made-{process}-{name}"));

@@ -72,7 +72,7 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
         .into_iter()
         .map(|(name, terms, text)| {
             let hash = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection);
-            let key = |index| format!("ratelimit:{}:1m:bench{{user:{index}}}", terms.word());
+            let key = |index| format!("rl:{}:1m:bench{{user:{index}}}", terms.word());
             let keys = (0..KEYS).map(key).collect();
             Parts { name, terms, hash: hash.expect("a script"), keys }
         })

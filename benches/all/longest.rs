@@ -84,7 +84,7 @@ fn limit(threshold: u32) -> Limit {
 type Slow = (u64, u64, f64, Vec<Vec<u8>>, String, String);
 
 /// The key of the log in Redis.
-const KEY: &str = "ratelimit:sliding:1d:longest{key}";
+const KEY: &str = "rl:sliding:1d:longest{key}";
 
 /// One log on one server.
 struct Log {

@@ -23,7 +23,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
 use self::key::{
-    Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name,
+    AnyHole, Colon, Format, Hole, Key, KeyWriter, OwnedKey, Secret, Shown, Text, put_count_name,
 };
 use self::limit::{Algorithm, Limit};
 
@@ -122,7 +122,7 @@ impl Key for KeyInput {
                             }
                         }
                         FormatPart::Arg(arg) => {
-                            Format(Hole::new(arg).piece(format_args!("{arg}"))).write(out);
+                            Format(Hole(AnyHole(arg)).piece()).write(out);
                         }
                         FormatPart::Shown(arg) => {
                             Format(Shown(format_args!("{arg}"))).write(out);

@@ -21,11 +21,15 @@ where
                 }
             },
             ::ratelimit_runtime::__private::Format((
-                ::ratelimit_runtime::__private::Hole::new(&N)
-                    .piece(::core::format_args!("{}", N)),
+                ::ratelimit_runtime::__private::Hole(
+                        ::ratelimit_runtime::__private::AnyHole(&N),
+                    )
+                    .piece(),
                 ::ratelimit_runtime::__private::Colon,
-                ::ratelimit_runtime::__private::Hole::new(&id)
-                    .piece(::core::format_args!("{}", id)),
+                ::ratelimit_runtime::__private::Hole(
+                        ::ratelimit_runtime::__private::AnyHole(&id),
+                    )
+                    .piece(),
             )),
             1_u32,
         ) {

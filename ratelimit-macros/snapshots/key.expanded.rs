@@ -18,8 +18,10 @@ async fn format(tenant: &str, user: User) -> Option<()> {
                 }
             },
             ::ratelimit_runtime::__private::Format((
-                ::ratelimit_runtime::__private::Hole::new(&tenant)
-                    .piece(::core::format_args!("{}", tenant)),
+                ::ratelimit_runtime::__private::Hole(
+                        ::ratelimit_runtime::__private::AnyHole(&tenant),
+                    )
+                    .piece(),
                 ::ratelimit_runtime::__private::Colon,
                 ::ratelimit_runtime::__private::Shown(
                     ::core::format_args!("{:08x}", user.id),

@@ -89,8 +89,10 @@ trait Greeter {
                     }
                 },
                 ::ratelimit_runtime::__private::Format((
-                    ::ratelimit_runtime::__private::Hole::new(&name)
-                        .piece(::core::format_args!("{}", name)),
+                    ::ratelimit_runtime::__private::Hole(
+                            ::ratelimit_runtime::__private::AnyHole(&name),
+                        )
+                        .piece(),
                 )),
                 1_u32,
             ) {

@@ -2,8 +2,10 @@ async fn query(tenant: &str, user: u64, rows: u32) -> Result<(), Rejection> {
     'decided: {
         let pending = match match (
             ::ratelimit_runtime::__private::Format((
-                ::ratelimit_runtime::__private::Hole::new(&user)
-                    .piece(::core::format_args!("{}", user)),
+                ::ratelimit_runtime::__private::Hole(
+                        ::ratelimit_runtime::__private::AnyHole(&user),
+                    )
+                    .piece(),
             )),
             rows,
         ) {

@@ -170,16 +170,16 @@ async fn a_rule_that_does_not_fit_is_not_written() {
 
     let mut connection = server.connection();
     let process = r#"{"id":"stuck-1","rules":"1-x","limits":[]}"#;
-    let () = redis::Commands::set(&mut connection, "ratelimit:{rules}:process:~", process)
-        .expect("written");
-    let () = redis::Commands::zadd(&mut connection, "ratelimit:{rules}:processes", "~", u64::MAX)
+    let () =
+        redis::Commands::set(&mut connection, "rl:{rules}:process:~", process).expect("written");
+    let () = redis::Commands::zadd(&mut connection, "rl:{rules}:processes", "~", u64::MAX)
         .expect("written");
     let error = failed(&["set", "api", "threshold = 9"]);
     assert!(error.contains("written, but 1 of 2 processes have not announced"), "{error}");
     assert!(error.contains("in 15s: stuck-1."), "{error}");
     assert_eq!(run(&["get", "api"]), "threshold = 9\n");
     assert!(run(&["list"]).contains("process stuck-1: 0 limits, with older rules\n"));
-    let () = redis::Commands::del(&mut connection, "ratelimit:{rules}").expect("deleted");
+    let () = redis::Commands::del(&mut connection, "rl:{rules}").expect("deleted");
     assert!(run(&["list"]).contains("process stuck-1: 0 limits, with rules that Redis has lost"));
 }
 
@@ -196,15 +196,14 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let rejected = format!(r#"{rejected},"rejected":{0},"since":0,"last":{0}}}"#, u64::MAX / 2);
     let process =
         format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}],"rejected":[{rejected}]}}"#);
-    let () = connection.set("ratelimit:{rules}:process:~", process).expect("written");
-    let () = connection.zadd("ratelimit:{rules}:processes", "~", u64::MAX).expect("written");
+    let () = connection.set("rl:{rules}:process:~", process).expect("written");
+    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
     let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"closed"}}}"#;
     let hash = [("version", "1-\u{1b}"), ("rules", rules)];
-    let () = connection.hset_multiple("ratelimit:{rules}", &hash).expect("written");
+    let () = connection.hset_multiple("rl:{rules}", &hash).expect("written");
     let change = "1 {\"by\":\"\\u001b[1m\",\"version\":\"1\",\"what\":[\"\\u202e\"]}";
-    let () = connection.lpush("ratelimit:{rules}:changes", change).expect("written");
-    let () =
-        connection.set_ex("ratelimit:sliding:1m:api\u{1b}[31m{\u{1b}[2J}", "", 60).expect("set");
+    let () = connection.lpush("rl:{rules}:changes", change).expect("written");
+    let () = connection.set_ex("rl:sliding:1m:api\u{1b}[31m{\u{1b}[2J}", "", 60).expect("set");
     let shown = |text: String| {
         let is_shown = |shown: char| shown == '\n' || shown == ' ' || shown.is_ascii_graphic();
         assert!(!text.is_empty() && text.chars().all(is_shown), "{text:?}");
@@ -217,6 +216,6 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let top = output(operate(&server, &["top", "api\u{1b}[31m"]));
     assert!(top.contains("%1B[2J"), "{top:?}");
     shown(top);
-    let () = connection.hset("ratelimit:{rules}", "rules", r#"{"\u001b[1m":5}"#).expect("written");
+    let () = connection.hset("rl:{rules}", "rules", r#"{"\u001b[1m":5}"#).expect("written");
     shown(error_output(operate(&server, &["list"])));
 }

@@ -22,7 +22,7 @@ pub(crate) fn hostile() -> Report {
     let mut connection = server.connection();
     let large = "x".repeat(20_000_000);
     sleep(BEFORE);
-    let rules = "ratelimit:{rules}";
+    let rules = "rl:{rules}";
     for field in ["rules", "version"] {
         redis::cmd("HSET").arg(rules).arg(field).arg(&large).exec(&mut connection).expect("HSET");
     }

@@ -29,7 +29,7 @@ use self::servers::{failed_over, killed, node_lost, resharded, stopped};
 const THRESHOLD: u32 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
-const KEY: &str = "ratelimit:sliding:1h:matrix{key}";
+const KEY: &str = "rl:sliding:1h:matrix{key}";
 
 /// The time before the fault.
 const BEFORE: Duration = Duration::from_millis(500);

@@ -139,13 +139,13 @@ async fn operations_other_than_checks_are_not_reported() {
 async fn undecided_calls_are_reported_without_their_key() {
     let server = Server::start();
     let test = TestLimiter::redis(&server);
-    let name = format!("ratelimit:sliding:1h:events{{{KEY}}}");
+    let name = format!("rl:sliding:1h:events{{{KEY}}}");
     let _: () = server.connection().set(name, "foreign").expect("SET");
     let foreign = events_of(async {
         assert!(test.limiter.check(&LIMIT, KEY, 1).await.is_err());
     });
     // The events name the limit, and say what to do. The warning is not repeated for some seconds.
-    let error = "error=the Redis key `ratelimit:sliding:1h:events{…}` does not hold the state of a \
+    let error = "error=the Redis key `rl:sliding:1h:events{…}` does not hold the state of a \
                  rate limit: delete the key, or set another `key_prefix`";
     let expected = [
         format!("WARN Redis does not decide limit=\"events\" on_error=Deny {error}"),

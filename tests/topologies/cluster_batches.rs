@@ -48,7 +48,7 @@ async fn counts_are_exact_while_slots_move_under_load() {
     let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("moved", 40, HOUR);
     let slots: Vec<_> =
-        (0..6).map(|key| cluster.slot(&format!("ratelimit:sliding:1h:moved{{{key}}}"))).collect();
+        (0..6).map(|key| cluster.slot(&format!("rl:sliding:1h:moved{{{key}}}"))).collect();
     first_decision(&limiter, &limit, "first").await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();

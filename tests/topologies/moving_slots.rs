@@ -34,7 +34,7 @@ async fn counts_are_exact_and_calls_succeed_during_resharding() {
     let limiter = denying_builder(&cluster.url()).build().expect("valid");
     let limit = Limit::sliding("moved", 300, HOUR);
     let bucket = Limit::token_bucket("moved", 300, HOUR);
-    let slot = cluster.slot("ratelimit:sliding:1h:moved{key}");
+    let slot = cluster.slot("rl:sliding:1h:moved{key}");
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for task in 0..8 {
@@ -82,8 +82,8 @@ async fn calls_on_both_nodes_of_a_moving_slot_are_decided() {
     for limit in [&here, &there] {
         assert!(admits(&limiter, limit, "key").await);
     }
-    let slot = cluster.slot("ratelimit:sliding:1h:here{key}");
-    cluster.begin_move(slot, "ratelimit:sliding:1h:there{key}");
+    let slot = cluster.slot("rl:sliding:1h:here{key}");
+    cluster.begin_move(slot, "rl:sliding:1h:there{key}");
     let mut tasks = JoinSet::new();
     for call in 0..300 {
         let limiter = limiter.clone();

@@ -41,7 +41,7 @@ async fn the_limiter_follows_failovers() {
     let client = Client::open(sentinels.primary()).expect("an address");
     let mut primary = client.get_connection().expect("the primary");
     let start = Instant::now();
-    while !primary.exists::<_, bool>("ratelimit:sliding:1h:sentinel{which}").expect("EXISTS") {
+    while !primary.exists::<_, bool>("rl:sliding:1h:sentinel{which}").expect("EXISTS") {
         assert!(start.elapsed() < Duration::from_secs(2), "the limiter still uses the old primary");
         let _ = limiter.check(&LIMIT, "which", 1).await;
         std::thread::sleep(Duration::from_millis(10));

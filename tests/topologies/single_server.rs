@@ -84,7 +84,7 @@ async fn the_url_selects_a_user_and_a_database() {
     assert!(server.ttls().is_empty());
     redis::cmd("SELECT").arg(7).exec(&mut connection).expect("SELECT");
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS");
-    assert_eq!(keys, ["ratelimit:sliding:1h:secured{key}"]);
+    assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
 }
 
 #[tokio::test]

@@ -227,11 +227,15 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
         KeyPiece::Text(text) => text_pieces(rt, text),
         KeyPiece::Argument { spec, root, fields } => {
             let value = quote_spanned!(hygienic()=> #root #(.#fields)*);
-            let shown = quote_spanned!(hygienic()=> ::core::format_args!(#spec, #value));
             vec![if spec.value() == "{}" {
-                quote_spanned!(hygienic()=> #rt::__private::Hole::new(&#value).piece(#shown))
+                // A value that is not `Display` is an error at the format string.
+                let any = quote_spanned!(hygienic()=> #rt::__private::AnyHole(&#value));
+                let any = spanned_at(spec, any);
+                let hole = spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
+                let piece = Ident::new("piece", hygienic().located_at(spec.span()));
+                quote_spanned!(hygienic()=> #hole.#piece())
             } else {
-                quote_spanned!(hygienic()=> #rt::__private::Shown(#shown))
+                quote_spanned!(hygienic()=> #rt::__private::Shown(::core::format_args!(#spec, #value)))
             }]
         }
     });

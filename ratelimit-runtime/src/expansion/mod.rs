@@ -23,7 +23,10 @@ pub use self::started::{StartedAcquire, StartedCheck};
 use crate::algorithm::Op;
 use crate::check::{AcquiredCall, CallOptions, Check, Permit};
 use crate::key::OwnedKey;
-pub use crate::key::{AnyHole, Colon, Format, Hole, Key, Piece, Plain, PlainValue, Shown, Text};
+pub use crate::key::{
+    AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Key, Piece, Plain, PlainValue, Shown,
+    Text,
+};
 pub use crate::limit::Lease;
 use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};

@@ -51,7 +51,7 @@ impl Piece for Colon {
     }
 }
 
-/// An argument that is formatted. Written as a group, so that its text cannot merge with the text beside it.
+/// An argument with a format. Written as a group, so that its text cannot merge with the text beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub fmt::Arguments<'a>);
 
@@ -72,51 +72,75 @@ impl<T: PlainValue + ?Sized> Piece for Plain<'_, T> {
     }
 }
 
-/// An argument `{value}`, which is written by its type: `hole.piece(..)` calls the method of `Hole` if the value is a
-/// [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the one of [`AnyHole`], to which a
-/// `Hole` dereferences.
+/// An argument of any type that is `Display`. Written as a group, too. It holds the function of the type, so that a
+/// type without one is one error, at the argument, and not another at the key.
 #[derive(Debug)]
-pub struct Hole<'a, T: ?Sized> {
+pub struct Displayed<'a, T: ?Sized> {
     value: &'a T,
-    any: AnyHole,
+    display: fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
-/// An argument of any type that is `Display`.
-#[derive(Debug)]
-pub struct AnyHole;
-
-impl<'a, T: ?Sized> Hole<'a, T> {
-    /// Creates the argument of a value.
-    #[inline(always)]
-    pub const fn new(value: &'a T) -> Self {
-        Self { value, any: AnyHole }
+impl<T: ?Sized> fmt::Display for Displayed<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.display)(self.value, f)
     }
 }
+
+impl<T: ?Sized> Piece for Displayed<'_, T> {
+    fn write(&self, out: &mut KeyWriter<'_>) {
+        out.group(|out| out.display(self));
+    }
+}
+
+/// An argument `{value}`, which is written by its type: `Hole(AnyHole(&value)).piece()` calls the method of `Hole` if
+/// the value is a [`PlainValue`]. Otherwise that method does not exist, and the compiler calls the one of [`AnyHole`],
+/// to which a `Hole` dereferences. A constructor and a method without arguments are checked faster than functions and a
+/// `format_args!` (`benches/all -- attribute`, the compile time).
+#[derive(Debug)]
+pub struct Hole<'a, T: ?Sized>(pub AnyHole<'a, T>);
+
+/// An argument of any type.
+#[derive(Debug)]
+pub struct AnyHole<'a, T: ?Sized>(pub &'a T);
 
 impl<'a, T: PlainValue + ?Sized> Hole<'a, T> {
     /// Returns the part of the format string.
     #[inline(always)]
     #[must_use]
-    pub fn piece(&self, _: fmt::Arguments<'_>) -> Plain<'a, T> {
-        Plain(self.value)
+    pub fn piece(self) -> Plain<'a, T> {
+        Plain(self.0.0)
     }
 }
 
-impl AnyHole {
+impl<'a, T: ?Sized> AnyHole<'a, T> {
     /// Returns the part of the format string.
     #[must_use]
-    pub fn piece<'a>(&self, shown: fmt::Arguments<'a>) -> Shown<'a> {
-        Shown(shown)
+    pub fn piece(&self) -> Displayed<'a, T>
+    where
+        T: DisplayedValue,
+    {
+        Displayed { value: self.0, display: T::fmt }
     }
 }
 
-impl<T: ?Sized> Deref for Hole<'_, T> {
-    type Target = AnyHole;
+impl<'a, T: ?Sized> Deref for Hole<'a, T> {
+    type Target = AnyHole<'a, T>;
 
-    fn deref(&self) -> &AnyHole {
-        &self.any
+    fn deref(&self) -> &AnyHole<'a, T> {
+        &self.0
     }
 }
+
+/// A value of a type that is `Display`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` doesn't implement `std::fmt::Display`",
+    label = "`{Self}` cannot be formatted with the default formatter",
+    note = "in the format string of a key, `{{value:?}}` formats a value whose type is `Debug`"
+)]
+pub trait DisplayedValue: fmt::Display {}
+
+#[diagnostic::do_not_recommend]
+impl<T: fmt::Display + ?Sized> DisplayedValue for T {}
 
 /// A value whose text as a key is its `Display`.
 pub trait PlainValue: Key {}
@@ -187,7 +211,7 @@ mod tests {
         impl<T: ?Sized> IsPlain for Plain<'_, T> {
             const IS_PLAIN: bool = true;
         }
-        impl IsPlain for Shown<'_> {
+        impl<T: ?Sized> IsPlain for Displayed<'_, T> {
             const IS_PLAIN: bool = false;
         }
         fn parts<P: Piece + IsPlain>(piece: P) -> (bool, String) {
@@ -196,7 +220,7 @@ mod tests {
         macro_rules! check {
             ($($value:expr, $is_plain:expr;)*) => {$(
                 let value = $value;
-                let (is_plain, written) = parts(Hole::new(&value).piece(format_args!("{value}")));
+                let (is_plain, written) = parts(Hole(AnyHole(&value)).piece());
                 assert_eq!(is_plain, $is_plain, "{value}");
                 assert_eq!(written, text(Shown(format_args!("{value}"))));
             )*};

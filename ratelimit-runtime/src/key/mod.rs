@@ -22,7 +22,9 @@ use std::sync::Arc;
 
 pub use self::client::Client;
 pub(crate) use self::fingerprint::Secret;
-pub use self::format::{AnyHole, Colon, Format, Hole, Piece, Plain, PlainValue, Shown, Text};
+pub use self::format::{
+    AnyHole, Colon, Displayed, DisplayedValue, Format, Hole, Piece, Plain, PlainValue, Shown, Text,
+};
 pub(crate) use self::id::KeyId;
 pub use self::owned::{OwnedKey, ParseKeyError};
 pub(crate) use self::shown::shown;

@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Sets the prefix of every key in Redis; `ratelimit` unless set. If applications share a server, but must not
+    /// Sets the prefix of every key in Redis; `rl` unless set. If applications share a server, but must not
     /// share their counts, they need different prefixes. A prefix must not contain `{` or `}`, or an algorithm and a
     /// period between colons (`sliding:1m`): two limits under different prefixes could then have the same key.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -317,7 +317,7 @@ impl Default for Builder {
             #[cfg(feature = "redis")]
             certificates: Certificates::default(),
             max_pending: 10_000,
-            key_prefix: "ratelimit".to_owned(),
+            key_prefix: "rl".to_owned(),
             deadline: Duration::from_millis(100),
             max_keys: 1_000_000,
             max_waiting: 10_000,

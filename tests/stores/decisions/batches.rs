@@ -109,7 +109,7 @@ async fn a_foreign_key_in_a_batch_fails_only_its_own_calls() {
     let limit = Limit::new("foreign", Algorithm::TokenBucket, 5, Duration::from_secs(60));
     let limit = limit.expect("valid");
     for key in 0..200 {
-        let name = format!("ratelimit:token_bucket:1m:foreign{{{key}}}");
+        let name = format!("rl:token_bucket:1m:foreign{{{key}}}");
         match key % 4 {
             0 => connection.hset(name, "field", "value").expect("HSET"),
             1 => connection.set(name, "text").expect("SET"),

@@ -73,7 +73,7 @@ async fn a_deleted_key_starts_from_zero() {
         let limit = Limit::new("deleted", algorithm, 10, week).expect("valid");
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        let _: () = connection.del(format!("ratelimit:{algorithm}:7d:deleted{{1}}")).expect("DEL");
+        let _: () = connection.del(format!("rl:{algorithm}:7d:deleted{{1}}")).expect("DEL");
         assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
@@ -85,7 +85,7 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
     let mut connection = server.connection();
     for algorithm in ALGORITHMS {
         let limit = Limit::new("foreign", algorithm, 10, Duration::from_secs(60)).expect("valid");
-        let key = format!("ratelimit:{algorithm}:1m:foreign{{1}}");
+        let key = format!("rl:{algorithm}:1m:foreign{{1}}");
         let _: () = connection.hset(&key, "field", "value").expect("HSET");
         let error = store_error(limiter.check(&limit, 1, 1).await);
         assert!(matches!(error, StoreError::ForeignKey { .. }), "{error:?}");
@@ -118,7 +118,7 @@ async fn the_error_of_several_limits_names_only_the_foreign_key() {
         .map(|limit| limit.expect("valid"))
         .collect();
     for foreign in ALGORITHMS {
-        let name = |algorithm: Algorithm| format!("ratelimit:{algorithm}:1m:group{{1}}");
+        let name = |algorithm: Algorithm| format!("rl:{algorithm}:1m:group{{1}}");
         let parts: Vec<_> = limits.iter().map(|limit| Part::new(limit, &1, 1)).collect();
         let mut assert_foreign = async || {
             let error = store_error(limiter.check_all(&parts).await);
@@ -147,7 +147,7 @@ async fn a_request_is_not_repeated_after_an_error() {
     let limiter = server.builder().build().expect("valid");
     let mut connection = server.connection();
     assert!(limiter.check(&DAILY, 1, 1).await.is_ok());
-    let _: () = connection.hset("ratelimit:sliding:1d:daily{2}", "field", 1).expect("HSET");
+    let _: () = connection.hset("rl:sliding:1d:daily{2}", "field", 1).expect("HSET");
     for _ in 0..5 {
         store_error(limiter.check(&DAILY, 2, 1).await);
     }

@@ -12,7 +12,7 @@ async fn the_error_of_a_user_without_rights_says_what_to_allow() {
     let server = Server::start();
     let mut connection = server.connection();
     redis::cmd("ACL")
-        .arg(&["SETUSER", "poor", "on", ">secret-word", "~ratelimit:*", "+ping"])
+        .arg(&["SETUSER", "poor", "on", ">secret-word", "~rl:*", "+ping"])
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://poor:secret-word@");
@@ -40,7 +40,7 @@ async fn every_script_reports_a_missing_right() {
     let url = server.url.replace("redis://", "redis://OOM:any@");
     for denied in ["-get", "-getrange", "-setrange", "-time"] {
         let mut user = redis::cmd("ACL");
-        user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~ratelimit:*", "+@all", denied]);
+        user.arg(&["SETUSER", "OOM", "reset", "on", "nopass", "~rl:*", "+@all", denied]);
         user.exec(&mut connection).expect("ACL SETUSER");
         let limiter =
             denying_builder(&url).deadline(Duration::from_secs(5)).build().expect("valid");
@@ -138,7 +138,7 @@ async fn the_error_of_a_server_without_time_suggests_the_client_clock() {
     let server = Server::start();
     let mut connection = server.connection();
     redis::cmd("ACL")
-        .arg(&["SETUSER", "timeless", "on", "nopass", "~ratelimit:*", "+@all", "-time"])
+        .arg(&["SETUSER", "timeless", "on", "nopass", "~rl:*", "+@all", "-time"])
         .exec(&mut connection)
         .expect("ACL SETUSER");
     let url = server.url.replace("redis://", "redis://timeless:any@");

@@ -107,8 +107,7 @@ async fn api(user: &str) -> Result<(), Rejection> {
 async fn obeys_rules(limiter: &RateLimiter, server: &Server) {
     for _ in 0..3_000 {
         let result = limiter.scope(api("mallory")).await;
-        let announced: RedisResult<bool> =
-            server.connection().exists("ratelimit:{rules}:processes");
+        let announced: RedisResult<bool> = server.connection().exists("rl:{rules}:processes");
         if matches!(result, Err(Rejection::Closed { .. })) && announced.expect("EXISTS") {
             return;
         }
@@ -123,7 +122,7 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
     let server = Server::start();
     let operator = create(&server, &line_of("operator"));
     let service = create(&server, &line_of("limiter"));
-    run(&mut server.connection(), &line_of("limiter %R~ratelimit:{rules}")).expect("ACL SETUSER");
+    run(&mut server.connection(), &line_of("limiter %R~rl:{rules}")).expect("ACL SETUSER");
     let build = |url: &str| {
         let builder = denying_builder(url).deadline(Duration::from_secs(5)).rules(Rules::redis());
         builder.build().expect("valid")
@@ -146,12 +145,12 @@ async fn a_service_reads_the_rules_and_cannot_write_them() {
     let mut connection = redis::Client::open(service).expect("a URL").get_connection().expect("on");
     let by_script = "return redis.call(ARGV[1], KEYS[1])";
     for command in ["DEL", "UNLINK"] {
-        run(&mut connection, &[command, "ratelimit:{rules}"]).expect_err("a service may not");
-        run(&mut connection, &["EVAL", by_script, "1", "ratelimit:{rules}", command])
+        run(&mut connection, &[command, "rl:{rules}"]).expect_err("a service may not");
+        run(&mut connection, &["EVAL", by_script, "1", "rl:{rules}", command])
             .expect_err("a service may not");
     }
-    run(&mut connection, &["SET", "ratelimit:{rules}:changes", "x"]).expect_err("nor the changes");
-    assert!(server.connection().exists("ratelimit:{rules}").is_ok_and(|exists: bool| exists));
+    run(&mut connection, &["SET", "rl:{rules}:changes", "x"]).expect_err("nor the changes");
+    assert!(server.connection().exists("rl:{rules}").is_ok_and(|exists: bool| exists));
 }
 
 /// Uses all operations of a limiter.

@@ -42,7 +42,7 @@ async fn keys_have_the_names_of_the_guide() {
         key_of(&limiter, &server, &function, user).await,
         key_of(&limiter, &server, &daily, user).await,
     ];
-    let rows = GUIDE.lines().filter(|line| line.ends_with("` |") && line.contains("`ratelimit:"));
+    let rows = GUIDE.lines().filter(|line| line.ends_with("` |") && line.contains("`rl:"));
     let documented = rows.map(|line| {
         let (_, name) = line.trim_end_matches("` |").rsplit_once('`').expect("a name");
         name.to_owned()
@@ -50,7 +50,7 @@ async fn keys_have_the_names_of_the_guide() {
     assert_eq!(documented.collect::<Vec<_>>(), names);
     let other = limiter.check(&Limit::fixed("90", 1, Duration::from_secs(90)), "", 1).await;
     assert!(other.is_ok());
-    assert_eq!(server.ttls()[0].0, "ratelimit:fixed:90s:90{(}");
+    assert_eq!(server.ttls()[0].0, "rl:fixed:90s:90{(}");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{TestLimiter, decision};
 
 /// Returns the key in Redis of the tests' count.
 fn redis_key(algorithm: Algorithm) -> String {
-    format!("ratelimit:{algorithm}:1h:ttl{{key}}")
+    format!("rl:{algorithm}:1h:ttl{{key}}")
 }
 
 fn limit(algorithm: Algorithm, threshold: u32, period: Duration) -> Limit {
@@ -65,7 +65,7 @@ async fn a_removed_ttl_comes_back_at_the_documented_times() {
     ];
     join_all(cases.into_iter().map(async |(limit, before, pause, after)| {
         let mut connection = server.connection();
-        let key = format!("ratelimit:{}:*", limit.algorithm());
+        let key = format!("rl:{}:*", limit.algorithm());
         limiter.check(&limit, "key", before).await.expect("admitted");
         let keys: Vec<String> = connection.keys(&key).expect("KEYS");
         let [key] = &keys[..] else { panic!("one key of {key}: {keys:?}") };

@@ -40,7 +40,7 @@ fn version(connection: &mut Connection) -> Option<u8> {
 /// Returns the base of the only count, which has a ring.
 fn base(connection: &mut Connection) -> u64 {
     let state = state(connection).expect("a ring");
-    let from = if state[0] > 64 { 14 } else { 7 };
+    let from = if state[0] > 64 { 12 } else { 5 };
     state[from..from + 7].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
@@ -377,12 +377,12 @@ async fn a_damaged_ring_is_not_read() {
         let state: Vec<u8> = connection.get(&key).expect("a string");
         let is_large = threshold > 120;
         let mut damaged: Vec<Vec<u8>> = (1..state.len().min(70))
-            .filter(|length| !is_large || *length < 28)
+            .filter(|length| !is_large || *length < 26)
             .map(|length| state[..length].to_vec())
             .collect();
         // A large ring whose head, length or slots are wrong, or a small one without its mark.
         for (from, bytes) in
-            [(14, &[255, 255][..]), (16, &[255, 255]), (16, &[0, 0]), (18, &[0, 1])]
+            [(12, &[255, 255][..]), (14, &[255, 255]), (14, &[0, 0]), (16, &[0, 1])]
         {
             let mut other = state.clone();
             other.splice(from..from + bytes.len(), bytes.iter().copied());

@@ -219,7 +219,7 @@ async fn rules_stay_without_redis_and_with_malformed_ones() {
     limiter.share_rules(shared, "alice").await.expect("written");
     until_capacity(&limiter, "acme", 50).await;
     let malformed = [("version", "9-x"), ("rules", "{\"api\": 5}")];
-    let () = server.connection().hset_multiple("ratelimit:{rules}", &malformed).expect("HSET");
+    let () = server.connection().hset_multiple("rl:{rules}", &malformed).expect("HSET");
     tokio::time::sleep(IN_FORCE).await;
     assert_eq!(capacity(&limiter, "acme").await, 50);
     let error = limiter.shared_rules().await.expect_err("malformed").to_string();
@@ -268,8 +268,8 @@ async fn rules_of_any_size_are_not_read() {
     for field in ["rules", "version"] {
         let before = sent();
         let hash = [("version", "9-x"), ("rules", "{}"), (field, &large)];
-        let () = server.connection().hset_multiple("ratelimit:{rules}", &hash).expect("HSET");
-        let () = server.connection().lpush("ratelimit:{rules}:changes", &large).expect("LPUSH");
+        let () = server.connection().hset_multiple("rl:{rules}", &hash).expect("HSET");
+        let () = server.connection().lpush("rl:{rules}:changes", &large).expect("LPUSH");
         tokio::time::sleep(IN_FORCE).await;
         let error = limiter.shared_rules().await.expect_err("too large").to_string();
         assert!(error.contains("too large"), "{error}");
@@ -341,8 +341,8 @@ async fn rejected_keys_of_a_hostile_announcement_are_bounded() {
     let announcement =
         format!(r#"{{"id":"~","rules":"","limits":[],"rejected":[{}]}}"#, keys.join(","));
     let mut connection = server.connection();
-    let () = connection.set("ratelimit:{rules}:process:~", announcement).expect("written");
-    let () = connection.zadd("ratelimit:{rules}:processes", "~", u64::MAX).expect("written");
+    let () = connection.set("rl:{rules}:process:~", announcement).expect("written");
+    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
     let fleet = limiter.fleet().await.expect("read");
     assert!((1..=20).contains(&fleet[0].rejected.len()), "{}", fleet[0].rejected.len());
     assert!(fleet[0].rejected.iter().all(|key| key.key.len() <= 1_000));
@@ -404,7 +404,7 @@ async fn a_lost_reply_is_no_lost_change() {
     proxy.set(Network::RepliesLost);
     let write = tokio::spawn(limiter.share_rules(shared, "alice"));
     let mut direct = server.connection();
-    while !direct.exists("ratelimit:{rules}").unwrap_or(false) {
+    while !direct.exists("rl:{rules}").unwrap_or(false) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     proxy.set(Network::Cut);

@@ -47,7 +47,7 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
     let server = Server::start();
     let mut connection = server.connection();
     // Until the rules were read once, each ping waits for them.
-    let () = connection.set("ratelimit:{rules}", "foreign").expect("SET");
+    let () = connection.set("rl:{rules}", "foreign").expect("SET");
     let limiter = server.builder().rules(Rules::redis()).build().expect("valid");
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("one");
     let mut pings = Vec::new();
@@ -64,7 +64,7 @@ fn a_ping_that_is_not_polled_does_not_stop_rules() {
             pings.push(ping);
         }
     });
-    let () = connection.del("ratelimit:{rules}").expect("DEL");
+    let () = connection.del("rl:{rules}").expect("DEL");
     let running = tokio::runtime::Runtime::new().expect("a runtime");
     running.block_on(async {
         let mut shared = limiter.shared_rules().await.expect("read");

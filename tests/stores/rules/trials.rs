@@ -161,7 +161,7 @@ async fn a_trial_has_a_count_of_its_own() {
     admitted(&test, &enforced, 2).await;
     let mut names: Vec<_> = server.ttls().into_iter().map(|(name, _)| name).collect();
     names.sort();
-    assert_eq!(names, ["ratelimit:sliding:1h:ruled:trial{key}", "ratelimit:sliding:1h:ruled{key}"]);
+    assert_eq!(names, ["rl:sliding:1h:ruled:trial{key}", "rl:sliding:1h:ruled{key}"]);
     assert_eq!(server.script_calls(), 4, "each call is decided twice");
     test.set_rules(RuleSet::new());
     admitted(&test, &enforced, 2).await;

@@ -51,9 +51,8 @@ mod tests {
 
     #[test]
     fn a_client_that_chooses_its_key_can_choose_the_slot() {
-        let of_slot_7 = (0_u32..).filter(|number| {
-            slot(format!("ratelimit:fixed:1m:login{{user{number}}}").as_bytes()) == 7
-        });
+        let of_slot_7 = (0_u32..)
+            .filter(|number| slot(format!("rl:fixed:1m:login{{user{number}}}").as_bytes()) == 7);
         assert_eq!(of_slot_7.take(10).count(), 10);
     }
 }
