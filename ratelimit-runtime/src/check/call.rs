@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::judge::{apply_shadow, count_others, judge};
-use super::{AnyPart, Permit};
+use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, StoreError};
@@ -100,12 +100,31 @@ impl Refusal {
         Self { report: Report::start(), label, rejection }
     }
 
+    /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
+    pub(super) fn of_local(
+        part: &AnyPart<'_>,
+        options: CallOptions,
+        backend: &Backend,
+    ) -> Option<Self> {
+        let Part { limit, cost, .. } = *part;
+        let label = limit.label();
+        if options.settles && limit.leases() {
+            return Some(Self::mistake(Report::start(), label, StoreError::Leased));
+        }
+        let refuse = || Self::of_part(part, Rejection::exceeds_capacity_of(&label, cost), backend);
+        (cost > limit.capacity()).then(refuse)
+    }
+
     /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
     /// without an end.
     pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
+        Self::of_part(part, Rejection::closed_without_count(part.limit, retry_after), backend)
+    }
+
+    /// Creates the refusal of a part with its key.
+    fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
         let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
         let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
-        let rejection = Rejection::closed_without_count(limit, retry_after);
         Self { report, label: limit.label(), rejection }
     }
 

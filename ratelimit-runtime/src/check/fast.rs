@@ -8,7 +8,6 @@
 use std::slice;
 
 use super::call::{CallOptions, conclude};
-use super::ruled::may_be_ruled;
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
@@ -53,15 +52,7 @@ impl Checker {
     /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
     #[inline(never)]
     fn check_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Check {
-        let may_wait = options.can_wait && part.limit.policy().wait().is_some();
-        if may_wait || !may_be_ruled(&[part], &self.rules) {
-            return self.call(&[part], options).into();
-        }
-        let ruled = part.ruled(&self.rules, &self.backend);
-        if ruled.access == Access::Limited && self.backend.decides_here(&ruled.limit, part.cost) {
-            return self.check_here(&ruled.limit, &part.key, part.cost);
-        }
-        self.decide_ruled(&[part], &[ruled], options, None).into()
+        self.call_one(part, options, |limit| self.check_here(limit, &part.key, part.cost))
     }
 
     /// Checks a call that this process decides at once, without rules.

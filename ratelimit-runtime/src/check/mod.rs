@@ -15,6 +15,7 @@ mod part;
 mod permit;
 mod prepared;
 mod ruled;
+mod wait;
 
 use std::sync::Arc;
 
