@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::check::{Check, Part};
+use crate::check::{AnyPart, Check, Part};
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -29,8 +29,10 @@ impl RequestLimits {
                 Some(limiter.check(limit, key, *cost))
             }
             charges => {
-                let parts = charges.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost));
-                Some(limiter.check_all(&parts.collect::<Vec<_>>()))
+                let charges = charges.iter();
+                let parts: Vec<AnyPart<'_>> =
+                    charges.map(|(limit, key, cost)| Part::of(limit, key as _, *cost)).collect();
+                Some(limiter.checker().check_recorded(&parts))
             }
         }
     }
