@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::lease::Leases;
 use crate::reply::StoreError;
 use crate::settle::{ReportedLosses, Settlements};
+use crate::store::OfShared;
 use crate::waiting::WaitingSlot;
 
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
@@ -34,7 +35,7 @@ pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Resu
 /// Takes two deadlines at most.
 pub(super) async fn give_back_all(
     deadline: Duration,
-    leases: Arc<Leases>,
+    leases: OfShared<Arc<Leases>>,
     waiting: Arc<WaitingSlot>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {
