@@ -203,14 +203,14 @@ pub(crate) fn measure(scale: &Scale) -> Vec<Block> {
     vec![
         small_table(
             "footprint-small",
-            "The binary of a small program, without the feature `redis`",
+            "The binary of a small program, without default features",
             "KiB, built with `--release` and stripped",
             0,
             1024.0,
         ),
         small_table(
             "footprint-build",
-            "The time to build a small program, without the feature `redis`",
+            "The time to build a small program, without default features",
             "seconds of processor time, with `--release`",
             1,
             1.0,

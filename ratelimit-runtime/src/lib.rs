@@ -42,6 +42,7 @@
 //!
 //! | feature | default | adds |
 //! | --- | --- | --- |
+//! | `attribute` | yes | the attribute, and [`key!`] |
 //! | `redis` | yes | counts in Redis or Valkey, shared by a fleet |
 //! | `tls` | | connections to Redis through TLS |
 //! | `axum`, `actix`, `tonic` | | [`Rejection`] as a response of the framework, middleware, clients as keys: `web` |
@@ -237,6 +238,8 @@ pub mod web;
 /// # Ok(())
 /// # }
 /// ```
+#[cfg(feature = "attribute")]
+#[cfg_attr(docsrs, doc(cfg(feature = "attribute")))]
 #[macro_export]
 macro_rules! key {
     ($($format:tt)*) => {
@@ -248,6 +251,8 @@ macro_rules! key {
 #[path = "expansion/mod.rs"]
 pub mod __private;
 
+#[cfg(feature = "attribute")]
+#[cfg_attr(docsrs, doc(cfg(feature = "attribute")))]
 pub use ratelimit_macros::rate_limit;
 
 pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};

@@ -135,7 +135,7 @@ impl Backend {
     /// Returns whether the shared store decides calls with this policy.
     #[inline]
     pub(crate) fn is_shared(&self, policy: Policy) -> bool {
-        self.shared_for(policy).is_some()
+        cfg!(feature = "redis") && self.shared_for(policy).is_some()
     }
 
     /// Returns whether this process decides a call at once.

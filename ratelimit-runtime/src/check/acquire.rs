@@ -42,14 +42,33 @@ impl Checker {
         terms: impl FnOnce() -> KeptTerms,
     ) -> Acquire {
         let Part { limit, key, cost, access } = part;
-        if access != Access::Limited
-            || !self.backend.decides_here(limit, cost)
-            || limit.leases()
-            || self.rules.may_apply(limit)
+        if access == Access::Limited
+            && self.backend.decides_here(limit, cost)
+            && !limit.leases()
+            && !self.rules.may_apply(limit)
         {
-            let part: AnyPart<'_> = Part { limit, key, cost, access };
-            return Acquire(self.call(&[part], options).into());
+            return self.acquire_here(limit, key, cost, terms);
         }
+        self.acquire_slow(Part { limit, key, cost, access }, options)
+    }
+
+    /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
+    fn acquire_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Acquire {
+        self.call_one(part, options, |limit| {
+            let terms = || KeptTerms::Owned(Arc::new(*limit.terms()));
+            self.acquire_here(limit, part.key, part.cost, terms)
+        })
+    }
+
+    /// Checks a call that this process decides at once, without rules.
+    #[inline]
+    fn acquire_here(
+        &self,
+        limit: &Limit,
+        key: &(impl Key + ?Sized),
+        cost: u32,
+        terms: impl FnOnce() -> KeptTerms,
+    ) -> Acquire {
         let (started, key_id) = (Started::now(), self.backend.key_id(limit.terms(), key));
         let charge = LocalCharge { key_id, terms: limit.terms(), cost };
         let (outcome, receipt) =
@@ -66,7 +85,7 @@ impl Checker {
         let decision = if outcome.is_allowed() && !report::is_recorded() {
             Ok(Decision::new(limit.capacity(), &outcome, Source::Embedded))
         } else {
-            self.report_here(started, limit, key, &outcome)
+            self.report_here(started, limit, &key, &outcome)
         };
         let permit = |decision| Permit::new(decision, outcome.is_allowed().then(charge));
         Acquire(AcquiredCall::Decided(Some(decision.map(permit))))
@@ -79,6 +98,12 @@ impl Checker {
         options: CallOptions,
     ) -> AcquiredCall<T> {
         self.call(parts, options).into()
+    }
+}
+
+impl From<StartedCall> for Acquire {
+    fn from(call: StartedCall) -> Self {
+        Self(call.into())
     }
 }
 

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::judge::{apply_shadow, judge, record_others};
-use super::{AnyPart, Permit};
+use super::{AnyPart, Part, Permit};
 use crate::backend::Backend;
 use crate::limit::{Limit, LimitLabel};
 use crate::reply::{Decision, Rejection, StoreError};
@@ -100,14 +100,36 @@ impl Refusal {
         Self { report: Report::start(), label, rejection }
     }
 
+    /// Returns why this process, which counts the limit of a part, does not decide its call; `None` if it does.
+    pub(super) fn of_local(
+        part: &AnyPart<'_>,
+        options: CallOptions,
+        backend: &Backend,
+    ) -> Option<Self> {
+        let Part { limit, cost, .. } = *part;
+        let label = limit.label();
+        if options.settles && limit.leases() {
+            return Some(Self::mistake(Report::start(), label, StoreError::Leased));
+        }
+        if !options.settles && limit.is_in_flight() {
+            return Some(Self::mistake(Report::start(), label, StoreError::NeedsPermit));
+        }
+        let refuse = || Self::of_part(part, Rejection::exceeds_capacity_of(&label, cost), backend);
+        (cost > limit.capacity()).then(refuse)
+    }
+
     /// Creates the refusal of a part that is closed by its amounts or by a rule, for `retry_after`, or `Duration::MAX`
     /// without an end.
     pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;
-        let key_id = backend.key_id(limit.terms(), key);
-        let report = Report::start().with_key(backend.reports(), limit.terms(), key, || key_id);
-        backend.count_rejection(limit, key_id, &key);
-        let rejection = Rejection::closed_without_count(limit, retry_after);
+        backend.count_rejection(limit, backend.key_id(limit.terms(), key), &key);
+        Self::of_part(part, Rejection::closed_without_count(limit, retry_after), backend)
+    }
+
+    /// Creates the refusal of a part with its key.
+    fn of_part(part: &AnyPart<'_>, rejection: Rejection, backend: &Backend) -> Self {
+        let (limit, key_id) = (part.limit, || backend.key_id(part.limit.terms(), part.key));
+        let report = Report::start().with_key(backend.reports(), limit.terms(), part.key, key_id);
         Self { report, label: limit.label(), rejection }
     }
 
@@ -136,7 +158,9 @@ pub(super) fn conclude(
 ) -> Result<Decision, Rejection> {
     record_others(&report, labels, reply.as_ref());
     let (index, result) = judge(labels, reply);
-    if let Err(Rejection::Limited { .. } | Rejection::Closed { .. }) = result {
+    if let Err(Rejection::Limited { .. } | Rejection::Closed { .. } | Rejection::Busy { .. }) =
+        result
+    {
         on_rejected(index);
     }
     let label = &labels[index];

@@ -7,15 +7,13 @@
 
 use std::slice;
 
-use super::call::{CallOptions, conclude};
-use super::ruled::may_be_ruled;
+use super::call::{CallOptions, Refusal, conclude};
 use super::{AnyPart, Check, Checker, Part};
 use crate::algorithm::{Outcome, Verdict, match_algorithm, with_state};
 use crate::key::{Key, KeyId};
 use crate::limit::{Access, Limit, Terms};
 use crate::reply::{Decision, Rejection, Source};
 use crate::report::{self, Report, Started};
-use crate::rules::Asker;
 use crate::store::Reply;
 use crate::store::embedded::{Embedded, LocalCharge, StoredState};
 
@@ -54,18 +52,7 @@ impl Checker {
     /// Checks a call of one limit that has rules, waits, costs too much, or is decided by Redis.
     #[inline(never)]
     fn check_slow(&self, part: AnyPart<'_>, options: CallOptions) -> Check {
-        let may_wait = options.can_wait && part.limit.policy().wait().is_some();
-        if may_wait || !may_be_ruled(&[part], &self.rules) {
-            return self.call(&[part], options).into();
-        }
-        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
-        if ruled.access == Access::Limited
-            && ruled.trial.is_none()
-            && self.backend.decides_here(&ruled.limit, part.cost)
-        {
-            return self.check_here(&ruled.limit, &part.key, part.cost);
-        }
-        self.decide_ruled(&[part], &[ruled], options, None).into()
+        self.call_one(part, options, |limit| self.check_here(limit, &part.key, part.cost))
     }
 
     /// Checks a call that this process decides at once, without rules.
@@ -88,9 +75,11 @@ impl Checker {
             return Check::rejected_here(limit, outcome);
         }
         let Some(outcome) = outcome else {
-            // Reports that the call needs a permit.
+            // Nothing was decided, because the call needs a permit.
             let part: AnyPart<'_> = Part::of(limit, key, cost);
-            return Check::from(self.call(&[part], CallOptions::CHECK)).moved();
+            let refusal = Refusal::of_local(&part, CallOptions::CHECK, &self.backend);
+            let refused = refusal.map_or_else(Check::unlimited, |refusal| refusal.end().into());
+            return refused.moved();
         };
         Check::from(self.report_here(started, limit, key, &outcome)).moved()
     }

@@ -16,6 +16,7 @@ mod permit;
 mod prepared;
 mod ruled;
 mod trials;
+mod wait;
 
 use std::sync::Arc;
 
@@ -52,8 +53,8 @@ pub struct Checker {
 impl Checker {
     /// Returns the leases if units of this limit are leased: none of one that waits, also if a rule makes it a shadow,
     /// because leases count separately.
-    fn leases_of(&self, limit: &Limit) -> Option<&Arc<Leases>> {
-        let leases = self.leases.as_deref()?;
+    fn leases_of(&self, limit: &Limit) -> Option<&OfShared<Arc<Leases>>> {
+        let leases = self.leases.as_ref()?;
         let policy = limit.policy();
         (limit.leases() && policy.wait().is_none() && self.backend.is_shared(policy))
             .then_some(leases)

@@ -13,7 +13,7 @@ use crate::lease::{LeasedCall, Leases};
 use crate::limit::{Limit, LimitLabel, Policy, Terms};
 use crate::reply::{Rejection, StoreError};
 use crate::report::{self, Report, Started};
-use crate::store::{Calls, Charge, DecideOp, OneOrMany, Reply, Request};
+use crate::store::{Calls, Charge, DecideOp, OfShared, OneOrMany, Reply, Request};
 
 /// A call with its counts. Borrows the keys.
 struct CountedCall<'a> {
@@ -157,7 +157,7 @@ impl Checker {
         &self,
         call: &mut CountedCall<'a>,
         parts: &[AnyPart<'a>],
-    ) -> Option<(&Arc<Leases>, KeyId)> {
+    ) -> Option<(&OfShared<Arc<Leases>>, KeyId)> {
         let [part] = parts else { return None };
         let Part { limit, key, cost, .. } = *part;
         let leases = self.leases_of(limit)?;

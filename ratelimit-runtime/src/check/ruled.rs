@@ -1,17 +1,16 @@
 //! Calls under the rules in force: a limit can have other amounts, admit nothing, or not limit a call at all.
 
 use std::mem;
-use std::sync::Arc;
+use std::slice;
 
 use super::call::{AdmittedCall, CallOptions, CallResult, LineReply, Refusal, StartedCall};
+use super::wait::{DecideWaiting, borrowed, owned};
 use super::{AnyPart, Checker, Part, Permit};
 use crate::backend::Backend;
-use crate::key::OwnedKey;
-use crate::limit::Access;
-use crate::report::Started;
+use crate::limit::{Access, Limit};
 use crate::rules::{Asker, Ruled, RulesInForce};
 use crate::store::OneOrMany;
-use crate::waiting::{OwnedPart, StartWaiting, WaitingCalls};
+use crate::waiting::OwnedPart;
 
 /// The parts of a call that are decided, or only reported, once the others have admitted it.
 struct TrailingParts {
@@ -37,7 +36,7 @@ struct SortedParts<'a> {
 }
 
 impl Checker {
-    /// Starts a call of any kind, under the rules in force.
+    /// Starts a call of several limits, under the rules in force.
     pub(super) fn call(&self, parts: &[AnyPart<'_>], options: CallOptions) -> StartedCall {
         let policy = parts.first().map(|first| first.limit.policy());
         let agree = policy
@@ -46,17 +45,11 @@ impl Checker {
             // Reports the mistake.
             return self.decide_as_written(parts, options, None);
         }
-        // A shadow does not wait, unless a rule ends the shadow.
-        let may_wait = options.can_wait && parts[0].limit.max_wait().is_some();
-        if !may_wait && !may_be_ruled(parts, &self.rules) {
-            return self.decide_as_written(parts, options, None);
+        if let Some(decide) = self.waits(parts, options) {
+            return decide.start(self, parts, options);
         }
-        if options.can_wait
-            && let Some(start) = StartWaiting::of(parts[0].limit)
-        {
-            let waiting = self.waiting.get_or_start(start, &self.backend, &self.rules);
-            let parts = OneOrMany::of(parts, owned);
-            return StartedCall::boxed(self.clone().wait(waiting, parts, options));
+        if !may_be_ruled(parts, &self.rules) {
+            return self.decide_as_written(parts, options, None);
         }
         // One set of rules for all parts.
         let table = self.rules.table();
@@ -65,18 +58,65 @@ impl Checker {
         self.decide_ruled(parts, &ruled, options, None)
     }
 
-    /// Decides a call that may wait. Rules can change meanwhile: its line follows them.
-    async fn wait(
-        self,
-        waiting: Arc<dyn WaitingCalls>,
-        parts: OneOrMany<OwnedPart>,
+    /// Starts a call of one limit, under the rules in force. `here` decides it by the limit under these rules, if this
+    /// process counts it: so a program that only makes such calls contains no request (`benches/all -- footprint`).
+    pub(super) fn call_one<T: From<StartedCall>>(
+        &self,
+        part: AnyPart<'_>,
         options: CallOptions,
-    ) -> CallResult {
-        let started = Started::now();
-        let (ticket, reply) = waiting.admit(parts, options.settles).await;
-        let reply = reply.map(|reply| (started, reply));
-        let decision = self.decide_ruled(&borrowed(&ticket.parts), &ticket.ruled(), options, reply);
-        decision.result().await
+        here: impl Fn(&Limit) -> T,
+    ) -> T {
+        if let Some(decide) = self.waits(&[part], options) {
+            return decide.start(self, &[part], options).into();
+        }
+        let ruled = part.ruled(&self.rules, &self.backend, Asker::Call);
+        if let Some(call) = self.decided_by_access(&part, &ruled, options) {
+            return call.into();
+        }
+        if self.backend.is_shared(part.limit.policy()) {
+            return self.decide_ruled(&[part], slice::from_ref(&ruled), options, None).into();
+        }
+        let decide = |limit: &Limit| {
+            let part = Part::of(limit, part.key, part.cost);
+            match Refusal::of_local(&part, options, &self.backend) {
+                Some(refusal) => refusal.into_call(options, 1).into(),
+                None => here(limit),
+            }
+        };
+        let call = decide(&ruled.limit);
+        // It sees each call, and does not change its result.
+        if let Some(trial) = &ruled.trial {
+            drop(decide(trial));
+        }
+        call
+    }
+
+    /// Returns what decides a call that may wait. A shadow does not wait, unless a rule ends the shadow.
+    fn waits(&self, parts: &[AnyPart<'_>], options: CallOptions) -> Option<DecideWaiting> {
+        let limit = parts.first()?.limit;
+        let may_wait = options.can_wait
+            && (limit.max_wait().is_some()
+                || limit.policy().wait().is_some() && may_be_ruled(parts, &self.rules));
+        if may_wait { DecideWaiting::of(limit) } else { None }
+    }
+
+    /// Decides a call of one limit, if the code or a rule says that the limit admits it, or rejects it, whatever it
+    /// has counted.
+    fn decided_by_access(
+        &self,
+        part: &AnyPart<'_>,
+        ruled: &Ruled,
+        options: CallOptions,
+    ) -> Option<StartedCall> {
+        match ruled.access {
+            Access::Limited => None,
+            Access::Unlimited => Some(StartedCall::unlimited(options, 1)),
+            Access::Closed => {
+                let part = Part::of(&ruled.limit, part.key, part.cost);
+                let closed_for = ruled.closed_for(self.backend.clock().local());
+                Some(Refusal::closed(&part, closed_for, &self.backend).into_call(options, 1))
+            }
+        }
     }
 
     /// Decides a call as `ruled` says, and the trials beside it.
@@ -100,19 +140,12 @@ impl Checker {
         options: CallOptions,
         reply: Option<LineReply>,
     ) -> StartedCall {
-        if let ([part], [Ruled { limit, access, .. }]) = (parts, ruled) {
+        if let ([part], [ruled]) = (parts, ruled) {
             // Nothing is allocated for the usual call.
-            return match access {
-                Access::Unlimited => StartedCall::unlimited(options, 1),
-                Access::Closed => {
-                    let part = Part::of(limit, part.key, part.cost);
-                    let closed_for = ruled[0].closed_for(self.backend.clock().local());
-                    Refusal::closed(&part, closed_for, &self.backend).into_call(options, 1)
-                }
-                Access::Limited => {
-                    self.decide_as_written(&[Part::of(limit, part.key, part.cost)], options, reply)
-                }
-            };
+            return self.decided_by_access(part, ruled, options).unwrap_or_else(|| {
+                let part = Part::of(&ruled.limit, part.key, part.cost);
+                self.decide_as_written(&[part], options, reply)
+            });
         }
         let SortedParts { first, shadows, closed } =
             match SortedParts::new(parts, ruled, &self.backend) {
@@ -205,19 +238,53 @@ impl TrailingParts {
 }
 
 /// Returns whether rules can exist for a call, or whether it has no limit unless a rule sets one.
-pub(super) fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
+fn may_be_ruled<K: ?Sized>(parts: &[Part<'_, K>], rules: &RulesInForce) -> bool {
     parts.iter().any(|part| part.access != Access::Limited)
         || rules.may_apply_to_any(parts.iter().map(|part| part.limit))
 }
 
-fn owned(part: &AnyPart<'_>) -> OwnedPart {
-    let Part { limit, key, cost, access } = *part;
-    OwnedPart { limit: *limit, key: OwnedKey::of(key), cost, access }
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-fn borrowed(parts: &[OwnedPart]) -> Vec<AnyPart<'_>> {
-    fn borrow(OwnedPart { limit, key, cost, access }: &OwnedPart) -> AnyPart<'_> {
-        Part { limit, key, cost: *cost, access: *access }
+    use crate::check::{CallOptions, KeptTerms};
+    use crate::reply::{Rejection, Source};
+    use crate::{Limit, Part, Permit, RateLimiter, Rule, RuleSet};
+
+    const LIMIT: Limit = Limit::sliding("ruled", 3, Duration::from_secs(60));
+
+    fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u32) -> Result<Permit, Rejection> {
+        let terms = || KeptTerms::Owned((*limit.terms()).into());
+        let part = Part::of(limit, &"key", cost);
+        let [permit] = limiter
+            .checker()
+            .acquire(part, CallOptions::ACQUIRE.now(), terms)
+            .into_array()
+            .now(|| limit.label())?;
+        Ok(permit)
     }
-    parts.iter().map(borrow).collect()
+
+    #[test]
+    fn a_call_under_a_rule_is_decided_and_settled_by_the_amounts_of_the_rule() {
+        let limiter = RateLimiter::embedded();
+        let waiting = LIMIT.wait(Duration::from_secs(1));
+        assert_eq!(limiter.check_now(&waiting, "key", 1).expect("admitted").remaining, 2);
+        let mut rules = RuleSet::new();
+        rules.set("ruled", Rule::new().threshold(10)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+
+        let permit = acquire(&limiter, &waiting, 8).expect("admitted");
+        let decision = permit.decision();
+        assert_eq!((decision.limit, decision.remaining), (10, 1));
+        permit.settle(2);
+        let decision = limiter.check_now(&waiting, "key", 7).expect("admitted");
+        assert_eq!((decision.remaining, decision.source), (0, Source::Embedded));
+        let rejection = acquire(&limiter, &LIMIT, 1).expect_err("full");
+        assert!(matches!(rejection, Rejection::Limited { .. }), "{rejection}");
+        let rejection = acquire(&limiter, &LIMIT, 11).expect_err("too costly");
+        let Rejection::CostExceedsCapacity { cost, capacity, .. } = rejection else {
+            panic!("{rejection}")
+        };
+        assert_eq!((cost, capacity), (11, 10));
+    }
 }

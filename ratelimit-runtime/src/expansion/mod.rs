@@ -11,6 +11,7 @@ mod started;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "attribute")]
 pub use ratelimit_macros::format_key;
 
 pub use self::amounts::{Amount, AmountsSite, CallLimit, amount};

@@ -82,15 +82,16 @@ impl<'a> KeyWriter<'a> {
         let mut out = KeyWriter { output: KeyOutput::Hash(secret.begin()) };
         key.write(&mut out);
         match out.output {
-            KeyOutput::Hash(hasher) if hasher.may_be_long() => Self::of_long(secret, hasher, key),
+            KeyOutput::Hash(hasher) if hasher.may_be_long() => Self::of_long(secret, hasher, &key),
             KeyOutput::Hash(hasher) => hasher.finish(),
             KeyOutput::Text(_) => 0,
         }
     }
 
     /// Returns the fingerprint of the text of `key`, or of its short text if it is long.
+    // Not generic, so that a program contains it once (`benches/all -- footprint`).
     #[cold]
-    fn of_long(secret: &Secret, hasher: TextHasher<'_>, key: &(impl Key + ?Sized)) -> u128 {
+    fn of_long(secret: &Secret, hasher: TextHasher<'_>, key: &dyn Key) -> u128 {
         let text = KeyText::of(key);
         if !text.is_shortened() {
             return hasher.finish();

@@ -387,7 +387,7 @@ impl RateLimiter {
             waiting.shut_down();
             let Some(leases) = leases else { return Ok(()) };
             let deadline = backend.deadline();
-            shutdown::give_back_all(deadline, Arc::clone(&leases), waiting, settlements).await?;
+            shutdown::give_back_all(deadline, leases, waiting, settlements).await?;
             shutdown::stated(&backend, deadline).await?;
             match backend.in_flight() {
                 (0, _) => Ok(()),

@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::lease::Leases;
 use crate::reply::StoreError;
 use crate::settle::{ReportedLosses, Settlements};
+use crate::store::OfShared;
 use crate::waiting::WaitingSlot;
 
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
@@ -53,7 +54,7 @@ pub(super) async fn stated(backend: &Backend, deadline: Duration) -> Result<(), 
 /// Takes two deadlines at most.
 pub(super) async fn give_back_all(
     deadline: Duration,
-    leases: Arc<Leases>,
+    leases: OfShared<Arc<Leases>>,
     waiting: Arc<WaitingSlot>,
     settlements: Arc<Settlements>,
 ) -> Result<(), StoreError> {

@@ -102,7 +102,7 @@ impl Settlements {
         settlement: Settlement,
         opening: OpeningChange,
     ) {
-        let Some(queue) = self.queue.as_deref() else {
+        let Some(queue) = self.queue.as_ref() else {
             return self.settle_here(charge.key_id, &charge.terms, settlement, opening);
         };
         let closes = opening != OpeningChange::None && self.backend.is_shared(policy);

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, Semaphore};
 use self::call::WaitingCall;
 use self::line::{Line, LineSettings, Waiter};
 use self::slot::{Boxed, WaitReply};
-pub(crate) use self::slot::{StartWaiting, WaitingCalls, WaitingSlot};
+pub(crate) use self::slot::{WaitingCalls, WaitingSlot};
 use self::ticket::Destination;
 pub(crate) use self::ticket::{OwnedPart, Ticket};
 use crate::backend::{Backend, GivenBack};

@@ -39,12 +39,12 @@ impl RequestCheck {
         charges: &[(Limit, OwnedKey, u32)],
         settles: bool,
     ) -> Self {
+        let parts = charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
+        let parts: Vec<AnyPart<'_>> = parts.collect();
         if settles {
-            let parts = charges.iter().map(|(limit, key, cost)| Part::of(limit, key as _, *cost));
-            Self::acquire(limiter, &parts.collect::<Vec<_>>())
+            Self::acquire(limiter, &parts)
         } else {
-            let parts = charges.iter().map(|(limit, key, cost)| Part::new(limit, key, *cost));
-            Self::Check(limiter.check_all(&parts.collect::<Vec<_>>()))
+            Self::Check(limiter.checker().check_recorded(&parts))
         }
     }
 

@@ -31,7 +31,6 @@ pub(crate) use self::several::FEW;
 use self::shard::{CountOp, Shard};
 pub(crate) use self::shard::{LocalCharge, StoredState};
 use super::{Reply, Request};
-use crate::algorithm::slots::Slots;
 use crate::algorithm::{
     Op, OpeningChange, Outcome, Receipt, Settlement, match_algorithm, with_state,
 };
@@ -144,10 +143,7 @@ impl Embedded {
 
     /// Returns whether a count of calls in flight still has the units of a receipt.
     pub(crate) fn holds(&self, key_id: KeyId, receipt: Receipt) -> bool {
-        self.in_shard(key_id, |shard, clock| {
-            let has = |slots: &mut Slots| slots.has(receipt);
-            shard.visit(key_id, clock, has, |closed| has(closed.state_mut()))
-        })
+        self.in_shard(key_id, |shard, clock| shard.holds(key_id, receipt, clock))
     }
 
     /// Closes or opens a key. Returns whether it was closed.

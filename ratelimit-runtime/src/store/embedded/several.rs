@@ -123,9 +123,13 @@ impl Embedded {
     ) {
         let clock = self.clock.local();
         // Every call locks shards in ascending order, so no two calls wait for each other.
-        let mut indices: Vec<_> = charges.iter().map(|charge| shard_of(charge.key_id)).collect();
-        indices.sort_unstable();
-        indices.dedup();
+        let mut indices: Vec<usize> = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let index = shard_of(charge.key_id);
+            if let Err(at) = indices.binary_search(&index) {
+                indices.insert(at, index);
+            }
+        }
         let mut shards: Vec<_> = indices.iter().map(|index| self.shard(*index)).collect();
         work(&mut |index, op, cost| {
             let charge = LocalCharge { cost, ..(&*charges[index]).into() };

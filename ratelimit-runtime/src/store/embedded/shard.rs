@@ -6,6 +6,7 @@ use std::mem;
 
 use super::table::Table;
 use crate::algorithm::bucket::Bucket;
+use crate::algorithm::slots::Slots;
 use crate::algorithm::{
     BucketOp, ClosedCount, Expires, Op, OpeningChange, Outcome, Receipt, Settlement, State,
     match_algorithm, states, with_state,
@@ -59,36 +60,53 @@ pub(crate) trait StoredState: State + Send + 'static {
 #[derive(Default)]
 struct AnyClosed(Option<Box<dyn ClosedState>>);
 
-/// A [`ClosedCount`].
+/// A [`ClosedCount`]. A trait, so that a program that closes no key does not contain its functions
+/// (`benches/all -- footprint`).
 trait ClosedState: Any + Send {
     fn expires(&self) -> u64;
+
+    fn is_over(&self, clock: u64) -> bool;
+
+    fn close_for(&mut self, clock: u64, time: u64);
+
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome;
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome;
+
+    /// Moves the state to the table of the open keys. Also a state that equals that of an unused key, so that the
+    /// number of counts does not change.
+    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId, clock: u64);
 }
 
 impl<S: StoredState> ClosedState for ClosedCount<S> {
     fn expires(&self) -> u64 {
         Expires::expires(self)
     }
+
+    fn is_over(&self, clock: u64) -> bool {
+        self.is_over(clock)
+    }
+
+    fn close_for(&mut self, clock: u64, time: u64) {
+        self.close_for(clock, time);
+    }
+
+    fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
+        self.apply(op, terms, clock, cost)
+    }
+
+    fn settle(&mut self, settlement: Settlement, terms: &Terms, clock: u64) -> Outcome {
+        self.settle(settlement, terms, clock)
+    }
+
+    fn open(self: Box<Self>, shard: &mut Shard, key_id: KeyId, clock: u64) {
+        S::table(shard).insert(key_id, (*self).open(clock));
+    }
 }
 
 impl Expires for AnyClosed {
     fn expires(&self) -> u64 {
         self.0.as_ref().map_or(0, |count| count.expires())
-    }
-}
-
-impl AnyClosed {
-    fn new<S: StoredState>(count: ClosedCount<S>) -> Self {
-        Self(Some(Box::new(count)))
-    }
-
-    fn get_mut<S: StoredState>(&mut self) -> Option<&mut ClosedCount<S>> {
-        let count: &mut dyn Any = &mut **self.0.as_mut()?;
-        count.downcast_mut()
-    }
-
-    fn into_count<S: StoredState>(self) -> Option<ClosedCount<S>> {
-        let count: Box<dyn Any> = self.0?;
-        count.downcast().ok().map(|count| *count)
     }
 }
 
@@ -219,7 +237,7 @@ impl Shard {
             key_id,
             clock,
             |state| state.acquire(birth, terms, clock, cost),
-            |closed| (closed.reject(terms, clock, cost), Receipt::default()),
+            |closed| (closed.apply(Op::Decide, terms, clock, cost), Receipt::default()),
         );
         self.mark_if_rejected::<S>(key_id, &acquired.0);
         acquired
@@ -242,7 +260,14 @@ impl Shard {
                 let is_marked = settles && cost > 0 && outcome.is_allowed();
                 (outcome, if is_marked { state.mark(birth) } else { Receipt::default() })
             },
-            |closed| (closed.apply_ahead(op, terms, clock, cost), Receipt::default()),
+            |closed| {
+                let bucket: &mut dyn Any = closed;
+                let outcome = match bucket.downcast_mut::<ClosedCount<Bucket>>() {
+                    Some(bucket) => bucket.apply_ahead(op, terms, clock, cost),
+                    None => closed.apply(Op::Decide, terms, clock, cost),
+                };
+                (outcome, Receipt::default())
+            },
         )
     }
 
@@ -261,6 +286,20 @@ impl Shard {
         )
     }
 
+    /// Returns whether a count of calls in flight still has the units of a receipt.
+    pub(super) fn holds(&mut self, key_id: KeyId, receipt: Receipt, clock: u64) -> bool {
+        self.visit::<Slots, _>(
+            key_id,
+            clock,
+            |slots| slots.has(receipt),
+            |closed| {
+                let slots: &mut dyn Any = closed;
+                let slots = slots.downcast_mut::<ClosedCount<Slots>>();
+                slots.is_some_and(|slots| slots.state_mut().has(receipt))
+            },
+        )
+    }
+
     /// Returns a birth that no other state of this shard has.
     fn birth(&mut self) -> u64 {
         self.births += 2;
@@ -269,16 +308,16 @@ impl Shard {
 
     /// Passes the state of a count to `open`, or the count to `closed` if its key is closed. If the count has no state,
     /// adds the one that `open` makes of a new one.
-    pub(super) fn visit<S: StoredState, T>(
+    fn visit<S: StoredState, T>(
         &mut self,
         key_id: KeyId,
         clock: u64,
         open: impl FnOnce(&mut S) -> T,
-        closed: impl FnOnce(&mut ClosedCount<S>) -> T,
+        closed: impl FnOnce(&mut dyn ClosedState) -> T,
     ) -> T {
         if self.closed.len() > 0 {
-            self.open_if_over::<S>(key_id, clock);
-            if let Some(count) = self.closed_count::<S>(key_id) {
+            self.open_if_over(key_id, clock);
+            if let Some(count) = self.closed_count(key_id) {
                 return closed(count);
             }
         }
@@ -317,8 +356,8 @@ impl Shard {
         change: OpeningChange,
         clock: u64,
     ) -> bool {
-        self.open_if_over::<S>(key_id, clock);
-        let was_closed = self.closed_count::<S>(key_id).is_some();
+        self.open_if_over(key_id, clock);
+        let was_closed = self.closed_count(key_id).is_some();
         match change {
             OpeningChange::None | OpeningChange::CloseFor(0) => {}
             OpeningChange::CloseFor(time) => {
@@ -329,35 +368,34 @@ impl Shard {
                             shard.make_room(clock, spread(key_id));
                         }
                         let count = ClosedCount::<S>::new(state.unwrap_or_default(), clock);
-                        shard.closed.insert(key_id, AnyClosed::new(count));
+                        shard.closed.insert(key_id, AnyClosed(Some(Box::new(count))));
                     });
                 }
-                if let Some(count) = self.closed_count::<S>(key_id) {
+                if let Some(count) = self.closed_count(key_id) {
                     count.close_for(clock, time);
                 }
             }
-            OpeningChange::Open => self.open::<S>(key_id, clock),
+            OpeningChange::Open => self.open(key_id, clock),
         }
         was_closed
     }
 
     /// Returns the count of a closed key.
-    fn closed_count<S: StoredState>(&mut self, key_id: KeyId) -> Option<&mut ClosedCount<S>> {
-        self.closed.get_mut(key_id)?.get_mut()
+    fn closed_count(&mut self, key_id: KeyId) -> Option<&mut dyn ClosedState> {
+        self.closed.get_mut(key_id)?.0.as_deref_mut()
     }
 
     /// Opens a key whose opening has come.
-    fn open_if_over<S: StoredState>(&mut self, key_id: KeyId, clock: u64) {
-        if self.closed_count::<S>(key_id).is_some_and(|count| count.is_over(clock)) {
-            self.open::<S>(key_id, clock);
+    fn open_if_over(&mut self, key_id: KeyId, clock: u64) {
+        if self.closed_count(key_id).is_some_and(|count| count.is_over(clock)) {
+            self.open(key_id, clock);
         }
     }
 
     /// Opens a key, if it is closed.
-    fn open<S: StoredState>(&mut self, key_id: KeyId, clock: u64) {
-        if let Some(count) = self.closed.remove(key_id).and_then(AnyClosed::into_count::<S>) {
-            // Also a state that equals that of an unused key, so that the number of counts does not change.
-            S::table(self).insert(key_id, count.open(clock));
+    fn open(&mut self, key_id: KeyId, clock: u64) {
+        if let Some(AnyClosed(Some(count))) = self.closed.remove(key_id) {
+            count.open(self, key_id, clock);
         }
     }
 

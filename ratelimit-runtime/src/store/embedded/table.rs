@@ -138,24 +138,16 @@ impl<S: Expires> Table<S> {
     /// Evicts one state of a sample. A state that is not marked goes first, because its key would have admitted the
     /// next call as well. If more than half of all states are marked, a marked one goes first: otherwise, exhausted
     /// keys would evict all others. Of several such states, the one that expires first goes; one that never expires
-    /// stays. `spread` is any number
-    /// that differs from call to call.
+    /// stays. `spread` is any number that differs from call to call.
     pub(super) fn evict(&mut self, spread: usize) {
-        let len = self.cells.len();
         let marked_first = 2 * self.marked > self.len;
-        // The sample is spread over the table, because neighbours may have arrived together.
-        let sample = (0..SAMPLE).filter_map(|part| {
-            let start = (spread % len + part * len / SAMPLE) % len;
-            let taken = |at: &usize| {
-                !self.cells[*at].is_free() && self.cells[*at].state.expires() < u64::MAX
-            };
-            (start..len).chain(0..start).find(taken)
+        let victim = victim(self.cells.len(), spread, &|at| {
+            let cell = &self.cells[at];
+            let (is_free, expires) = (cell.is_free(), cell.state.expires());
+            let can_go = !is_free && expires < u64::MAX;
+            can_go.then(|| (cell.is_marked() != marked_first, expires))
         });
-        let lost = |at: &usize| {
-            let cell = &self.cells[*at];
-            (cell.is_marked() != marked_first, cell.state.expires())
-        };
-        if let Some(victim) = sample.min_by_key(lost) {
+        if let Some(victim) = victim {
             self.take(victim);
         }
     }
@@ -246,6 +238,17 @@ impl<S: Expires> TableCell<S> {
         let [high, low] = self.marked_id.map(u128::from);
         KeyId::from_bits(high << 64 | low)
     }
+}
+
+/// Returns the index of the state that an eviction takes from `len` cells: of a sample, the one with the least rank.
+/// `rank` returns none for a free cell. Not generic, so that a program contains it once (`benches/all -- footprint`).
+fn victim(len: usize, spread: usize, rank: &dyn Fn(usize) -> Option<(bool, u64)>) -> Option<usize> {
+    // The sample is spread over the table, because neighbours may have arrived together.
+    let sample = (0..SAMPLE).filter_map(|part| {
+        let start = (spread % len + part * len / SAMPLE) % len;
+        (start..len).chain(0..start).find_map(|at| Some((rank(at)?, at)))
+    });
+    sample.min_by_key(|(rank, _)| *rank).map(|(_, at)| at)
 }
 
 #[cfg(test)]
