@@ -135,11 +135,11 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         ("limit = \"5 each minute\"", "such as `300/minute`"),
         (
             "limit = \"5/minute\"\nthreshold = 5",
-            "the limit `api`: write `limit = \"300/minute\"`, or",
+            "the limit `api`: write one of these: `limit = \"300/minute\"`",
         ),
         (
             "threshold = 5",
-            "the limit `api`: write `limit = \"300/minute\"`, or `threshold` and `period`",
+            "the limit `api`: write one of these: `limit = \"300/minute\"`, `threshold` with `period`",
         ),
         ("threshold = 0\nperiod = 30", "the limit `api`: `threshold` must be at least 1"),
         ("threshold = 5\nperiod = \"30min\"", "did you mean `m`?"),
@@ -147,6 +147,9 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
         ("threshold = 5\nperiod = 30\nalgo = \"slidding\"", "did you mean `sliding`?"),
         ("threshold = 5\nperiod = 30\nalign = \"utc\"", "use it with fixed"),
         ("limit = \"5/h fixed\"\nalign = \"Berlin\"", "`\"utc\"`, or an offset"),
+        ("in_flight = 2\nthreshold = 5", "or `in_flight`"),
+        ("in_flight = 2\nhold = \"500ms\"", "`hold` must be at least a second"),
+        ("limit = \"5/h\"\nhold = 5", "use it with in_flight"),
         ("limit = \"5/h\"\nlease = 6", "`lease` must be at most"),
         ("limit = \"5/h\"\nlease = \"auto\"", "at least 100"),
         ("limit = \"5/h\"\nlease = \"automatic\"", "a number of units, or \"auto\""),

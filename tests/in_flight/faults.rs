@@ -196,8 +196,12 @@ async fn lost_replies_and_dropped_calls_leave_nothing_behind() {
     }
     assert!(!keeps.is_lost());
     drop(keeps);
-    limiter.flush().await.expect("a reply");
-    assert_eq!(in_flight(&other, &four).await, 0);
+    // Requests of calls that were dropped can still be under way, and give back what they take.
+    let started = Instant::now();
+    while in_flight(&other, &four).await != 0 {
+        assert!(started.elapsed() < 5 * SECOND, "{}", in_flight(&other, &four).await);
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Calls that a fallback admits count in Redis once it is back, also above the limit.

@@ -218,8 +218,8 @@ impl Permit {
         self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
     }
 
-    /// Completes once the call has [lost](Self::is_lost) its units; never for a permit whose units cannot be lost. A call
-    /// that must not overlap with another one stops then:
+    /// Completes once the call has [lost](Self::is_lost) its units; never for a permit whose units cannot be lost. A
+    /// call that must not overlap with another one stops then:
     ///
     /// ```
     /// use std::time::Duration;
@@ -239,17 +239,15 @@ impl Permit {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn lost(&self) -> impl Future<Output = ()> + Send + '_ {
-        async move {
-            match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
-                Some(PermitCharge { held: Some(held), settlements, .. }) => {
-                    held.lost(settlements.clock()).await;
-                }
-                Some(PermitCharge { settlements, made, receipt, .. }) => {
-                    settlements.lost_here(made.key_id(), *receipt).await;
-                }
-                None => pending().await,
+    pub async fn lost(&self) {
+        match self.charge.as_ref().filter(|charge| charge.is_held() && charge.charged > 0) {
+            Some(PermitCharge { held: Some(held), settlements, .. }) => {
+                held.lost(settlements.clock()).await;
             }
+            Some(PermitCharge { settlements, made, receipt, .. }) => {
+                settlements.lost_here(made.key_id(), *receipt).await;
+            }
+            None => pending().await,
         }
     }
 

@@ -14,8 +14,8 @@ use crate::limit::{Access, Lease, Limit, LimitError};
 /// first or second is the right one.
 const KEPT: usize = 32;
 
-/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u32`, or `Option<u32>`, whose `None` is no
-/// limit.
+/// A value of `threshold`, `burst` or `in_flight` that is computed for each call: `u32`, or `Option<u32>`, whose `None`
+/// is no limit.
 #[diagnostic::on_unimplemented(
     message = "`threshold`, `burst` and `in_flight` are of type `u32` or `Option<u32>`, not `{Self}`",
     label = "not a `u32`",

@@ -90,6 +90,7 @@ pub(crate) struct TakingRequest {
 /// A statement that is sent.
 #[derive(Clone, Copy)]
 pub(crate) struct SentStatement {
+    epoch: u64,
     released: u64,
     begun: u64,
     sent_at: u64,
@@ -194,7 +195,8 @@ impl Holder {
     pub(crate) fn state(&self, now: u64) -> SentStatement {
         let mut state = self.lock();
         state.is_dirty = false;
-        SentStatement { released: state.released, begun: state.begun, sent_at: now }
+        let HolderState { epoch, released, begun, .. } = *state;
+        SentStatement { epoch, released, begun, sent_at: now }
     }
 
     /// Records the reply to a statement. Returns how many units were lost.
@@ -204,7 +206,8 @@ impl Holder {
         state.failure = None;
         state.known_released = state.known_released.max(sent.released);
         let mut lost = state.follow(epoch);
-        if !outcome.is_allowed() {
+        // In another epoch, it was said of units that are lost already.
+        if !outcome.is_allowed() && sent.epoch == epoch {
             lost += state.lose();
         }
         state.keep(outcome.clock, sent.sent_at);
@@ -253,7 +256,7 @@ impl Holder {
     /// Returns whether units were released of which the store does not know.
     pub(crate) fn is_dirty(&self) -> bool {
         let state = self.lock();
-        state.is_dirty || state.is_unsure
+        state.released != state.known_released || state.is_unsure
     }
 
     /// Returns the units that this process holds.
