@@ -25,8 +25,9 @@ mod format;
 mod function;
 #[path = "../../ratelimit-macros/src/guard.rs"]
 mod guard;
-#[path = "../../ratelimit-macros/src/key.rs"]
+#[path = "../../ratelimit-macros/src/in_flight.rs"]
 mod in_flight;
+#[path = "../../ratelimit-macros/src/key.rs"]
 mod key;
 #[path = "../../ratelimit-macros/src/key_macro.rs"]
 mod key_macro;

@@ -29,7 +29,35 @@ mod text;
 
 /// The part of the room that these files use.
 mod store {
+    use std::sync::Arc;
+
+    use crate::limit::Terms;
     pub(crate) use crate::settle_error::SettleError;
+
+    pub(crate) struct Charge {
+        pub(crate) terms: Terms,
+        pub(crate) cost: u32,
+        pub(crate) holder: Option<Arc<Holder>>,
+    }
+
+    #[derive(PartialEq)]
+    pub(crate) struct Holder(pub(crate) Statement);
+
+    impl Holder {
+        pub(crate) fn statement(&self) -> Statement {
+            self.0
+        }
+    }
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    pub(crate) struct Statement {
+        pub(crate) process: u64,
+        pub(crate) epoch: u64,
+        pub(crate) taken: u64,
+        pub(crate) released: u64,
+        pub(crate) promised: u64,
+        pub(crate) hold_us: u64,
+    }
 
     pub(crate) mod redis {
         pub(crate) mod network {
@@ -45,6 +73,7 @@ use libfuzzer_sys::fuzz_target;
 
 use self::algorithm::{BucketOp, Op, Outcome, Verdict};
 use self::limit::{Algorithm, Align, Limit, Terms};
+use self::store::Charge;
 
 /// The parts of a limit.
 #[derive(Arbitrary, Debug)]
@@ -122,7 +151,8 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32) {
     let (op, word, operand) = input.op();
-    let alone = script::arguments_of_one(op, terms, clock, cost);
+    let charge = Charge { terms: *terms, cost, holder: None };
+    let alone = script::arguments_of_one(op, &charge, clock);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());
     let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
@@ -130,7 +160,8 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
     assert_eq!(take(&mut rest, 4), cost.into());
     assert_eq!(take(&mut rest, 7), operand);
 
-    let named = script::arguments_of_each([(terms, ())], |_, ()| {}, None).pop().expect("a limit");
+    let named =
+        script::arguments_of_each([(&charge, ())], |_, ()| {}, None).pop().expect("a limit");
     let (index, packed) = named.split_first().expect("an index");
     assert_eq!(rest, packed);
     if matches!(terms.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket) {

@@ -113,6 +113,9 @@ pub mod guide {
     #[doc = include_str!("../docs/algorithms.md")]
     pub mod algorithms {}
 
+    #[doc = include_str!("../docs/in_flight.md")]
+    pub mod in_flight {}
+
     #[cfg(all(feature = "axum", feature = "actix"))]
     #[doc = "[algorithms]: crate::guide::algorithms"]
     #[doc = "[plans]: crate::guide::plans"]

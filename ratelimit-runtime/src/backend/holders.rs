@@ -184,8 +184,8 @@ impl TakingCalls {
             let costs = (0..admitted).filter_map(|call| calls.costs_of(call)?.get(index).copied());
             let units = costs.map(u64::from).sum();
             // Of the last call that has taken units.
-            let of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
-            let last = of_count.filter(|receipt| receipt.place > 0).next_back();
+            let mut of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
+            let last = of_count.rfind(|receipt| receipt.place > 0);
             let clock = outcomes.first().map_or(0, |outcome| outcome.clock);
             let granted = request.granted(units, last, clock, sent_at);
             for receipt in receipts.iter_mut().skip(index).step_by(width) {

@@ -47,7 +47,9 @@ enum KeyOutput<'a> {
 pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
     out.extend_from_slice(terms.algorithm().as_str().as_bytes());
     out.push(b':');
-    let (count, unit) = terms.period().in_units();
+    // Calls in flight have no period.
+    let in_units = terms.period().in_units();
+    let (count, unit) = if terms.is_in_flight() { (0, "s") } else { in_units };
     out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
     out.extend_from_slice(unit.as_bytes());
     if let Some(Align { offset_minutes }) = terms.align() {

@@ -71,6 +71,12 @@ impl<R, E> LimitSources<R, E> {
              `scope`, `on_error`, `shadow` or `wait`: add it to a separate layer or middleware",
             limit.name()
         );
+        assert!(
+            !limit.is_in_flight(),
+            "a layer or middleware does not hold the slots of calls in flight, as `{}` needs it: annotate the handler, \
+             with `in_flight` and `hold`",
+            limit.name()
+        );
         if self.settles {
             assert_settles(&limit);
         }

@@ -11,8 +11,8 @@ macro_rules! limit_settings {
         ///
         /// # Panics
         ///
-        /// If limits that are added here differ in scope, `on_error`, shadow or wait. Add such limits to separate
-        /// layers.
+        /// If limits that are added here differ in scope, `on_error`, shadow or wait: add such limits to separate
+        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight): annotate the handler.
         #[must_use]
         #[track_caller]
         pub fn limit<K: crate::Key>(
