@@ -190,7 +190,8 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u32
             assert_eq!(span, terms.scale().span);
             assert!(u128::from(terms.threshold()) * u128::from(span) <= 1 << 52);
         }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
+        // The generated limits are rates.
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::InFlight => {}
     }
     assert!(rest.is_empty());
 }
