@@ -18,6 +18,7 @@ mod fill;
 mod fleet;
 mod footprint;
 mod goals;
+mod in_flight;
 mod instructions;
 mod keys;
 mod layer;
@@ -83,7 +84,7 @@ const PERIOD: Duration = Duration::from_secs(7_300 * 86_400);
 
 type Measure = fn(&Scale) -> Vec<Block>;
 
-const PARTS: [(&str, Measure); 20] = [
+const PARTS: [(&str, Measure); 21] = [
     ("instructions", instructions::measure),
     ("embedded", embedded::measure),
     ("steady", steady::measure),
@@ -103,6 +104,7 @@ const PARTS: [(&str, Measure); 20] = [
     ("longest", longest::measure),
     ("waiting", waiting::measure),
     ("settling", settling::measure),
+    ("in-flight", in_flight::measure),
     ("simulated", simulated::measure),
 ];
 
