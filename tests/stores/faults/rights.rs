@@ -169,6 +169,12 @@ async fn use_all_operations(limiter: &RateLimiter, key: &str) -> Result<(), Stor
         limiter.check_all(&parts).await.map(drop).or_else(undecided)?;
         limiter.reset(&limit, key).await?;
     }
+    let in_flight = Limit::in_flight("least", 2).hold(Duration::from_secs(60));
+    match limiter.acquire(&in_flight, key, 1).await {
+        Ok(permit) => permit.release().await?,
+        Err(rejection) => undecided(rejection)?,
+    }
+    limiter.reset(&in_flight, key).await?;
     limiter.ping().await?;
     // Concurrent calls share scripts.
     let bucket = Limit::token_bucket("shared", 5, Duration::from_secs(60));
