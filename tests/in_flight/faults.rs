@@ -72,10 +72,7 @@ async fn processes_share_a_count_and_hear_of_releases() {
     one.flush().await.expect("a reply");
     other.flush().await.expect("a reply");
     assert_eq!(in_flight(&one, &TWO).await, 0);
-    // Nothing is left.
-    sleep(Duration::from_millis(100)).await;
-    let left = server.ttls();
-    assert!(left.is_empty(), "{left:?}");
+    server.assert_all_keys_expire();
 }
 
 /// A limiter that was dropped states what its calls hold until they end.
