@@ -4,7 +4,8 @@ use ratelimit_runtime::__private::script_text;
 use redis::Connection;
 use support::server::Server;
 
-/// Runs the script of one call by hand: `process` states what it has taken and released. Returns whether it is admitted.
+/// Runs the script of one call by hand: `process` states what it has taken and released. Returns whether the call is
+/// admitted.
 fn run(connection: &mut Connection, op: &str, process: u32, taken: u32, released: u32) -> bool {
     let text = script_text("slots").expect("a script");
     let mut eval = redis::cmd("EVAL");
