@@ -59,6 +59,11 @@ pub(crate) fn several(name: &str) -> String {
     compose(name, &value_of_each)
 }
 
+/// Returns the script that states calls in flight.
+pub(crate) fn hold() -> String {
+    compose("hold", &|word| Form::Slots.value(word))
+}
+
 /// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
@@ -69,7 +74,8 @@ pub fn text(name: &str) -> Option<String> {
         "bucket" => Form::Bucket.by_hand(),
         "leased_bucket" => Form::LeasedBucket.by_hand(),
         "slots" => Form::Slots.by_hand(),
-        "all" | "batch" | "batch_of_node" | "settle" | "hold" | "reset" => several(name),
+        "all" | "batch" | "batch_of_node" | "settle" | "reset" => several(name),
+        "hold" => hold(),
         _ => return None,
     })
 }

@@ -26,7 +26,7 @@ pub(crate) static BATCH_OF_NODE: Lazy<Script> =
 pub(crate) static SETTLE: Lazy<Script> = Lazy::new(|| Script::new(program::several("settle")));
 
 /// States what this process holds of calls in flight.
-pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::several("hold")));
+pub(crate) static HOLD: Lazy<Script> = Lazy::new(|| Script::new(program::hold()));
 
 /// Removes the state of a sliding log.
 pub(crate) static RESET: Lazy<Script> = Lazy::new(|| Script::new(program::several("reset")));
