@@ -39,7 +39,7 @@ local function slots(
     records = string.sub(state, HEADER + 1, HEADER + count * RECORD)
   end
   if count > 0 and first <= clock then
-    -- Nobody has heard of these processes for too long.
+    -- Removes the records of processes that have stated nothing for their hold.
     local alive = {}
     held, first = 0, last
     for at = 1, #records, RECORD do

@@ -20,7 +20,7 @@ use crate::{Scale, keys};
 /// The processes of the fleet.
 const PROCESSES: usize = 8;
 
-/// The numbers of slots of which all but one are held while another call comes and ends.
+/// How many slots a key has. All but one are held; calls take and free the last one.
 const SLOTS: [u32; 2] = [10, 1_000];
 
 const HOLD: Duration = Duration::from_secs(30);

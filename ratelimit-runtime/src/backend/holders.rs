@@ -239,17 +239,25 @@ impl StatementJob {
     /// Returns the counts that are stated now. Forgets those of which nothing is held, and loses units whose time has
     /// come.
     fn due(&self) -> Vec<Arc<Charge>> {
-        let (now, mut due) = (self.now(), Vec::new());
+        let (now, mut due, mut lost) = (self.now(), Vec::new(), Vec::new());
         let mut counts = lock_own(&self.holders.counts);
         counts.by_count.retain(|_, charge| {
             let Some(holder) = &charge.holder else { return false };
-            report::units_lost(charge.terms.name(), holder.lose_late(now));
+            let units = holder.lose_late(now);
+            if units > 0 {
+                lost.push((*charge.terms.name(), units));
+            }
             if holder.next_statement().is_some_and(|at| at <= now) {
                 due.push(Arc::clone(charge));
             }
             // Others are about to take units.
             !holder.is_idle() || Arc::strong_count(charge) > 1 || Arc::strong_count(holder) > 1
         });
+        drop(counts);
+        // A subscriber of events is foreign code, and can call the limiter.
+        for (name, units) in lost {
+            report::units_lost(&name, units);
+        }
         due
     }
 
