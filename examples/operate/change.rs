@@ -87,7 +87,7 @@ async fn write(
     }
 }
 
-/// Waits until all processes have announced that the rules are in force, or names those that have not.
+/// Waits until all processes have announced the new rules. After 15 seconds, prints which have not.
 async fn wait_until_obeyed(limiter: &RateLimiter) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {

@@ -167,7 +167,7 @@ pub(crate) async fn peek(
     print_count(limiter, announced, &OwnedKey::parse(key)?).await
 }
 
-/// Prints what is left of a key; what is used, if the code of the service computes of how many.
+/// Prints how many units of a key are left. If each call computes its amounts, prints how many are in use.
 async fn print_count(
     limiter: &RateLimiter,
     AnnouncedLimit { limit, is_computed, .. }: &AnnouncedLimit,

@@ -24,6 +24,8 @@ mod reply;
 mod script;
 #[path = "../../ratelimit-runtime/src/store/settle_error.rs"]
 mod settle_error;
+#[path = "../../ratelimit-runtime/src/store/statement.rs"]
+mod statement;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]
 mod text;
 
@@ -33,6 +35,7 @@ mod store {
 
     use crate::limit::Terms;
     pub(crate) use crate::settle_error::SettleError;
+    pub(crate) use crate::statement::Statement;
 
     pub(crate) struct Charge {
         pub(crate) terms: Terms,
@@ -47,16 +50,6 @@ mod store {
         pub(crate) fn statement(&self) -> Statement {
             self.0
         }
-    }
-
-    #[derive(Clone, Copy, Default, PartialEq)]
-    pub(crate) struct Statement {
-        pub(crate) process: u64,
-        pub(crate) epoch: u64,
-        pub(crate) taken: u64,
-        pub(crate) released: u64,
-        pub(crate) promised: u64,
-        pub(crate) hold_us: u64,
     }
 
     pub(crate) mod redis {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::Statement;
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -24,20 +25,6 @@ const STATEMENTS: u64 = 3;
 
 /// A time that no store reaches: units that were taken without the store are stated whenever it comes back.
 const NEVER: u64 = 1 << 52;
-
-/// What a process states to the shared store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Statement {
-    /// A random number of the process; 0 states nothing.
-    pub(crate) process: u64,
-    /// The time of the last reset of which the process knows, or 0.
-    pub(crate) epoch: u64,
-    pub(crate) taken: u64,
-    pub(crate) released: u64,
-    /// The time until which the store has promised to keep the units, by its clock.
-    pub(crate) promised: u64,
-    pub(crate) hold_us: u64,
-}
 
 /// The units that this process holds of one count.
 pub(crate) struct Holder {

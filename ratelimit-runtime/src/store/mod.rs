@@ -11,11 +11,10 @@ mod request;
 #[cfg(feature = "rules")]
 mod rules;
 mod settle_error;
+mod statement;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::holder::Statement;
 pub(crate) use self::holder::{HeldSlot, Holder, TakingRequest};
 pub(crate) use self::of_shared::OfShared;
 pub(crate) use self::one_or_many::OneOrMany;
@@ -30,6 +29,7 @@ pub(crate) use self::rules::{
     Announcement, MAX_ANNOUNCEMENT, MAX_PROCESS_ID, NewRules, RuleStore, ScanPosition, StoredRules,
 };
 pub(crate) use self::settle_error::SettleError;
+pub(crate) use self::statement::Statement;
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::Unshared as SharedStore;
 use std::sync::Arc;
