@@ -122,7 +122,8 @@ impl Refusal {
     /// without an end.
     pub(super) fn closed(part: &AnyPart<'_>, retry_after: Duration, backend: &Backend) -> Self {
         let AnyPart { limit, key, .. } = *part;
-        backend.count_rejection(limit, backend.key_id(limit.terms(), key), &key);
+        let (key_id, now) = (backend.key_id(limit.terms(), key), backend.clock().local());
+        backend.count_rejection(limit, key_id, &key, now);
         Self::of_part(part, Rejection::closed_without_count(limit, retry_after), backend)
     }
 

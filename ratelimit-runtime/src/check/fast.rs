@@ -71,7 +71,7 @@ impl Checker {
             && !report::is_recorded()
             && !self.backend.reports().reports_rejections()
         {
-            self.backend.count_rejection(limit, key_id, key);
+            self.backend.count_rejection(limit, key_id, key, outcome.clock);
             return Check::rejected_here(limit, outcome);
         }
         let Some(outcome) = outcome else {
@@ -100,7 +100,7 @@ impl Checker {
         }
         let reply = Ok(Reply::one(*outcome, Source::Embedded));
         conclude(report, slice::from_ref(&label), reply, |_| {
-            self.backend.count_rejection(limit, key_id(), key);
+            self.backend.count_rejection(limit, key_id(), key, outcome.clock);
         })
     }
 }

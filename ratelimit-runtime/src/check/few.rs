@@ -82,7 +82,8 @@ impl Checker {
         }
         let mut limited = parts.iter().filter(|part| part.access == Access::Limited);
         if let Some(part) = limited.nth(index) {
-            self.backend.count_rejection(limit, charges[index].key_id, &part.key);
+            let key_id = charges[index].key_id;
+            self.backend.count_rejection(limit, key_id, &part.key, outcome.clock);
         }
         Some(Check::rejected_here(limit, outcome))
     }

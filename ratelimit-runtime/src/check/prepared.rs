@@ -72,7 +72,8 @@ impl Checker {
             let labels = counts.map(|count| count.label);
             let result = conclude(report, &labels, Ok(reply), |index| {
                 let CallCount { limit, key, charge, .. } = &counts[index];
-                self.backend.count_rejection(limit, charge.key_id, *key);
+                let now = self.backend.clock().local();
+                self.backend.count_rejection(limit, charge.key_id, *key, now);
             });
             let admitted = |decision| AdmittedCall::uncharged(decision, options, parts.len());
             return StartedCall::Decided(result.map(admitted));
@@ -133,7 +134,8 @@ impl Checker {
         let request = Request::Decide(Calls::one(op, charges));
         let on_rejected = |index: usize| {
             let (part, charge) = (part_of(index), &request.charges()[index]);
-            self.backend.count_rejection(part.limit, charge.key_id, part.key);
+            let now = self.backend.clock().local();
+            self.backend.count_rejection(part.limit, charge.key_id, part.key, now);
         };
         if let Some(reply) = reply {
             let reply = reply.or_else(|error| match error {

@@ -14,8 +14,11 @@ impl RateLimiter {
     /// The list is bounded: it takes 256 KiB at most. A key whose rejections are a large share of all of them is always
     /// in it. Under a flood of other keys, a key with few rejections can leave the list and begin again, so
     /// [`rejected`](RejectedKey::rejected) is the number of rejections since [`since`](RejectedKey::since). A key
-    /// leaves ten minutes after its last rejection. An admitted call costs nothing, and a rejected call a few
-    /// comparisons.
+    /// leaves ten minutes after its last rejection.
+    ///
+    /// The first 256 rejections of each second and thread count one by one. From then on, the limiter takes samples:
+    /// about one of 64 calls, which counts for those since the sample before it. So a rejected call of a flood costs a
+    /// few instructions, and an admitted call costs nothing.
     ///
     /// ```
     /// use std::time::Duration;

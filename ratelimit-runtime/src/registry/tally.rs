@@ -71,6 +71,7 @@ pub(crate) fn count(index: usize, end: CallEnd) {
 }
 
 /// Returns the shard of this thread.
+#[inline]
 pub(crate) fn shard() -> usize {
     SHARD.with(|shard| *shard)
 }

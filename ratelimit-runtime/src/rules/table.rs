@@ -84,9 +84,8 @@ struct CountRules {
     was_asked: AtomicBool,
     /// Whether an amount that does not fit was reported.
     was_reported: AtomicBool,
-    /// The last limit to which these rules were applied without the rule of a key, and what became of it, with its
-    /// trial.
-    last: OnceCell<(Limit, Limit, Option<Arc<Limit>>)>,
+    /// The first limit to which these rules were applied without the rule of a key, and what became of it.
+    first: OnceCell<(Limit, Option<Ruled>)>,
 }
 
 /// A limit under the rules in force.
@@ -307,50 +306,58 @@ impl CountRules {
             has_amounts: all.any(|rule| rule.threshold.is_some() || rule.burst.is_some()),
             was_asked: AtomicBool::new(false),
             was_reported: AtomicBool::new(false),
-            last: OnceCell::new(),
+            first: OnceCell::new(),
         })
     }
 
     /// Returns a limit under these rules; `None` if none of them is in force.
     fn apply(&self, limit: &Limit, of_key: Option<&Rule>, now: u64) -> Option<Ruled> {
-        let in_force = |rule: &&Rule| rule.is_in_force(now);
-        let (own, of_limit) = (of_key.filter(in_force), Some(&self.rule).filter(in_force));
-        let changes_at = [own, of_limit].into_iter().flatten().filter_map(|rule| rule.until).min();
-        if own.is_none() && of_limit.is_none_or(|rule| *rule == Rule::default()) {
+        let own = of_key.filter(|rule| rule.is_in_force(now));
+        if own.is_none() && self.rule.until.is_none() {
+            // Nothing is derived for the usual call (`benches/all -- instructions`).
+            let (of, ruled) =
+                self.first.get_or_init(|| (*limit, self.derive(limit, [None, Some(&self.rule)])));
+            if of == limit {
+                return ruled.clone();
+            }
+        }
+        let of_limit = Some(&self.rule).filter(|rule| rule.is_in_force(now));
+        let mut ruled = self.derive(limit, [own, of_limit])?;
+        if ruled.access == Access::Closed {
+            ruled.closed_until = self.opening(of_key, now);
+        }
+        Some(ruled)
+    }
+
+    /// Returns a limit under the rule of a key and its own, without the end of a closing.
+    fn derive(&self, limit: &Limit, in_force: [Option<&Rule>; 2]) -> Option<Ruled> {
+        if in_force[0].is_none() && in_force[1].is_none_or(|rule| *rule == Rule::default()) {
             return None;
         }
-        let both = || [own, of_limit].into_iter().flatten();
+        let both = || in_force.into_iter().flatten();
         let is_rate = !limit.is_in_flight();
         let threshold =
             both().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
         let burst = both().find_map(|rule| rule.burst.filter(|_| is_rate));
-        let access = both().find_map(|rule| rule.access);
-        let shadow = both().find_map(|rule| rule.shadow);
-        let trial = both().find_map(|rule| rule.trial);
-        let access = access.unwrap_or(Access::Limited);
-        let closed_until = if access == Access::Closed { self.opening(of_key, now) } else { None };
-        let derive = || {
-            let mut ruled = *limit;
-            if threshold.is_some() || burst.is_some() {
-                let (with_amounts, misfit) = limit.under_rule(threshold, burst);
-                if let Some(misfit) = misfit {
-                    self.report(limit, misfit);
-                }
-                ruled = with_amounts;
+        let mut ruled = Ruled::as_written(limit);
+        if threshold.is_some() || burst.is_some() {
+            let (with_amounts, misfit) = limit.under_rule(threshold, burst);
+            if let Some(misfit) = misfit {
+                self.report(limit, misfit);
             }
-            shadow.map_or(ruled, |shadow| ruled.shadow(shadow))
-        };
-        let derive_trial = || Some(Arc::new(limit.trial(trial?)?));
-        let ruled = |limit, trial| {
-            let has_threshold = threshold.is_some();
-            Some(Ruled { limit, access, closed_until, has_threshold, changes_at, trial })
-        };
-        if own.is_some() {
-            return ruled(derive(), derive_trial());
+            ruled.limit = with_amounts;
         }
-        // Nothing is derived for the usual call.
-        let (of, last, last_trial) = self.last.get_or_init(|| (*limit, derive(), derive_trial()));
-        if of == limit { ruled(*last, last_trial.clone()) } else { ruled(derive(), derive_trial()) }
+        if let Some(shadow) = both().find_map(|rule| rule.shadow) {
+            ruled.limit = ruled.limit.shadow(shadow);
+        }
+        let trial = both().find_map(|rule| rule.trial);
+        Some(Ruled {
+            access: both().find_map(|rule| rule.access).unwrap_or(Access::Limited),
+            has_threshold: threshold.is_some(),
+            changes_at: both().filter_map(|rule| rule.until).min(),
+            trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
+            ..ruled
+        })
     }
 
     /// Reports an amount that does not fit a limit, once for each set of rules.
