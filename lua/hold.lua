@@ -1,4 +1,4 @@
--- States what a process holds of counts of calls in flight: heartbeats, and the ends of calls. Unlike the scripts of
+-- States what a process holds of several counts of calls in flight: heartbeats, and the ends of many calls. Unlike the scripts of
 -- `several.lua`, it knows no other algorithm: a server that runs it creates fewer functions.
 --
 -- KEYS[i]      the key of entry i

@@ -18,12 +18,17 @@ type HoldResult = Result<(Outcome, Receipt), StoreError>;
 impl Servers {
     /// States counts of one hash slot in one script. Returns a result for each, in their order.
     pub(crate) async fn hold(&self, charges: &[Arc<Charge>], by: Instant) -> Vec<HoldResult> {
+        if let [charge] = charges {
+            // The end of a call: a script for one key takes a third less time (`benches/all -- in-flight`).
+            let stated = self.apply_one(ScriptOp::HOLD, charge, by).await;
+            return vec![stated];
+        }
         let entries = charges.iter().map(|charge| (&**charge, ()));
         let call = ScriptCall {
             script: &script::HOLD,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
             arguments: script::arguments_of_each(entries, |_, ()| {}, self.clock.sent()),
-            is_atomic: charges.len() == 1,
+            is_atomic: false,
         };
         let error = match self.run_for(&call, by).await {
             Ok(reply) => {
@@ -33,7 +38,7 @@ impl Servers {
             Err(error) => error,
         };
         // Some keys of the hash slot may have migrated to another node: a statement can be repeated.
-        if matches!(error, StoreError::Server { .. }) && charges.len() > 1 {
+        if matches!(error, StoreError::Server { .. }) {
             let mut results = Vec::with_capacity(charges.len());
             for charge in charges {
                 let (one, by) = (std::slice::from_ref(charge), Instant::now() + self.deadline);

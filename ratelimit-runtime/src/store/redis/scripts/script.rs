@@ -99,6 +99,9 @@ impl ScriptOp {
         Self { word: "acquire", operand: birth }
     }
 
+    /// States what this process holds of a count of calls in flight.
+    pub(crate) const HOLD: Self = Self { word: "hold", operand: 0 };
+
     /// Frees the units in flight of all processes.
     pub(crate) const RESET: Self = Self { word: "reset", operand: 0 };
 
