@@ -163,10 +163,12 @@ impl<F> RateLimitLayer<F> {
     server_settings!(
         http::response::Parts,
         "RateLimitLayer",
+        "RateLimitLayer::new()",
         " use ratelimit_runtime::web::RateLimitLayer;"
     );
 
-    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
+    #[track_caller]
+    pub(super) fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }

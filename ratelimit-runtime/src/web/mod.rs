@@ -25,6 +25,9 @@
 mod accept;
 mod address;
 mod headers;
+mod held_body;
+#[cfg(feature = "tower")]
+mod holding;
 mod hops;
 #[cfg(feature = "tower")]
 mod host;
@@ -48,6 +51,7 @@ mod route;
 mod service;
 mod settings;
 mod setup;
+mod slots;
 mod text_response;
 
 #[cfg(feature = "actix")]
@@ -61,6 +65,9 @@ pub mod axum;
 pub mod tonic;
 
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
+pub use self::held_body::HeldBody;
+#[cfg(feature = "tower")]
+pub use self::holding::{HoldingFuture, HoldingLayer, HoldingService};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::host::host_key;
@@ -78,5 +85,6 @@ pub use self::response::{Http, ResponseFormat};
 pub use self::route::Route;
 #[cfg(feature = "tower")]
 pub use self::service::{RateLimitService, ResponseFuture};
+pub use self::slots::RequestSlots;
 pub use self::text_response::TextResponse;
 pub use crate::key::Client;
