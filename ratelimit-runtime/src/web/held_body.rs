@@ -104,6 +104,20 @@ impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<
     }
 }
 
+/// The body of a rejection by a layer outside of the one that holds slots.
+impl<B: From<String>> From<String> for HeldBody<B> {
+    fn from(text: String) -> Self {
+        Self { body: text.into(), slots: HeldSlots::default() }
+    }
+}
+
+/// The body of a rejection over gRPC by a layer outside of the one that holds slots.
+impl<B: Default> Default for HeldBody<B> {
+    fn default() -> Self {
+        Self { body: B::default(), slots: HeldSlots::default() }
+    }
+}
+
 impl<B> fmt::Debug for HeldBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeldBody").finish_non_exhaustive()

@@ -59,7 +59,6 @@ impl<F> RateLimitLayer<F> {
     ///
     /// If a limit has a [lease](crate::Limit::lease): add it to another layer.
     #[must_use]
-    #[track_caller]
     pub fn holding(self) -> HoldingLayer<F> {
         HoldingLayer { layer: self.configure(MiddlewareConfig::set_holding) }
     }
@@ -78,7 +77,6 @@ impl<F> HoldingLayer<F> {
         " use ratelimit_runtime::web::{HoldingLayer, RateLimitLayer};"
     );
 
-    #[track_caller]
     fn configure(self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         Self { layer: self.layer.configure(change) }
     }

@@ -10,7 +10,7 @@ use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
-use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::rejected::{self, BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
 use super::slots::{HeldSlots, RequestSlots};
@@ -387,8 +387,9 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
 
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
     if let Rejection::Limited { name, quota, decision }
-    | Rejection::Closed { name, quota, decision } = rejection
-        && rejection.retry_after().is_some()
+    | Rejection::Closed { name, quota, decision }
+    | Rejection::Busy { name, quota, decision, .. } = rejection
+        && rejected::wait(rejection).is_some()
     {
         log.record(name, *quota, decision);
     }

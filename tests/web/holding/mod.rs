@@ -53,7 +53,9 @@ impl Body for SentBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(42)
+        let mut hint = SizeHint::new();
+        hint.set_lower(42);
+        hint
     }
 }
 

@@ -57,7 +57,6 @@ impl RateLimits {
     ///
     /// If a limit has a [lease](crate::Limit::lease): add it to another middleware.
     #[must_use]
-    #[track_caller]
     pub fn holding(self) -> HoldingLimits {
         HoldingLimits { limits: self.configure(MiddlewareConfig::set_holding) }
     }
@@ -73,7 +72,6 @@ impl HoldingLimits {
     );
     body_setting!();
 
-    #[track_caller]
     fn configure(self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
         Self { limits: self.limits.configure(change) }
     }

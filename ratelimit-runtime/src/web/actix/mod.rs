@@ -119,7 +119,6 @@ impl RateLimits {
     );
     body_setting!();
 
-    #[track_caller]
     fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<ServiceRequest>)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
