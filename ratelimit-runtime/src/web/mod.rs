@@ -12,6 +12,12 @@
 //! In each framework, [`Clients`] identifies the [`Client`] of a request. The client is a key, for the middleware and
 //! for annotated handlers.
 //!
+//! # Requests in flight
+//!
+//! A layer with `holding()` also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot
+//! until the body of its response has ended. A handler whose work goes on after its response takes the slot from the
+//! request: [`RequestSlots`].
+//!
 //! # The order of layers
 //!
 //! - Put a layer that responds to preflight requests, such as `CorsLayer`, outside of the layer with the limits.

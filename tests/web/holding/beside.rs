@@ -105,6 +105,25 @@ async fn rules_apply_to_slots_of_layers() {
     }
 }
 
+/// A trial tries another threshold of the rate, and takes no slot.
+#[tokio::test]
+async fn a_trial_of_the_rate_takes_no_slot() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
+        let (handler, layer) = (Handler::default(), layer(&limiter).limit(RATE, |_| ()));
+        let mut rules = RuleSet::new();
+        rules.set("rate", Rule::new().trial(1)).expect("valid");
+        limiter.set_rules(rules).expect("valid");
+        let bodies = [handler.admit(&layer).await, handler.admit(&layer).await];
+        assert_eq!(in_flight(&limiter, &TWO).await, 2);
+        let keys = limiter.rejected_keys(10);
+        let tried = keys.iter().find(|key| key.is_shadow).expect("the trial has rejected one");
+        assert_eq!((tried.limit.as_str(), tried.rejected), ("rate:trial", 1));
+        drop(bodies);
+        wait_for_in_flight(&limiter, &TWO, 0).await;
+    }
+}
+
 /// A shadow admits each request, and holds slots while there are some.
 #[tokio::test]
 async fn a_shadow_admits_without_a_slot() {
