@@ -6,8 +6,8 @@
 //! RATELIMIT_REDIS_URL=redis://127.0.0.1:6380 cargo run --example export
 //! ```
 //!
-//! A process that is killed cannot give its slots back. Redis frees them 30 seconds after the process has last said that
-//! it holds them, so the program takes up to 40 seconds.
+//! A process that is killed cannot give its slots back. Redis frees them 30 seconds after the last statement of the
+//! process, so the program takes up to 40 seconds.
 
 use std::future::pending;
 use std::process::Stdio;
@@ -47,7 +47,7 @@ async fn main() -> anyhow::Result<()> {
 async fn work() -> anyhow::Result<()> {
     let exporting = async || {
         println!("exports the data of acme");
-        pending().await
+        pending::<()>().await;
     };
     try_join!(export("acme", exporting()), export("acme", exporting()))?;
     Ok(())

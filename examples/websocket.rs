@@ -1,5 +1,5 @@
-//! WebSockets: three open sockets for each user. The request for a fourth gets 429 before the upgrade, and a socket that
-//! is closed gives its place back.
+//! Each user has three open sockets (WebSocket). The request for a fourth gets 429 before the upgrade, and a socket
+//! that is closed gives its place back.
 //!
 //! ```sh
 //! PORT=3000 cargo run --example websocket

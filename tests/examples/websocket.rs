@@ -1,4 +1,4 @@
-//! The example with WebSockets, with a real client.
+//! The example `websocket`, with a real client.
 
 use std::time::{Duration, Instant};
 

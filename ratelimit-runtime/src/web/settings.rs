@@ -12,10 +12,10 @@ macro_rules! limit_settings {
         /// # Panics
         ///
         /// If limits that are added here differ in scope, `on_error`, shadow or wait: add such limits to separate
-        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight), and the layer does not hold slots:
-        /// call its `holding()` first; around a client, hold the permit of
-        /// [`acquire`](crate::RateLimiter::acquire). If the limit has a [lease](crate::Limit::lease), and the layer has
-        /// `count_if` or holds slots.
+        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight) and the layer does not hold slots:
+        /// call its `holding()` first. A layer of a client has none: hold the permit of
+        /// [`acquire`](crate::RateLimiter::acquire). If the limit has a [lease](crate::Limit::lease) and the layer
+        /// holds slots or has `count_if`.
         #[must_use]
         #[track_caller]
         pub fn limit<K: crate::Key>(
@@ -106,10 +106,11 @@ macro_rules! server_settings {
         ///     .count_if(|response| response.status == 401);
         /// ```
         ///
-        /// A layer that [holds](crate::Limit::in_flight) slots holds them until the response ends, whether the request
-        /// counts or not. Add rates that count each request to another layer. Over gRPC, a method that fails has the header
-        /// `grpc-status`. A method that succeeds, or that fails in the middle of its stream, has it after the body,
-        /// where `counts` does not see it.
+        /// Slots of calls [in flight](crate::Limit::in_flight) are held until the response ends, whether the request
+        /// counts or not. Add limits that count each request to another layer.
+        ///
+        /// Over gRPC, a method that fails has the header `grpc-status`. A method that succeeds, or that fails in the
+        /// middle of its stream, has it after the body, where `counts` does not see it.
         ///
         /// # Panics
         ///

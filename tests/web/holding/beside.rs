@@ -92,7 +92,7 @@ async fn rules_apply_to_slots_of_layers() {
             (Rule::new().closed(true), 429, 1),
             (Rule::new().in_flight(1).shadow(true), 200, 1),
         ] {
-            limiter.set_rules(ruled(rule.clone())).expect("valid");
+            limiter.set_rules(ruled(rule)).expect("valid");
             let (response, _sender) = handler.send(&layer, "/").await;
             assert_eq!(response.status(), status, "{rule:?}");
             limiter.set_rules(RuleSet::new()).expect("valid");
@@ -191,7 +191,7 @@ async fn a_body_outlives_redis() {
     let (mut before, sender) = handler.admit(&layer).await;
     drop(redis);
     // The process admits its share by itself.
-    let (_during, other) = handler.admit(&layer).await;
+    let (during, other) = handler.admit(&layer).await;
     let data = Frame::data(Bytes::from_static(b"data"));
     sender.send(Ok(data)).expect("not dropped");
     assert!(before.frame().await.is_some());
@@ -201,7 +201,7 @@ async fn a_body_outlives_redis() {
     let restarted = Server::start_on(port);
     let witness = restarted.builder().build().expect("valid settings");
     wait_for_in_flight(&witness, &TWO, 1).await;
-    drop((_during, other));
+    drop((during, other));
     wait_for_in_flight(&witness, &TWO, 0).await;
     restarted.assert_all_keys_expire();
 }
