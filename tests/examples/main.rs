@@ -4,6 +4,7 @@ mod grpc;
 mod operator;
 mod programs;
 mod servers;
+mod websocket;
 mod wrong_settings;
 
 use std::io::{BufRead, BufReader, Lines};

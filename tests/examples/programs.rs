@@ -178,6 +178,36 @@ fn background_jobs_share_one_limit() {
     assert!(matches!(&keys[..], [(key, _)] if key.contains("mails")), "{keys:?}");
 }
 
+/// Takes as long as the hold: the process that is killed says that it holds its slots until then.
+#[test]
+fn exports_of_a_killed_process_free_their_slots_within_the_hold() {
+    let server = Server::start();
+    let mut exports = example("export");
+    exports.env("RATELIMIT_REDIS_URL", &server.url);
+    let text = output(exports);
+    let lines = timed_lines(&text);
+    let find = |line: &str| {
+        let found = lines.iter().position(|(_, shown)| *shown == line);
+        found.unwrap_or_else(|| panic!("no `{line}` in {text}"))
+    };
+    let killed = find("the other process was killed");
+    let exported = find("exported the data of acme");
+    let count = |lines: &[(f64, &str)], begin: &str| {
+        lines.iter().filter(|(_, line)| line.starts_with(begin)).count()
+    };
+    assert_eq!(count(&lines[..killed], "the other process exports"), 2, "{text}");
+    assert!(find("exported the data of globex, which has slots of its own") < killed, "{text}");
+    assert_eq!(count(&lines[..killed], "rejected: "), 1, "{text}");
+    // The last statement was made at most ten seconds before the kill. A waiting call asks again within about a second.
+    assert!(count(&lines[killed..exported], "rejected: ") >= 3, "{text}");
+    assert!((19.0..32.0).contains(&(lines[exported].0 - lines[killed].0)), "{text}");
+}
+
+#[test]
+fn export_fails_without_redis() {
+    assert!(error_output(example("export")).contains("set RATELIMIT_REDIS_URL"));
+}
+
 #[test]
 fn background_job_fails_without_redis() {
     assert!(error_output(example("background_job")).contains("set RATELIMIT_REDIS_URL"));

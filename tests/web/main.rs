@@ -7,6 +7,7 @@ mod choices;
 mod counting;
 mod crowd;
 mod fields;
+mod holding;
 mod hyper;
 mod outbound;
 mod rejections;

@@ -218,6 +218,12 @@ impl Permit {
         self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
     }
 
+    /// Returns whether the call holds units in flight until it ends.
+    #[cfg(any(feature = "tower", feature = "actix"))]
+    pub(crate) fn is_held(&self) -> bool {
+        self.charge.as_ref().is_some_and(PermitCharge::is_held)
+    }
+
     /// Completes once the call has [lost](Self::is_lost) its units; never for a permit whose units cannot be lost. A
     /// call that must not overlap with another one stops then:
     ///

@@ -172,7 +172,7 @@ impl fmt::Display for StoreError {
             ),
             Self::NeedsPermit => f.write_str(
                 "a call of this limit holds its units until it ends, and a check returns nothing that could give \
-                 them back: use `acquire` and keep the permit, the attribute, or a layer",
+                 them back: use `acquire` and keep the permit, the attribute, or a layer with `holding`",
             ),
             Self::InFlight { units } => write!(
                 f,

@@ -140,7 +140,11 @@ fn log_result(label: &LimitLabel, result: &Result<Decision, Rejection>) {
         request_log::set_decided();
     }
     if let Ok(decision)
-    | Err(Rejection::Limited { decision, .. } | Rejection::Closed { decision, .. }) = result
+    | Err(
+        Rejection::Limited { decision, .. }
+        | Rejection::Closed { decision, .. }
+        | Rejection::Busy { decision, .. },
+    ) = result
     {
         log_part(label, decision);
     }

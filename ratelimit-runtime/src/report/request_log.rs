@@ -46,6 +46,9 @@ pub(crate) struct LoggedDecision {
     pub(crate) is_rejection: bool,
 }
 
+/// How long a client waits if too many calls are in flight: nobody knows when one of them ends.
+pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
+
 impl RequestLog {
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LoggedLimit> + Clone {
         self.limits.iter()
@@ -77,7 +80,7 @@ impl RequestLog {
         if decision.source == Source::Fallback && decision.reset_after.is_zero() {
             return;
         }
-        let decision = Some(LoggedDecision::new(decision));
+        let decision = Some(LoggedDecision::new(decision, quota));
         self.add(LoggedLimit { name: *name, quota, decision });
     }
 
@@ -114,8 +117,14 @@ impl LoggedLimit {
 }
 
 impl LoggedDecision {
-    fn new(decision: &Decision) -> Self {
-        let span = if decision.allowed { decision.reset_after } else { decision.retry_after };
+    fn new(decision: &Decision, quota: Quota) -> Self {
+        let span = if decision.allowed {
+            decision.reset_after
+        } else if quota.is_in_flight() {
+            BUSY_WAIT
+        } else {
+            decision.retry_after
+        };
         Self {
             remaining: decision.remaining,
             seconds: whole_seconds(span),

@@ -48,11 +48,12 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum_core::response::{IntoResponse, Response};
-use http::Extensions;
 use http::request::Parts;
+use http::{Extensions, StatusCode};
 
-use super::Client;
 use super::route::{Route, Template};
+use super::slots::NO_LAYER_HOLDS;
+use super::{Client, RequestSlots};
 use crate::reply::Rejection;
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and
@@ -73,6 +74,16 @@ impl<S: Sync> FromRequestParts<S> for Client {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self::of(parts))
+    }
+}
+
+/// Extracts the slots that the layers with [`holding`](super::RateLimitLayer::holding) hold for the request.
+impl<S: Sync> FromRequestParts<S> for RequestSlots {
+    type Rejection = (StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let slots = parts.extensions.get().cloned();
+        slots.ok_or((StatusCode::INTERNAL_SERVER_ERROR, NO_LAYER_HOLDS))
     }
 }
 

@@ -5,7 +5,7 @@
 //! has `q=burst`, and `w` is the time in which the burst refills: clients then never receive an `r` above `q`. An item
 //! of `RateLimit` is `"name";r=remaining;t=seconds`. After an admitted request, `t` is the time until the count of the
 //! key is reset. After a rejected request, the limit that rejected it comes first, and its `t` is the wait that
-//! `Retry-After` reports.
+//! `Retry-After` reports. Items of calls in flight have `qu="concurrent-requests"` instead of `w`, and no `t`.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -171,7 +171,8 @@ fn state<H: ResponseHeaders>(
     let push = |text: &mut String, limit: &LoggedLimit| {
         let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
         push_parameter(text, ";r=", remaining);
-        if retry_after.is_none_or(|wait| seconds <= wait) {
+        // Nobody knows when a call in flight ends.
+        if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {
             push_parameter(text, ";t=", seconds);
         }
         true

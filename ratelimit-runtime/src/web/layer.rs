@@ -55,6 +55,7 @@ use crate::reply::Rejection;
 /// - `r` is the number of remaining units.
 /// - `t` is in whole seconds, rounded up. After an admitted request, it is the time until the count of the key is
 ///   reset. After a rejected request, it is the time until the same request can be admitted.
+/// - A limit of calls [in flight](Limit::in_flight) has `qu="concurrent-requests"` instead of `w`, and no `t`.
 /// - A character of a name that is not printable ASCII is percent-encoded.
 /// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.
 /// - In `RateLimit`, a limit that rejected comes first; if several did, the one with the longest wait. An
@@ -163,10 +164,11 @@ impl<F> RateLimitLayer<F> {
     server_settings!(
         http::response::Parts,
         "RateLimitLayer",
+        "RateLimitLayer::new()",
         " use ratelimit_runtime::web::RateLimitLayer;"
     );
 
-    fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
+    pub(super) fn configure(mut self, change: impl FnOnce(&mut MiddlewareConfig<Parts>)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }

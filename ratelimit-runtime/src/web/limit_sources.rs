@@ -18,6 +18,8 @@ pub(super) struct LimitSources<R, E> {
     is_exempt: Option<ExemptFn<R>>,
     /// Whether the charges can be settled.
     settles: bool,
+    /// Whether the slots of calls in flight are held.
+    holds: bool,
     /// `None` for the current limiter.
     limiter: Option<RateLimiter>,
 }
@@ -53,7 +55,8 @@ impl<R, E> LimitSources<R, E> {
     ///
     /// # Panics
     ///
-    /// If the limit cannot be decided together with the others, or if it has a lease and the charges are settled.
+    /// If the limit cannot be decided together with the others, if it needs slots that are not held, or if it has a
+    /// lease and the charges are settled.
     pub(super) fn add<K: Key>(
         &mut self,
         limit: Limit,
@@ -72,9 +75,9 @@ impl<R, E> LimitSources<R, E> {
             limit.name()
         );
         assert!(
-            !limit.is_in_flight(),
-            "a layer or middleware does not hold the slots of calls in flight, as `{}` needs it: annotate the handler, \
-             with `in_flight` and `hold`",
+            self.holds || !limit.is_in_flight(),
+            "`{}` limits calls in flight, and this layer or middleware holds no slots: call `holding()` first; around \
+             a client, hold the permit of `RateLimiter::acquire`",
             limit.name()
         );
         if self.settles {
@@ -104,6 +107,20 @@ impl<R, E> LimitSources<R, E> {
             }
         }
         self.settles = true;
+    }
+
+    /// Makes charges that hold slots.
+    ///
+    /// # Panics
+    ///
+    /// If a limit has a lease.
+    pub(super) fn set_holding(&mut self) {
+        self.set_settled();
+        self.holds = true;
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.holds
     }
 
     pub(super) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
@@ -195,7 +212,8 @@ impl Admission {
 fn assert_settles(limit: &Limit) {
     assert!(
         !limit.leases(),
-        "`{}` has a lease, and `count_if` gives back charges, which leased units do not have: remove one of them",
+        "`{}` has a lease, and leased units belong to no request, so `count_if` and `holding` cannot give them back: \
+         remove the lease, or add the limit to another layer or middleware",
         limit.name()
     );
 }
@@ -207,6 +225,7 @@ impl<R, E> Clone for LimitSources<R, E> {
             sources: self.sources.clone(),
             is_exempt: self.is_exempt.clone(),
             settles: self.settles,
+            holds: self.holds,
             limiter: self.limiter.clone(),
         }
     }
@@ -223,6 +242,6 @@ impl<R, E> Clone for LimitSource<R, E> {
 
 impl<R, E> Default for LimitSources<R, E> {
     fn default() -> Self {
-        Self { sources: Vec::new(), is_exempt: None, settles: false, limiter: None }
+        Self { sources: Vec::new(), is_exempt: None, settles: false, holds: false, limiter: None }
     }
 }

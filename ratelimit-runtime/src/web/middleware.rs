@@ -10,9 +10,10 @@ use super::accept::prefers_json;
 use super::address::Clients;
 use super::headers::{self, LimitTexts, ResponseHeaders};
 use super::limit_sources::{Admission, LimitSources};
-use super::rejected::{BodyFn, RejectedRequest, RequestFacts, RequestHead};
+use super::rejected::{self, BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
+use super::slots::{HeldSlots, RequestSlots};
 use super::text_response::TextResponse;
 use crate::check::Permit;
 use crate::key::Key;
@@ -49,6 +50,12 @@ pub(crate) trait MiddlewareRequest {
     }
 }
 
+/// The extensions of a request, in the type of a framework.
+pub(crate) trait RequestExtensions {
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T);
+    fn find<T: Send + Sync + 'static>(&self) -> Option<&T>;
+}
+
 /// Returns whether a request with this response counts.
 type CountFn<H> = Arc<dyn Fn(&H) -> bool + Send + Sync>;
 
@@ -74,6 +81,7 @@ pub(crate) struct RequestScope {
     facts: RequestFacts,
     /// The charges that are given back if the response does not count. Dropped, they are kept.
     permits: Vec<Permit>,
+    slots: HeldSlots,
     /// The request, if a limit must decide about it.
     undecided: Option<Arc<dyn RequestHead>>,
 }
@@ -105,6 +113,10 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.count_if = Some(Arc::new(counts));
     }
 
+    pub(crate) fn set_holding(&mut self) {
+        self.limits.set_holding();
+    }
+
     pub(crate) fn set_exempt(&mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) {
         self.limits.set_exempt(is_exempt);
     }
@@ -133,9 +145,27 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
         self.exposes_decision = true;
     }
 
-    /// Returns what a middleware puts into the extensions of an admitted request.
-    pub(crate) fn exposed(&self, decision: Option<Decision>) -> Option<Decision> {
-        decision.filter(|_| self.exposes_decision)
+    /// Puts into the extensions of an admitted request what its handler finds there.
+    pub(crate) fn admit(
+        &self,
+        scope: &mut RequestScope,
+        decision: Option<Decision>,
+        extensions: &mut impl RequestExtensions,
+    ) {
+        if let Some(decision) = decision.filter(|_| self.exposes_decision) {
+            extensions.put(decision);
+        }
+        if self.limits.holds() {
+            scope.slots = HeldSlots::of(&mut scope.permits);
+            if self.count_if.is_none() {
+                // Keeps the charges of the other limits.
+                scope.permits.clear();
+            }
+            // Those of the layers outside of this one.
+            let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
+            slots.add(&scope.slots);
+            extensions.put(slots);
+        }
     }
 
     pub(crate) fn set_required(&mut self) {
@@ -163,7 +193,8 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             head,
         };
         let undecided = self.requires_decision.then(|| request.head());
-        RequestScope { log: self.log.clone(), facts, permits: Vec::new(), undecided }
+        let (permits, slots) = Default::default();
+        RequestScope { log: self.log.clone(), facts, permits, slots, undecided }
     }
 
     /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
@@ -315,6 +346,11 @@ impl RequestScope {
         !self.permits.is_empty()
     }
 
+    /// Returns what holds the slots of the request from its response on.
+    pub(crate) fn take_slots(&mut self) -> HeldSlots {
+        mem::take(&mut self.slots)
+    }
+
     pub(crate) fn log(&self) -> &RequestLog {
         &self.log
     }
@@ -351,8 +387,9 @@ pub(crate) fn respond<T, H: ResponseHeaders>(
 
 fn record_rejection(log: &mut RequestLog, rejection: &Rejection) {
     if let Rejection::Limited { name, quota, decision }
-    | Rejection::Closed { name, quota, decision } = rejection
-        && rejection.retry_after().is_some()
+    | Rejection::Closed { name, quota, decision }
+    | Rejection::Busy { name, quota, decision, .. } = rejection
+        && rejected::wait(rejection).is_some()
     {
         log.record(name, *quota, decision);
     }

@@ -12,6 +12,12 @@
 //! In each framework, [`Clients`] identifies the [`Client`] of a request. The client is a key, for the middleware and
 //! for annotated handlers.
 //!
+//! # Requests in flight
+//!
+//! A layer with `holding()` also takes limits of calls [in flight](crate::Limit::in_flight): a request holds its slot
+//! until the body of its response has ended. A handler whose work goes on after its response takes the slot from the
+//! request: [`RequestSlots`].
+//!
 //! # The order of layers
 //!
 //! - Put a layer that responds to preflight requests, such as `CorsLayer`, outside of the layer with the limits.
@@ -25,6 +31,9 @@
 mod accept;
 mod address;
 mod headers;
+mod held_body;
+#[cfg(feature = "tower")]
+mod holding;
 mod hops;
 #[cfg(feature = "tower")]
 mod host;
@@ -48,6 +57,7 @@ mod route;
 mod service;
 mod settings;
 mod setup;
+mod slots;
 mod text_response;
 
 #[cfg(feature = "actix")]
@@ -61,6 +71,9 @@ pub mod axum;
 pub mod tonic;
 
 pub use self::address::{Clients, IncomingRequest, ParseNetworkError};
+pub use self::held_body::HeldBody;
+#[cfg(feature = "tower")]
+pub use self::holding::{HoldingFuture, HoldingLayer, HoldingService};
 pub use self::hops::ProxyHeader;
 #[cfg(feature = "tower")]
 pub use self::host::host_key;
@@ -78,5 +91,6 @@ pub use self::response::{Http, ResponseFormat};
 pub use self::route::Route;
 #[cfg(feature = "tower")]
 pub use self::service::{RateLimitService, ResponseFuture};
+pub use self::slots::RequestSlots;
 pub use self::text_response::TextResponse;
 pub use crate::key::Client;

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::headers::push_name;
 use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::Rejection;
-use crate::report::request_log::{RequestLog, whole_seconds};
+use crate::report::request_log::{BUSY_WAIT, RequestLog, whole_seconds};
 
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,9 @@ pub(crate) const CACHE_CONTROL_VALUE: &str = "no-store";
 impl<'a> RejectedRequest<'a> {
     pub(crate) fn new(rejection: &'a Rejection, facts: &'a RequestFacts, log: &RequestLog) -> Self {
         let namesakes = match rejection {
-            Rejection::Limited { name, quota, .. } | Rejection::Closed { name, quota, .. } => {
+            Rejection::Limited { name, quota, .. }
+            | Rejection::Closed { name, quota, .. }
+            | Rejection::Busy { name, quota, .. } => {
                 let before = log.limits().take_while(|it| it.identity() != (name, *quota));
                 before.filter(|it| it.name == *name).count()
             }
@@ -127,10 +130,7 @@ impl<'a> RejectedRequest<'a> {
     /// many calls are in flight, whose ends are not known. `None` unless the limit is reached.
     #[must_use]
     pub fn retry_after(&self) -> Option<u32> {
-        if let Rejection::Busy { .. } = self.rejection {
-            return Some(1);
-        }
-        self.rejection.retry_after().map(|wait| whole_seconds(wait).max(1))
+        wait(self.rejection).map(|wait| whole_seconds(wait).max(1))
     }
 
     /// Returns the problem details as JSON (RFC 9457). Their types are those of
@@ -192,6 +192,14 @@ impl fmt::Debug for RequestFacts {
         f.debug_struct("RequestFacts")
             .field("prefers_json", &self.prefers_json)
             .finish_non_exhaustive()
+    }
+}
+
+/// The time after which a client should try again; `None` if no wait helps.
+pub(crate) fn wait(rejection: &Rejection) -> Option<Duration> {
+    match rejection {
+        Rejection::Busy { .. } => Some(BUSY_WAIT),
+        _ => rejection.retry_after(),
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::header::Entry;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 
 use super::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
-use super::middleware::{self, MiddlewareRequest};
+use super::middleware::{self, MiddlewareRequest, RequestExtensions};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse, RequestHead};
 use super::text_response::{PLAIN_TEXT, TextResponse};
 use crate::reply::{FromRejection, Rejection};
@@ -176,6 +176,16 @@ impl MiddlewareRequest for Parts {
     #[cfg(feature = "tonic")]
     fn is_grpc(&self) -> bool {
         super::tonic::is_grpc(self)
+    }
+}
+
+impl RequestExtensions for Extensions {
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
+    }
+
+    fn find<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.get()
     }
 }
 

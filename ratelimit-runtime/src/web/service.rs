@@ -14,6 +14,7 @@ use super::limit_sources::Admission;
 use super::middleware::RequestScope;
 use super::pending::{COMPLETED, PendingRequest};
 use super::response::{Http, ResponseFormat};
+use super::slots::HeldSlots;
 use super::text_response::TextResponse;
 use crate::reply::Rejection;
 
@@ -59,9 +60,7 @@ where
         let stage = match admission {
             Ok(Admission::Admitted(call)) => {
                 let decision = call.map(|call| call.decision);
-                if let Some(decision) = self.layer.config.exposed(decision) {
-                    request.extensions_mut().insert(decision);
-                }
+                self.layer.config.admit(&mut scope, decision, request.extensions_mut());
                 RequestStage::Admitted { handler: self.inner.call(request) }
             }
             Ok(Admission::Rejected(rejection)) => {
@@ -120,10 +119,8 @@ where
                 RequestStageProjection::Pending { pending } => {
                     match ready!(scope.poll_check(&mut pending.check, context)) {
                         Ok(decision) => {
-                            if let Some(decision) = config.exposed(Some(decision))
-                                && let Some(request) = pending.request_mut()
-                            {
-                                request.extensions_mut().insert(decision);
+                            if let Some(request) = pending.request_mut() {
+                                config.admit(scope, Some(decision), request.extensions_mut());
                             }
                             RequestStage::Admitted { handler: pending.call() }
                         }
@@ -149,6 +146,13 @@ where
             };
             this.stage.set(next);
         }
+    }
+}
+
+impl<S: Service<Request<B>>, F, B> ResponseFuture<S, F, B> {
+    /// Returns what holds the slots of the request from its response on.
+    pub(super) fn take_slots(self: Pin<&mut Self>) -> HeldSlots {
+        self.project().scope.take_slots()
     }
 }
 

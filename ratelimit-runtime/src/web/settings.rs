@@ -12,7 +12,10 @@ macro_rules! limit_settings {
         /// # Panics
         ///
         /// If limits that are added here differ in scope, `on_error`, shadow or wait: add such limits to separate
-        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight): annotate the handler.
+        /// layers. If the limit is one of calls [in flight](crate::Limit::in_flight) and the layer does not hold slots:
+        /// call its `holding()` first. A layer of a client has none: hold the permit of
+        /// [`acquire`](crate::RateLimiter::acquire). If the limit has a [lease](crate::Limit::lease) and the layer
+        /// holds slots or has `count_if`.
         #[must_use]
         #[track_caller]
         pub fn limit<K: crate::Key>(
@@ -76,9 +79,9 @@ macro_rules! limit_settings {
 }
 
 /// Defines the settings of layers of servers, for responses with a head of type `$head`. `$layer` is the type of the
-/// layer, and `$use` imports it in the examples.
+/// layer, `$new` creates it, and `$use` imports what the examples use.
 macro_rules! server_settings {
-    ($head:ty, $layer:literal, $use:literal) => {
+    ($head:ty, $layer:literal, $new:literal, $use:literal) => {
         /// Counts requests by their response, such as failed logins: a request counts if `counts` returns true for the
         /// status and the headers of its response.
         ///
@@ -98,14 +101,16 @@ macro_rules! server_settings {
         ///
         /// const FAILURES: Limit = Limit::sliding("failed logins", 5, Duration::from_secs(900));
         ///
-        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new()")]
+        #[doc = concat!(" let layer: ", $layer, " = ", $new)]
         ///     .limit(FAILURES, Client::of)
         ///     .count_if(|response| response.status == 401);
         /// ```
         ///
-        /// Add limits that count each request to another layer. Over gRPC, a method that fails has the header
-        /// `grpc-status`. A method that succeeds, or that fails in the middle of its stream, has it after the body,
-        /// where `counts` does not see it.
+        /// Slots of calls [in flight](crate::Limit::in_flight) are held until the response ends, whether the request
+        /// counts or not. Add limits that count each request to another layer.
+        ///
+        /// Over gRPC, a method that fails has the header `grpc-status`. A method that succeeds, or that fails in the
+        /// middle of its stream, has it after the body, where `counts` does not see it.
         ///
         /// # Panics
         ///
@@ -144,7 +149,7 @@ macro_rules! server_settings {
         /// ```
         #[doc = $use]
         ///
-        #[doc = concat!(" let layer: ", $layer, " = ", $layer, "::new().require_decision();")]
+        #[doc = concat!(" let layer: ", $layer, " = ", $new, ".require_decision();")]
         /// # let _ = layer;
         /// ```
         ///

@@ -50,7 +50,7 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
-use super::rejected::CACHE_CONTROL_VALUE;
+use super::rejected::{self, CACHE_CONTROL_VALUE};
 use super::text_response::TextResponse;
 use crate::reply::{FromRejection, Rejection};
 
@@ -77,7 +77,7 @@ impl From<&Rejection> for Status {
         }
         if rejection.is_hidden() {
             let mut details = ErrorDetails::new();
-            details.set_retry_info(rejection.retry_after());
+            details.set_retry_info(rejected::wait(rejection));
             return Self::with_error_details(Code::ResourceExhausted, text, details);
         }
         let name = rejection.name();
@@ -93,7 +93,7 @@ impl From<&Rejection> for Status {
             ..QuotaViolation::new(name, &*text)
         };
         let mut details = ErrorDetails::with_quota_failure(vec![violation]);
-        if let Some(wait) = rejection.retry_after() {
+        if let Some(wait) = rejected::wait(rejection) {
             details.set_retry_info(Some(wait));
         }
         Self::with_error_details(Code::ResourceExhausted, text, details)

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use actix_web::dev::{ResponseHead, ServiceRequest};
+use actix_web::dev::{Extensions, ResponseHead, ServiceRequest};
 use actix_web::http::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, Uri};
 use actix_web::{HttpMessage, HttpRequest, web};
@@ -11,7 +11,7 @@ use actix_web::{HttpMessage, HttpRequest, web};
 use crate::web::address::Clients;
 use crate::web::address::sealed::RequestAccess;
 use crate::web::headers::{HeaderField, ListPlace, ResponseHeaders, joined};
-use crate::web::middleware::MiddlewareRequest;
+use crate::web::middleware::{MiddlewareRequest, RequestExtensions};
 use crate::web::rejected::RequestHead;
 
 struct ActixHead {
@@ -53,6 +53,16 @@ impl MiddlewareRequest for ServiceRequest {
 
     fn accept(&self) -> impl Iterator<Item = &[u8]> {
         self.headers().get_all(ACCEPT).map(HeaderValue::as_bytes)
+    }
+}
+
+impl RequestExtensions for Extensions {
+    fn put<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
+    }
+
+    fn find<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.get()
     }
 }
 

@@ -37,6 +37,7 @@
 //! [`RateLimits`] adds no headers to it. To send another response, return an error type of your own that
 //! implements `From<Rejection>` and `ResponseError`.
 
+mod holding;
 mod http;
 
 use std::fmt;
@@ -48,17 +49,20 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{BoxBody, EitherBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError};
 
-use super::Client;
+pub use self::holding::{HoldingLimits, HoldingMiddleware};
 use super::limit_sources::Admission;
 use super::middleware::{self, MiddlewareConfig};
 use super::rejected::{self, CACHE_CONTROL_VALUE, RejectedRequest, RejectionResponse};
 use super::route::{Route, Template};
 use super::settings::{body_setting, limit_settings, server_settings};
+use super::slots::{HeldSlots, NO_LAYER_HOLDS};
 use super::text_response::{PLAIN_TEXT, TextResponse};
+use super::{Client, RequestSlots};
 use crate::reply::{FromRejection, Rejection};
 
 /// Limits requests before they are handled and before their bodies are read. Each response reports the
@@ -110,6 +114,7 @@ impl RateLimits {
     server_settings!(
         actix_web::dev::ResponseHead,
         "RateLimits",
+        "RateLimits::new()",
         " use ratelimit_runtime::web::actix::RateLimits;"
     );
     body_setting!();
@@ -170,51 +175,57 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
-        if let Some(clients) = config.clients() {
-            request.extensions_mut().insert(clients.clone());
+        Box::pin(async move { Ok(handle(&config, &*service, request).await?.0) })
+    }
+}
+
+/// Limits and handles a request. Returns its response, and what holds its slots from then on.
+async fn handle<S, B>(
+    config: &MiddlewareConfig<ServiceRequest>,
+    service: &S,
+    request: ServiceRequest,
+) -> Result<(ServiceResponse<EitherBody<B>>, HeldSlots), Error>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+{
+    let unhandled = |response, request: ServiceRequest| {
+        (request.into_response(response).map_into_right_body(), HeldSlots::default())
+    };
+    if let Some(clients) = config.clients() {
+        request.extensions_mut().insert(clients.clone());
+    }
+    let mut scope = config.scope(&request);
+    let result = match config.start(&request, &mut scope) {
+        Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
+        Ok(Admission::Rejected(rejection)) => Err(rejection),
+        Err(refused) => return Ok(unhandled(build(refused.into()), request)),
+        Ok(Admission::Pending(mut check)) => {
+            poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
         }
-        Box::pin(async move {
-            let mut scope = config.scope(&request);
-            let result = match config.start(&request, &mut scope) {
-                Ok(Admission::Admitted(call)) => Ok(call.map(|call| call.decision)),
-                Ok(Admission::Rejected(rejection)) => Err(rejection),
-                Err(refused) => {
-                    let response = build(refused.into());
-                    return Ok(request.into_response(response).map_into_right_body());
-                }
-                Ok(Admission::Pending(mut check)) => {
-                    poll_fn(|context| scope.poll_check(&mut check, context)).await.map(Some)
-                }
-            };
-            match result {
-                Ok(decision) => {
-                    if let Some(decision) = config.exposed(decision) {
-                        request.extensions_mut().insert(decision);
-                    }
-                }
-                Err(rejection) => {
-                    let mut rejected = response(&scope.rejected(&rejection));
-                    config.write_headers(rejected.headers_mut(), scope.log());
-                    return Ok(request.into_response(rejected).map_into_right_body());
-                }
+    };
+    match result {
+        Ok(decision) => config.admit(&mut scope, decision, &mut *request.extensions_mut()),
+        Err(rejection) => {
+            let mut rejected = response(&scope.rejected(&rejection));
+            config.write_headers(rejected.headers_mut(), scope.log());
+            return Ok(unhandled(rejected, request));
+        }
+    }
+    let mut handler = pin!(service.call(request));
+    let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
+    match response {
+        Ok(response) => {
+            let mut response = response.map_into_left_body();
+            config.finish(&mut scope, response.response_mut().head_mut());
+            Ok((response, scope.take_slots()))
+        }
+        Err(error) => {
+            if scope.has_permits() {
+                // The error becomes this response outside of this middleware.
+                config.settle(&mut scope, error.error_response().head());
             }
-            let mut handler = pin!(service.call(request));
-            let response = poll_fn(|context| scope.poll_handler(handler.as_mut(), context)).await;
-            match response {
-                Ok(response) => {
-                    let mut response = response.map_into_left_body();
-                    config.finish(&mut scope, response.response_mut().head_mut());
-                    Ok(response)
-                }
-                Err(error) => {
-                    if scope.has_permits() {
-                        // The error becomes this response outside of this middleware.
-                        config.settle(&mut scope, error.error_response().head());
-                    }
-                    Err(error)
-                }
-            }
-        })
+            Err(error)
+        }
     }
 }
 
@@ -225,6 +236,17 @@ impl FromRequest for Client {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         ready(Ok(Self::of(request)))
+    }
+}
+
+/// Extracts the slots that the middlewares with [`holding`](RateLimits::holding) hold for the request.
+impl FromRequest for RequestSlots {
+    type Error = Error;
+    type Future = Ready<Result<Self, Error>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let slots = request.extensions().get().cloned();
+        ready(slots.ok_or_else(|| ErrorInternalServerError(NO_LAYER_HOLDS)))
     }
 }
 

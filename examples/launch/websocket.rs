@@ -1,0 +1,7 @@
+//! Starts `examples/websocket.rs`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    launch::example("examples-websocket", "websocket")
+}
