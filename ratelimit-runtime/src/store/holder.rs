@@ -43,6 +43,8 @@ struct HolderState {
     released: u64,
     promised: u64,
     hold_us: u64,
+    /// For how long the line that asks has waited.
+    waited_us: u64,
     /// The units in `taken` that a fallback has taken, and that are not released.
     local: u64,
     /// The time at which the units are lost, by the clock of the limiter, unless the store replies before.
@@ -100,13 +102,18 @@ impl Holder {
     }
 
     pub(crate) fn statement(&self) -> Statement {
-        let HolderState { epoch, taken, released, promised, hold_us, .. } = *self.lock();
-        Statement { process: self.process, epoch, taken, released, promised, hold_us }
+        let HolderState { epoch, taken, released, promised, hold_us, waited_us, .. } = *self.lock();
+        Statement { process: self.process, epoch, taken, released, promised, hold_us, waited_us }
     }
 
     /// Sets for how long the store keeps the units.
     pub(crate) fn set_hold(&self, hold_us: u64) {
         self.lock().hold_us = hold_us;
+    }
+
+    /// Sets for how long the line that asks next has waited.
+    pub(crate) fn set_waited(&self, waited_us: u64) {
+        self.lock().waited_us = waited_us;
     }
 
     /// Begins a request that takes up to `units`, once it is known what the store has. Fails while the store does not
@@ -317,6 +324,7 @@ impl TakingRequest {
         } else {
             state.follow(epoch);
             state.taken += units;
+            state.waited_us = 0;
             state.keep(clock, sent_at);
             // More than all requests without a reply can have taken.
             state.is_unsure |= taken > state.taken + state.pending_units;
