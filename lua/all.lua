@@ -15,6 +15,8 @@
 --              the cost is 0. Equal calls that are admitted now are one part. A part of 0 calls is the reply to the
 --              rejected call, or to a `peek`. If the cancellation is rejected, there are no parts. Or, if a limit
 --              failed, its index and its error
+--
+-- RUNTIME.slots is the function of calls in flight.
 
 --@include prelude, several
 
@@ -64,7 +66,7 @@ local function decide()
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
       end
-      if lacks == 1 and op == 'acquire' and reply == '' and limits[lacking][1] == slots then
+      if lacks == 1 and op == 'acquire' and reply == '' and limits[lacking][1] == RUNTIME.slots then
         -- The call lacks units in flight only: the process can be next.
         ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end

@@ -5,7 +5,7 @@
 -- nothing was heard of it for the hold. Both numbers only grow, and a process states them with each call, so a
 -- statement that comes late or twice changes nothing: the larger number holds. Units that were taken by a call whose
 -- reply was lost are in `taken`; the process finds them there, and releases them
--- (ratelimit-runtime/src/store/holder.rs).
+-- (ratelimit-runtime/src/store/holder/mod.rs).
 --
 -- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
 --          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
