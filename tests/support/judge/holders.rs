@@ -144,6 +144,15 @@ impl HolderJudge {
         }
         breaches
     }
+
+    /// Returns whether a judge of limits that are lower by one unit objects. So the history reaches the limit, and the
+    /// judge has seen its calls.
+    #[must_use]
+    pub fn objects_to_one_unit_less(&self) -> bool {
+        let mut judge = self.clone();
+        judge.calls.iter_mut().for_each(|call| call.most = call.most.map(|most| most - 1));
+        !judge.breaches().is_empty()
+    }
 }
 
 impl HeldCall {
