@@ -29,7 +29,7 @@ fn config(cases: u32) -> Config {
     Config {
         cases: if is_random { 20 } else { cases },
         rng_seed: if is_random { RngSeed::Random } else { RngSeed::Fixed(1) },
-        max_shrink_iters: 1_000,
+        max_shrink_iters: 60,
         failure_persistence: None,
         ..Config::default()
     }

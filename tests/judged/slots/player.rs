@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Limit, Part, Permit, RateLimiter, Rejection, Rule, RuleSet};
 use support::judge::{CallId, HolderId, HolderJudge, Judge, JudgedCall};
-use support::lines::wait_until_idle;
+use support::lines::{run_tasks, wait_until_idle};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -54,6 +54,8 @@ struct Begun {
     /// Whether rules admit it without units, or a reset can have lost them.
     is_free: bool,
     may_fail: bool,
+    /// Whether the key is closed, and the call does not wait.
+    is_closed: bool,
 }
 
 /// The state of a trace that is played.
@@ -61,6 +63,8 @@ pub(crate) struct SlotPlayer<'a> {
     fleet: &'a Fleet,
     key: String,
     alive: Vec<Process>,
+    /// The names of the processes for the judge: one that was killed and the one in its place differ.
+    ids: Vec<usize>,
     crashed: Vec<(Process, Vec<Running>, Vec<WaitingCall>)>,
     rules: Vec<RuleOf>,
     most: u32,
@@ -90,6 +94,7 @@ impl<'a> SlotPlayer<'a> {
             fleet,
             key: format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed)),
             rules: vec![RuleOf::Nothing; alive.len()],
+            ids: (0..alive.len()).collect(),
             alive,
             crashed: Vec::new(),
             most,
@@ -149,7 +154,8 @@ impl<'a> SlotPlayer<'a> {
     fn begin(&self, process: usize, cost: u32, is_rated: bool) -> Begun {
         let (since, most) = (self.now(), self.most_of(process));
         let is_free = self.rules[process] == RuleOf::Exempt;
-        Begun { process, cost, is_rated, since, most, is_free, may_fail: false }
+        let is_closed = since < self.closed_until && self.rules[process] != RuleOf::Shadow;
+        Begun { process, cost, is_rated, since, most, is_free, may_fail: false, is_closed }
     }
 
     fn pass(&self, time: Duration) {
@@ -185,7 +191,7 @@ impl<'a> SlotPlayer<'a> {
             }
             Operation::DropEarly { process, polls, ticks } => {
                 let process = self.process(process);
-                let call = self.begin(process, 1, true);
+                let call = Begun { is_closed: false, ..self.begin(process, 1, true) };
                 self.drop_early(call, polls, TICK * ticks.unwrap_or(0) as u32).await;
             }
             Operation::Pause { which } => {
@@ -272,6 +278,7 @@ impl<'a> SlotPlayer<'a> {
             let result = future.await;
             (clock.now().as_micros() as u64, result)
         }));
+        let call = Begun { is_closed: false, ..call };
         self.waiting.push(WaitingCall { call, gate, is_paused: false, task });
     }
 
@@ -299,7 +306,7 @@ impl<'a> SlotPlayer<'a> {
 
     /// Records the result of a call.
     fn decided(&mut self, call: Begun, result: Result<Vec<Permit>, Rejection>) {
-        let Begun { process, cost, is_rated, since, most, is_free, may_fail } = call;
+        let Begun { process, cost, is_rated, since, most, is_free, may_fail, is_closed } = call;
         let now = self.now();
         let permits = match result {
             Ok(permits) => permits,
@@ -316,15 +323,15 @@ impl<'a> SlotPlayer<'a> {
         };
         self.tell(format_args!("p{process}: {cost} of {most} admitted, free {is_free}"));
         self.verdict.admitted += 1;
-        let is_shadow = self.rules[process] == RuleOf::Shadow;
-        if since == now && now < self.closed_until && !is_free && !is_shadow {
+        if is_closed && !is_free {
             self.verdict.faults.push("a closed key has admitted a call".to_owned());
         }
         let slot = permits.last().expect("a permit of each part");
         let holds = !is_free && slot.decision().allowed && !slot.is_lost();
-        let holder = holds.then(|| self.judge.admitted(process, (since, now), cost, most));
+        let holder =
+            holds.then(|| self.judge.admitted(self.ids[process], (since, now), cost, most));
         if holds {
-            self.judge.stated(process, now);
+            self.judge.stated(self.ids[process], now);
         }
         let rate = (is_rated && cost > 0).then(|| {
             self.rate.admitted(JudgedCall {
@@ -344,7 +351,13 @@ impl<'a> SlotPlayer<'a> {
         }
         let call = self.running.swap_remove(which % self.running.len());
         let Running { process, cost, holder, rate, mut permits } = call;
-        let slot = permits.pop().expect("a permit of each part");
+        let (slot, now) = (permits.pop().expect("a permit of each part"), self.now());
+        if let (End::Settle(used), Some(permit), Some(rate)) = (end, permits.pop(), rate) {
+            permit.settle(used);
+            self.rate.settled(rate, now, used.into());
+            // Before the units are free for calls that wait.
+            self.flush(process).await;
+        }
         match end {
             End::Drop | End::Settle(_) => drop(slot),
             End::Keep => slot.keep(),
@@ -354,18 +367,13 @@ impl<'a> SlotPlayer<'a> {
                 }
             }
         }
-        let now = self.now();
         if let Some(holder) = holder {
             self.judge.ended(holder, now);
-        }
-        if let (End::Settle(used), Some(permit), Some(rate)) = (end, permits.pop(), rate) {
-            permit.settle(used);
-            self.rate.settled(rate, now, used.into());
         }
         self.tell(format_args!("p{process} ends a call of {cost}"));
         self.flush(process).await;
         // What is released is stated, with all that the process holds.
-        self.judge.stated(process, now);
+        self.judge.stated(self.ids[process], now);
     }
 
     fn rule(&mut self, process: usize, rule: RuleOf) {
@@ -401,7 +409,8 @@ impl<'a> SlotPlayer<'a> {
         if let Some(at) = at {
             let Running { holder, permits, .. } = self.running.swap_remove(at);
             drop(permits);
-            let _ = self.limiter(0).flush().await;
+            // Until the statement is sent.
+            let _ = timeout(Duration::from_millis(20), self.limiter(0).flush()).await;
             drop(losing);
             let now = self.now();
             holder.into_iter().for_each(|holder| self.judge.ended(holder, now));
@@ -431,6 +440,7 @@ impl<'a> SlotPlayer<'a> {
         }
         let number = self.process(process);
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
+        self.ids[number] = self.alive.len() * (self.crashed.len() + 1) + number;
         self.pass(Duration::ZERO);
         let running = std::mem::take(&mut self.running);
         let (dead, running) = running.into_iter().partition(|call| call.process == number);
@@ -468,8 +478,9 @@ impl<'a> SlotPlayer<'a> {
     async fn flush(&mut self, process: usize) {
         let limiter = self.limiter(process);
         let flushed = async {
-            while limiter.flush().await.is_err() {
-                sleep(Duration::from_millis(1)).await;
+            // A statement that has failed is made again after a pause, by the clock of the limiter.
+            while !matches!(timeout(TICK, limiter.flush()).await, Ok(Ok(()))) {
+                self.pass(2 * TICK);
             }
         };
         if timeout(PATIENCE, flushed).await.is_err() {
@@ -481,7 +492,12 @@ impl<'a> SlotPlayer<'a> {
     async fn rest(&mut self) {
         loop {
             for process in 0..self.alive.len() {
-                wait_until_idle(&self.limiter(process)).await;
+                if self.fleet.is_embedded() {
+                    // The calls drive their line. One that is not polled does not.
+                    run_tasks().await;
+                } else {
+                    wait_until_idle(&self.limiter(process)).await;
+                }
                 self.flush(process).await;
             }
             let waiting = std::mem::take(&mut self.waiting);
@@ -504,8 +520,8 @@ impl<'a> SlotPlayer<'a> {
         let wide = self.limit().try_amounts(1_000, None).expect("valid");
         let process = (0..self.alive.len()).find(|it| self.rules[*it] == RuleOf::Nothing)?;
         match self.limiter(process).peek(&wide, &self.key, 0).await {
-            Ok(peeked) => Some(u64::from(1_000 - peeked.remaining)),
-            Err(_) => None,
+            Ok(peeked) if peeked.allowed => Some(u64::from(1_000 - peeked.remaining)),
+            Ok(_) | Err(_) => None,
         }
     }
 
