@@ -15,6 +15,8 @@
 --              the cost is 0. Equal calls that are admitted now are one part. A part of 0 calls is the reply to the
 --              rejected call, or to a `peek`. If the cancellation is rejected, there are no parts. Or, if a limit
 --              failed, its index and its error
+--
+-- RUNTIME.slots is the function of calls in flight.
 
 --@include prelude, several
 
@@ -38,12 +40,12 @@ local function decide()
     for limit = 1, #KEYS do costs[limit], position = unpack('>I4', runs, position) end
     while count > 0 do
       -- The calls that all limits admit now.
-      local now = is_full and 0 or count
+      local now, lacking, lacks = is_full and 0 or count, nil, 0
       for limit = 1, is_full and 0 or #KEYS do
         current = limit
-        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit])
+        local cost, peeked = costs[limit], ask(limit, KEYS[limit], 'peek', costs[limit], op == 'peek' and 0 or 1)
         if string.byte(peeked, 8) ~= 1 then
-          now = 0
+          now, lacking, lacks = 0, limit, lacks + 1
         elseif now > 1 and cost > 0 then
           now = math.min(now, math.floor(unpack('>I4', peeked, 9) / cost))
         end
@@ -63,6 +65,10 @@ local function decide()
           if op == 'acquire' then part = part .. string.sub(ask(1, KEYS[1], 'mark', costs[1], birth), 31) end
           parts[1], now, held, reserved = part, 1, held + costs[1], reserved + 1
         end
+      end
+      if lacks == 1 and op == 'acquire' and reply == '' and limits[lacking][1] == RUNTIME.slots then
+        -- The call lacks units in flight only: the process can be next.
+        ask(lacking, KEYS[lacking], op, costs[lacking], birth)
       end
       if now > 0 or not is_full then reply = reply .. pack('>I4', now) .. table.concat(parts) end
       if now == 0 and not is_full or reserved == MAX_RESERVED then return end

@@ -5,15 +5,20 @@
 -- nothing was heard of it for the hold. Both numbers only grow, and a process states them with each call, so a
 -- statement that comes late or twice changes nothing: the larger number holds. Units that were taken by a call whose
 -- reply was lost are in `taken`; the process finds them there, and releases them
--- (ratelimit-runtime/src/store/holder.rs).
+-- (ratelimit-runtime/src/store/holder/mod.rs).
 --
 -- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
 --          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
---          records (2). Then the records: process (7), taken (7), released (7), the time at which it expires (7). Bytes
---          after the last record mean nothing
+--          records (2); the process that is next (7), since when it waits (7), the units that it waits for (4), the
+--          time until which it is next (7), or zeros. Then the records: process (7), taken (7), released (7), the time
+--          at which it expires (7). Bytes after the last record mean nothing
+--
+-- A process whose calls have waited for a second states how long they have waited. If it is rejected, it is next: units
+-- that are released are kept for it, and others take only what it leaves. It looks again within a second.
 --
 -- call, pack, unpack, key, clock, given, op, cost, operand
---            see `prelude.lua`; cost: the units of the call
+--            see `prelude.lua`; cost: the units of the call; operand: 1 if a `peek` leaves units to the process that is
+--            next, as a call does
 -- threshold  units that may be held
 -- hold       microseconds for which a process holds its units after each call and each statement
 -- process    the process that states the other numbers, or 0: then nothing is stated
@@ -21,20 +26,23 @@
 -- taken, released
 --            its numbers
 -- promised   the time until which this count has promised to keep its units
+-- waited     microseconds for which its calls have waited without a unit, or 0
 --
 -- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
 -- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
 -- the units of all processes, and is admitted if there were any.
 local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
-  threshold, hold, process, epoch, taken, released, promised
+  threshold, hold, process, epoch, taken, released, promised, waited
 )
-  local VERSION, HEADER, RECORD, FORMAT = 1, 32, 28, '>I7I7I7I7'
+  local VERSION, HEADER, RECORD, FORMAT, NEXT = 2, 57, 28, '>I7I7I7I7', 1500000
   local version, lives, since, first, last, held, count, records = VERSION, 0, 0, 0, 0, 0, 0, ''
+  local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
   if state then
     if #state < HEADER then return end
-    version, lives, since, first, last, held, count = unpack('>I1I4I7I7I7I4I2', state)
+    version, lives, since, first, last, held, count, following, follows_since, follows_cost, follows_until =
+      unpack('>I1I4I7I7I7I4I2I7I7I4I7', state)
     if version ~= VERSION or #state < HEADER + count * RECORD then return end
     records = string.sub(state, HEADER + 1, HEADER + count * RECORD)
   end
@@ -76,12 +84,21 @@ local function slots(
   held = held - before + own_taken - own_released
 
   local allowed, remaining, retry, reset, slack, changed, receipt = true, 0, 0, 0, 0, nil, nil
-  local is_changed = op ~= 'peek' and op ~= 'measure'
+  local is_changed, kept = op ~= 'peek' and op ~= 'measure', 0
   if op == 'decide' or op == 'acquire' or op == 'peek' then
-    allowed = cost == 0 or held + cost <= threshold
+    if following ~= process and follows_until > clock and follows_since < clock - waited
+      and (is_changed or operand == 1) then
+      kept = follows_cost
+    end
+    allowed = cost == 0 or held + cost + kept <= threshold
     if not allowed then
-      is_changed = false
+      -- The process that has waited for longest is next.
+      is_changed = op == 'acquire' and waited > 0 and kept == 0
+      if is_changed then
+        following, follows_since, follows_cost, follows_until = process, clock - waited, cost, clock + NEXT
+      end
     elseif is_changed then
+      if following == process then follows_until = 0 end
       own_taken, held = own_taken + cost, held + cost
       if op == 'acquire' and cost > 0 then receipt = pack('>I7I7', since, own_taken) end
     end
@@ -92,7 +109,7 @@ local function slots(
     allowed, receipt = not is_void, pack('>I7I7', since, own_taken)
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
-    records, count, held, at, own_released = '', 0, 0, nil, own_taken
+    records, count, held, at, own_released, follows_until = '', 0, 0, nil, own_taken, 0
   elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)
   end
@@ -100,6 +117,8 @@ local function slots(
     remaining = held
   elseif held < threshold then
     remaining = threshold - held
+    -- So many calls are admitted.
+    if op == 'peek' and allowed and kept > 0 then remaining = math.max(cost, remaining - kept) end
   end
 
   if is_changed then
@@ -117,7 +136,9 @@ local function slots(
       records = records .. record
     end
     count = #records / RECORD
-    changed = pack('>I7I7I7I4I2', since, first, last, held, count) .. records
+    if follows_until == 0 then following, follows_since, follows_cost = 0, 0, 0 end
+    changed = pack('>I7I7I7I4I2I7I7I4I7', since, first, last, held, count,
+      following, follows_since, follows_cost, follows_until) .. records
   end
   -- The epoch is kept while a process may hold units that it has taken before.
   if (count > 0 or since > 0) and last > clock then reset = last - clock end

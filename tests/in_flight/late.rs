@@ -20,6 +20,7 @@ fn run(connection: &mut Connection, op: &str, process: u32, taken: u32, released
         format!("taken={taken}"),
         format!("released={released}"),
         format!("promised={}", 1_u64 << 52),
+        "waited=0".to_owned(),
     ] {
         eval.arg(argument);
     }

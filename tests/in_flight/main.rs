@@ -5,10 +5,12 @@
 //! | what admits, rejects and frees, alone and beside rates, rules, closings and shadows | [`promises`] |
 //! | calls that wait until another one ends | [`waits`] |
 //! | several limiters on one Redis, and what fails between them | [`faults`] |
+//! | calls that wait for the units of another limiter | [`between`] |
 //! | requests that arrive late, and in another order | [`late`] |
 //! | what is left of calls that end at any time | [`leaks`] |
 //! | random histories, compared with a list of the calls that run | [`histories`] |
 
+mod between;
 mod faults;
 mod histories;
 mod late;

@@ -119,6 +119,14 @@ impl Fleet {
         true
     }
 
+    /// Runs a command on the server. Returns whether there is one.
+    pub(crate) fn command(&self, words: &[&str]) -> bool {
+        let SharedStore::Server { connection, .. } = &self.store else { return false };
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).exec(&mut *connection.borrow_mut()).expect("a reply");
+        true
+    }
+
     /// Returns the network of the first process, if it can fail.
     pub(crate) fn network(&self) -> Option<&Proxy> {
         match &self.store {

@@ -16,6 +16,7 @@ mod operation;
 mod pairs;
 mod player;
 mod rest;
+mod slots;
 mod spares;
 mod trace;
 mod waits;

@@ -1,32 +1,22 @@
-//! The counts of calls in flight of which this process holds units in the shared store, and what states them.
-//!
-//! A job of the background thread states them: at once when units are released, and three times within a hold while
-//! units are held. It runs as long as there are such counts, also after the limiter was dropped.
+//! The counts of calls in flight of which this process holds units in the shared store. `statements.rs` states them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::statements::StatementJob;
 use super::{Backend, GivenBack};
 use crate::algorithm::{Op, Outcome, Receipt};
-use crate::background::{Job, JobSlot, OwnValue, RunningJob, lock_own, seen_process};
+use crate::background::{JobSlot, OwnValue, lock_own, seen_process};
 use crate::key::KeyId;
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
-use crate::report;
 use crate::store::{
-    Calls, Charge, DecideOp, Holder, MAX_SETTLED, Reply, Request, SharedStore, Store, TakingRequest,
+    Calls, ChangedCounts, Charge, DecideOp, Holder, Reply, Request, SharedStore, Store,
+    TakingRequest,
 };
-
-/// The longest time between two looks at the counts, which also forget those that are done.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// How long statements pause after a failure.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the store keeps units whose limit sets no hold: the rejection of such a limit says that it needs one.
 const NO_HOLD: u64 = 1_000_000;
@@ -34,15 +24,15 @@ const NO_HOLD: u64 = 1_000_000;
 /// The holders of a limiter. A process that was forked has none of its parent.
 #[derive(Default)]
 pub(super) struct Holders {
-    counts: Mutex<OwnValue<HolderMap>>,
-    sender: Arc<Notify>,
+    pub(super) counts: Mutex<OwnValue<HolderMap>>,
+    pub(super) changes: Arc<ChangedCounts>,
     job: JobSlot,
 }
 
-struct HolderMap {
+pub(super) struct HolderMap {
     /// A random number of this process.
     process: u64,
-    by_count: HashMap<KeyId, Arc<Charge>>,
+    pub(super) by_count: HashMap<KeyId, Arc<Charge>>,
 }
 
 impl Default for HolderMap {
@@ -65,15 +55,17 @@ impl Backend {
         let process = counts.process;
         let known = counts.by_count.get(&charge.key_id).and_then(|known| known.holder.clone());
         let is_new = known.is_none();
-        let holder = known.unwrap_or_else(|| Holder::new(process, Arc::clone(&holders.sender)));
+        let holder = known
+            .unwrap_or_else(|| Holder::new(process, charge.key_id, Arc::clone(&holders.changes)));
         holder.set_hold(policy.hold_us().unwrap_or(NO_HOLD));
         let charge = Arc::new(Charge { holder: Some(holder), ..charge });
         if is_new {
             counts.by_count.insert(charge.key_id, Arc::clone(&charge));
+            holders.changes.add(charge.key_id);
         }
         drop(counts);
         if is_new {
-            let make = || StatementJob { backend: Arc::clone(self), holders: holders.clone() };
+            let make = || StatementJob::new(Arc::clone(self), holders.clone());
             let job = holders.job.start(1, make);
             if let Some(job) = job {
                 self.background.spawn(StatementJob::run(job));
@@ -206,104 +198,3 @@ pub(super) fn without_times(request: &Request, reply: &mut Reply) {
         }
     }
 }
-
-/// The task of the background thread that states what this process holds.
-struct StatementJob {
-    backend: Arc<Backend>,
-    holders: Arc<Holders>,
-}
-
-impl StatementJob {
-    async fn run(mut job: RunningJob<Self>) {
-        loop {
-            let due = job.due();
-            if due.is_empty() {
-                if lock_own(&job.holders.counts).by_count.is_empty() {
-                    if job.ends() {
-                        return;
-                    }
-                    continue;
-                }
-                let pause = job.pause();
-                let _ = timeout(pause, job.holders.sender.notified()).await;
-                continue;
-            }
-            job.state(due).await;
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.backend.clock().steady()
-    }
-
-    /// Returns the counts that are stated now. Forgets those of which nothing is held, and loses units whose time has
-    /// come.
-    fn due(&self) -> Vec<Arc<Charge>> {
-        let (now, mut due, mut lost) = (self.now(), Vec::new(), Vec::new());
-        let mut counts = lock_own(&self.holders.counts);
-        counts.by_count.retain(|_, charge| {
-            let Some(holder) = &charge.holder else { return false };
-            let units = holder.lose_late(now);
-            if units > 0 {
-                lost.push((*charge.terms.name(), units));
-            }
-            if holder.next_statement().is_some_and(|at| at <= now) {
-                due.push(Arc::clone(charge));
-            }
-            // Others are about to take units.
-            !holder.is_idle() || Arc::strong_count(charge) > 1 || Arc::strong_count(holder) > 1
-        });
-        drop(counts);
-        // A subscriber of events is foreign code, and can call the limiter.
-        for (name, units) in lost {
-            report::units_lost(&name, units);
-        }
-        due
-    }
-
-    fn pause(&self) -> Duration {
-        let now = self.now();
-        let counts = lock_own(&self.holders.counts);
-        let holders = counts.by_count.values().filter_map(|charge| charge.holder.as_ref());
-        let next = holders.filter_map(|holder| holder.next_statement()).min();
-        let next = next.map_or(LOOK_AGAIN, |at| Duration::from_micros(at.saturating_sub(now)));
-        next.clamp(Duration::from_millis(1), LOOK_AGAIN)
-    }
-
-    /// States counts, in one script for each group.
-    async fn state(&self, due: Vec<Arc<Charge>>) {
-        let Some(shared) = &self.backend.shared else { return };
-        let mut groups: Vec<(u16, Vec<Arc<Charge>>)> = Vec::new();
-        for charge in due {
-            let group = shared.settle_group(&charge);
-            match groups.iter_mut().find(|(it, of)| *it == group && of.len() < MAX_SETTLED) {
-                Some((_, of)) => of.push(charge),
-                None => groups.push((group, vec![charge])),
-            }
-        }
-        for (_, charges) in groups {
-            self.state_group(shared, &charges).await;
-        }
-    }
-
-    async fn state_group(&self, shared: &SharedStore, charges: &[Arc<Charge>]) {
-        let now = self.now();
-        let holders =
-            || charges.iter().filter_map(|charge| Some((charge, charge.holder.as_ref()?)));
-        let sent: Vec<_> = holders().map(|(_, holder)| holder.state(now)).collect();
-        let results = shared.hold(charges).await;
-        let again = self.now().saturating_add(PAUSE.as_micros() as u64);
-        for (((charge, holder), sent), result) in holders().zip(sent).zip(results) {
-            match result {
-                Ok((outcome, receipt)) => {
-                    let lost = holder.stated(sent, &outcome, receipt);
-                    report::units_lost(charge.terms.name(), lost);
-                }
-                Err(error) => holder.not_stated(error, again),
-            }
-        }
-        self.backend.in_flight_changed.notify_waiters();
-    }
-}
-
-impl Job for StatementJob {}

@@ -1,6 +1,7 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, keeps the rejection cache and
 //! the outage log, and gives units back to the store that charged them.
 
+mod agenda;
 mod closings;
 mod give_backs;
 mod holders;
@@ -8,6 +9,7 @@ mod outage;
 mod rejected_keys;
 mod rejections;
 mod settlements;
+mod statements;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,7 @@ mod statement;
 #[cfg(not(feature = "redis"))]
 mod unshared;
 
-pub(crate) use self::holder::{HeldSlot, Holder, TakingRequest};
+pub(crate) use self::holder::{ChangedCounts, HeldSlot, Holder, TakingRequest};
 pub(crate) use self::of_shared::OfShared;
 pub(crate) use self::one_or_many::OneOrMany;
 #[cfg(feature = "redis")]

@@ -12,4 +12,6 @@ pub(crate) struct Statement {
     /// The time until which the store has promised to keep the units, by its clock.
     pub(crate) promised: u64,
     pub(crate) hold_us: u64,
+    /// For how long calls of the process have waited while none of them was admitted; 0 before they go first.
+    pub(crate) waited_us: u64,
 }

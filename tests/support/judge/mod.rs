@@ -9,6 +9,7 @@
 
 mod bucket;
 mod event;
+mod holders;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -17,6 +18,7 @@ use ratelimit_runtime::{Algorithm, Limit};
 
 pub use self::event::Breach;
 use self::event::{Event, What};
+pub use self::holders::{HolderId, HolderJudge};
 use crate::history::AdmittedCall;
 
 /// The units that were admitted under one key of a limit, in the order of admission.

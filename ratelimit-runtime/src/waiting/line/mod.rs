@@ -6,7 +6,8 @@
 //!
 //! In `calls.rs`, calls enter, are polled and leave. `requests.rs` makes the requests and applies the replies.
 //! `reservations.rs` chooses the moments of a bucket that a request cancels. `turns.rs` passes grants to calls.
-//! `late.rs` rejects the calls that cannot be admitted in time.
+//! `late.rs` rejects the calls that cannot be admitted in time. `overdue.rs` measures how long calls in flight of other
+//! processes hold up the line.
 //!
 //! A request decides the longest prefix of the line that the store admits. The store charges a call before the call
 //! takes its turn: the call holds a [`Grant`]. A bucket also grants moments ahead. A call that leaves the line passes
@@ -16,6 +17,7 @@ mod calls;
 mod estimate;
 mod grant;
 mod late;
+mod overdue;
 mod requests;
 mod reservations;
 mod time;
@@ -29,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use self::estimate::Estimate;
 use self::grant::{Grant, Returned};
+use self::overdue::OverdueWait;
 pub(super) use self::requests::Asked;
 use self::requests::PAUSE;
 use self::time::ReplyTimes;
@@ -66,6 +69,8 @@ pub(super) struct Line {
     next_cancel: u64,
     /// When the first queued call can be admitted; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
+    /// The wait for units in flight.
+    overdue: OverdueWait,
     /// The time of the next request, by the clock of the limiter.
     next_request: u64,
     last_request: Option<Now>,
@@ -158,6 +163,7 @@ impl Line {
             held_back: Vec::new(),
             next_cancel: 0,
             estimate: None,
+            overdue: OverdueWait::default(),
             next_request: 0,
             last_request: None,
             pause_end: None,

@@ -86,6 +86,9 @@ impl Line {
         let is_ahead = self.granted.last().is_some_and(|(at, _)| *at > now.local);
         self.pause_if(granted == 0 || is_ahead || rejected.is_some());
         self.estimate = None;
+        if granted > 0 || !rejected.is_some_and(|(_, outcomes)| self.is_busy(outcomes)) {
+            self.overdue.end();
+        }
         if !calls.is_empty() {
             let rejected = rejected.map_or(&[][..], |(_, outcomes)| outcomes);
             self.record_closing(rejected.iter().any(is_closed));
@@ -101,7 +104,7 @@ impl Line {
                 self.estimate = costs
                     .map(|costs| Estimate::new(at, costs, outcomes, source, now.local, is_busy));
                 // The end of a call in flight wakes the line.
-                let next = if is_busy { now.local.saturating_add(LOOK_AGAIN) } else { at };
+                let next = if is_busy { self.overdue.next_look(now.local) } else { at };
                 self.next_request = self.next_after(next, now);
                 self.scan(now);
             }
@@ -198,6 +201,9 @@ impl Line {
                 Counts::Bucket(bucket.clone(), reservations)
             }
         };
+        for holder in self.counts.iter().filter_map(|charge| charge.holder.as_ref()) {
+            holder.set_waited(self.overdue.waited(now.local));
+        }
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
         let op = DecideOp::charging(self.settings.settles);

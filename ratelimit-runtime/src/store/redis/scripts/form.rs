@@ -153,7 +153,8 @@ impl Form {
                 const TAKEN: Argument = Argument::seven("taken", |_, stated| stated.taken);
                 const RELEASED: Argument = Argument::seven("released", |_, stated| stated.released);
                 const PROMISED: Argument = Argument::seven("promised", |_, stated| stated.promised);
-                &[THRESHOLD, HOLD, PROCESS, EPOCH, TAKEN, RELEASED, PROMISED]
+                const WAITED: Argument = Argument::seven("waited", |_, stated| stated.waited_us);
+                &[THRESHOLD, HOLD, PROCESS, EPOCH, TAKEN, RELEASED, PROMISED, WAITED]
             }
         }
     }

@@ -39,6 +39,7 @@ fn value_of_each(word: &str) -> Option<String> {
     Some(match word {
         "algorithms" => listed(Form::EACH.map(|form| form.function().to_owned())),
         "layouts" => listed(Form::EACH.map(|form| format!("'>{}'", form.layout()))),
+        "slots" => Form::Slots.function().to_owned(),
         "stands_still" => {
             let still = Form::EACH.into_iter().filter(|form| form.stands_still());
             let mut still: Vec<_> =

@@ -5,16 +5,22 @@
 //! lost its memory learns them again. A call whose reply is lost leaves units in the store of which this process does
 //! not know. Then no call of the count is sent before the process has found and released them.
 
+mod changes;
+mod slot;
+mod taking;
+
 use std::fmt;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+pub(crate) use self::changes::ChangedCounts;
+pub(crate) use self::slot::HeldSlot;
+pub(crate) use self::taking::TakingRequest;
 use super::Statement;
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
-use crate::clock::{Clock, before};
+use crate::key::KeyId;
 use crate::reply::StoreError;
 
 /// The clocks of two machines run at rates that differ by less than one part in this number.
@@ -29,11 +35,12 @@ const NEVER: u64 = 1 << 52;
 /// The units that this process holds of one count.
 pub(crate) struct Holder {
     process: u64,
+    key_id: KeyId,
     state: Mutex<HolderState>,
     /// Notified when units are lost, when requests can be sent again, and after each statement.
     changed: Notify,
     /// Wakes the sender of statements.
-    sender: Arc<Notify>,
+    changes: Arc<ChangedCounts>,
 }
 
 #[derive(Default)]
@@ -43,6 +50,8 @@ struct HolderState {
     released: u64,
     promised: u64,
     hold_us: u64,
+    /// For how long the line that asks has waited.
+    waited_us: u64,
     /// The units in `taken` that a fallback has taken, and that are not released.
     local: u64,
     /// The time at which the units are lost, by the clock of the limiter, unless the store replies before.
@@ -67,13 +76,6 @@ struct HolderState {
     is_unsure: bool,
 }
 
-/// A request that takes units, until its reply.
-pub(crate) struct TakingRequest {
-    holder: Arc<Holder>,
-    units: u64,
-    is_answered: bool,
-}
-
 /// A statement that is sent.
 #[derive(Clone, Copy)]
 pub(crate) struct SentStatement {
@@ -83,30 +85,25 @@ pub(crate) struct SentStatement {
     sent_at: u64,
 }
 
-/// Units of a call that runs. They are released when this is dropped.
-pub(crate) struct HeldSlot {
-    holder: Arc<Holder>,
-    units: u32,
-    losses: u32,
-    resets: u32,
-    is_local: bool,
-    os_process: u32,
-}
-
 impl Holder {
-    pub(crate) fn new(process: u64, sender: Arc<Notify>) -> Arc<Self> {
+    pub(crate) fn new(process: u64, key_id: KeyId, changes: Arc<ChangedCounts>) -> Arc<Self> {
         let (state, changed) = Default::default();
-        Arc::new(Self { process, state, changed, sender })
+        Arc::new(Self { process, key_id, state, changed, changes })
     }
 
     pub(crate) fn statement(&self) -> Statement {
-        let HolderState { epoch, taken, released, promised, hold_us, .. } = *self.lock();
-        Statement { process: self.process, epoch, taken, released, promised, hold_us }
+        let HolderState { epoch, taken, released, promised, hold_us, waited_us, .. } = *self.lock();
+        Statement { process: self.process, epoch, taken, released, promised, hold_us, waited_us }
     }
 
     /// Sets for how long the store keeps the units.
     pub(crate) fn set_hold(&self, hold_us: u64) {
         self.lock().hold_us = hold_us;
+    }
+
+    /// Sets for how long the line that asks next has waited.
+    pub(crate) fn set_waited(&self, waited_us: u64) {
+        self.lock().waited_us = waited_us;
     }
 
     /// Begins a request that takes up to `units`, once it is known what the store has. Fails while the store does not
@@ -140,7 +137,7 @@ impl Holder {
         state.promised = NEVER;
         let held = self.held(&state, units, true);
         drop(state);
-        self.sender.notify_one();
+        self.changes.add(self.key_id);
         held
     }
 
@@ -176,6 +173,13 @@ impl Holder {
         let not_before = state.failure.as_ref().map_or(0, |(_, again)| *again);
         let at = if is_due { Some(0) } else { holds.then_some(state.next_statement) };
         at.map(|at| at.max(not_before))
+    }
+
+    /// Returns the time at which something is to be done without a call: a statement, or units are lost.
+    pub(crate) fn next_look(&self) -> Option<u64> {
+        let next = self.next_statement();
+        let alive_until = self.lock().alive_until;
+        next.into_iter().chain((alive_until > 0).then_some(alive_until)).min()
     }
 
     /// Prepares a statement at `now`.
@@ -294,143 +298,6 @@ impl HolderState {
         let alive = self.hold_us - self.hold_us / DRIFT;
         self.alive_until = self.alive_until.max(sent_at.saturating_add(alive));
         self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
-    }
-}
-
-impl TakingRequest {
-    /// Records the reply: it has admitted calls of `units` units, with `receipt` for the last of them. Returns the
-    /// receipt for [`Holder::granted`].
-    pub(crate) fn granted(
-        mut self,
-        units: u64,
-        receipt: Option<Receipt>,
-        clock: u64,
-        sent_at: u64,
-    ) -> Receipt {
-        let mut state = self.end();
-        let Some(Receipt { birth: epoch, place: taken }) = receipt.filter(|_| units > 0) else {
-            return Receipt::default();
-        };
-        let losses = if epoch < state.epoch {
-            // The units were lost before this reply came.
-            state.losses.wrapping_sub(1)
-        } else {
-            state.follow(epoch);
-            state.taken += units;
-            state.keep(clock, sent_at);
-            // More than all requests without a reply can have taken.
-            state.is_unsure |= taken > state.taken + state.pending_units;
-            state.losses
-        };
-        drop(state);
-        self.holder.sender.notify_one();
-        Receipt { birth: 1, place: losses.into() }
-    }
-
-    /// Records that the request was certainly not executed.
-    pub(crate) fn not_sent(mut self) {
-        drop(self.end());
-    }
-
-    fn end(&mut self) -> MutexGuard<'_, HolderState> {
-        self.is_answered = true;
-        let mut state = self.holder.lock();
-        state.pending -= 1;
-        state.pending_units -= self.units;
-        state
-    }
-}
-
-impl Drop for TakingRequest {
-    fn drop(&mut self) {
-        if !mem::replace(&mut self.is_answered, true) {
-            let mut state = self.end();
-            state.is_unsure = true;
-            drop(state);
-            self.holder.sender.notify_one();
-        }
-    }
-}
-
-impl HeldSlot {
-    /// Returns whether the units were lost at `now`, by the clock of the limiter.
-    pub(crate) fn is_lost(&self, now: u64) -> bool {
-        let state = self.holder.lock();
-        let is_late = state.alive_until > 0 && now >= state.alive_until;
-        !self.is_of(&state) || is_late && !self.is_local
-    }
-
-    /// Returns the time at which the units are lost unless the store replies; `None` if there is none.
-    fn alive_until(&self) -> Option<u64> {
-        let until = self.holder.lock().alive_until;
-        (until > 0 && !self.is_local).then_some(until)
-    }
-
-    /// Takes some of the units out of these.
-    pub(crate) fn split(&mut self, units: u32) -> Self {
-        let units = units.min(self.units);
-        self.units -= units;
-        let Self { losses, resets, is_local, os_process, .. } = *self;
-        Self { holder: Arc::clone(&self.holder), units, losses, resets, is_local, os_process }
-    }
-
-    /// Completes once the units are lost.
-    pub(crate) async fn lost(&self, clock: &Clock) {
-        loop {
-            // Receives notifications from now on.
-            let changed = self.holder.changed.notified();
-            if self.is_lost(clock.steady()) {
-                return;
-            }
-            match self.alive_until() {
-                Some(until) => drop(before(clock.sleep_until_steady(until), changed).await),
-                None => changed.await,
-            }
-        }
-    }
-
-    /// Releases the units. The future completes once the store knows of it, and fails if the store does not reply.
-    pub(crate) fn release(self) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
-        let (holder, losses) = (Arc::clone(&self.holder), self.losses);
-        drop(self);
-        let released = holder.lock().released;
-        async move {
-            loop {
-                let changed = holder.changed.notified();
-                {
-                    let state = holder.lock();
-                    if state.known_released >= released || state.losses != losses {
-                        return Ok(());
-                    }
-                    if let Some((error, _)) = &state.failure {
-                        return Err(error.clone());
-                    }
-                }
-                changed.await;
-            }
-        }
-    }
-
-    fn is_of(&self, state: &HolderState) -> bool {
-        self.resets == state.resets && (self.is_local || self.losses == state.losses)
-    }
-}
-
-impl Drop for HeldSlot {
-    fn drop(&mut self) {
-        // A process that was forked does not release what its parent holds.
-        if self.units == 0 || self.os_process != seen_process() {
-            return;
-        }
-        let mut state = self.holder.lock();
-        if self.is_of(&state) {
-            let units = u64::from(self.units);
-            state.released += units;
-            state.local -= if self.is_local { units } else { 0 };
-            state.is_dirty = true;
-            drop(state);
-            self.holder.sender.notify_one();
-        }
     }
 }
 

@@ -1,0 +1,91 @@
+//! Calls in flight: random operations of all kinds, alone and beside rates, before the judge of holders. It decides
+//! from what was admitted and what has ended; and whenever nothing is under way, the store counts what the judge does.
+
+mod operation;
+mod player;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
+use std::time::Instant;
+use support::cluster::Cluster;
+use support::server::Server;
+
+use self::operation::{MOST, Operation, operation};
+use self::player::SlotPlayer;
+use crate::fleet::{Fleet, MOST_PROCESSES};
+use crate::{runtime, seconds};
+
+/// The processes, the limit and the operations of a trace.
+type Trace = (usize, u32, Vec<Operation>);
+
+fn traces(processes: usize) -> impl Strategy<Value = Trace> {
+    (1..=processes, 1..=MOST).prop_flat_map(|(processes, most)| {
+        (Just(processes), Just(most), prop::collection::vec(operation(processes), 1..50))
+    })
+}
+
+fn config(cases: u32) -> Config {
+    let is_random = seconds().is_some();
+    Config {
+        cases: if is_random { 20 } else { cases },
+        rng_seed: if is_random { RngSeed::Random } else { RngSeed::Fixed(1) },
+        max_shrink_iters: 60,
+        failure_persistence: None,
+        ..Config::default()
+    }
+}
+
+/// Plays traces: `cases`, or random ones for some time.
+fn judge(fleet: &Fleet, processes: usize, cases: u32) {
+    let (runtime, end) = (runtime(), seconds().map(|seconds| Instant::now() + seconds));
+    loop {
+        let outcome = TestRunner::new(config(cases)).run(&traces(processes), |trace| {
+            let (processes, most, operations) = trace;
+            let (verdict, _) =
+                runtime.block_on(SlotPlayer::play(fleet, processes, most, &operations));
+            if verdict.breaches.is_empty() && verdict.faults.is_empty() {
+                return Ok(());
+            }
+            let story = verdict.story.join("\n");
+            Err(TestCaseError::fail(format!(
+                "{:?} {:?}\n{story}",
+                verdict.breaches, verdict.faults
+            )))
+        });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+        if end.is_none_or(|end| Instant::now() >= end) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn embedded() {
+    judge(&Fleet::embedded(), 1, 600);
+}
+
+#[test]
+fn redis() {
+    let server = Server::start();
+    judge(&Fleet::redis(&server), MOST_PROCESSES, 150);
+    server.assert_all_keys_expire();
+}
+
+#[test]
+fn cluster() {
+    let fleet = Fleet::cluster(Cluster::start(0));
+    judge(&fleet, fleet.processes.len(), 25);
+}
+
+/// A judge that has seen one more unit objects. So the traces reach the limit, and the judge looks.
+#[test]
+fn strict() {
+    let (fleet, runtime) = (Fleet::embedded(), runtime());
+    let outcome = TestRunner::new(config(200)).run(&traces(1), |(processes, most, operations)| {
+        let played = SlotPlayer::play(&fleet, processes, most, &operations);
+        let (_, judge) = runtime.block_on(played);
+        prop_assert!(!judge.objects_to_one_unit_less());
+        Ok(())
+    });
+    assert!(outcome.is_err(), "the judge of a lower limit does not object");
+}
