@@ -99,7 +99,7 @@ impl Backend {
                 let taking = taking.unwrap_or(Err(StoreError::Timeout { deadline }))?;
                 let sent_at = self.clock().steady();
                 let mut result = shared.execute(request.clone()).await;
-                taking.end(calls, &mut result, sent_at);
+                taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
                 result
             }
             _ => shared.execute(request.clone()).await,
@@ -163,8 +163,14 @@ impl TakingCalls {
         self.0.into_iter().for_each(|(_, request)| request.not_sent());
     }
 
-    /// Records the result of the request, which was sent at `sent_at`. Replaces the receipts of units in flight.
-    pub(super) fn end(self, calls: &Calls, result: &mut Result<Reply, StoreError>, sent_at: u64) {
+    /// Records the result of the request, which was sent and received at `times`. Replaces the receipts of units in
+    /// flight.
+    pub(super) fn end(
+        self,
+        calls: &Calls,
+        result: &mut Result<Reply, StoreError>,
+        times: [u64; 2],
+    ) {
         let width = calls.counts.charges().len();
         let Reply { outcomes, receipts, .. } = match result {
             Ok(reply) => reply,
@@ -187,7 +193,8 @@ impl TakingCalls {
             let mut of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
             let last = of_count.rfind(|receipt| receipt.place > 0);
             let clock = outcomes.first().map_or(0, |outcome| outcome.clock);
-            let granted = request.granted(units, last, clock, sent_at);
+            let (granted, lost) = request.granted(units, last, clock, times);
+            report::units_lost(calls.counts.charges()[index].terms.name(), lost);
             for receipt in receipts.iter_mut().skip(index).step_by(width) {
                 *receipt = if receipt.place > 0 { granted } else { Receipt::default() };
             }
@@ -292,11 +299,12 @@ impl StatementJob {
             || charges.iter().filter_map(|charge| Some((charge, charge.holder.as_ref()?)));
         let sent: Vec<_> = holders().map(|(_, holder)| holder.state(now)).collect();
         let results = shared.hold(charges).await;
-        let again = self.now().saturating_add(PAUSE.as_micros() as u64);
+        let now = self.now();
+        let again = now.saturating_add(PAUSE.as_micros() as u64);
         for (((charge, holder), sent), result) in holders().zip(sent).zip(results) {
             match result {
                 Ok((outcome, receipt)) => {
-                    let lost = holder.stated(sent, &outcome, receipt);
+                    let lost = holder.stated(sent, &outcome, receipt, now);
                     report::units_lost(charge.terms.name(), lost);
                 }
                 Err(error) => holder.not_stated(error, again),

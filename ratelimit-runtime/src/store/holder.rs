@@ -8,13 +8,12 @@
 //! The numbers and their arithmetic are a plain value (`holder_state.rs`), which `models/` checks.
 
 use std::fmt;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::Statement;
-use super::holder_state::{HeldUnits, HolderState, SentStatement};
+use super::holder_state::{HeldUnits, HolderState, PendingUnits, SentStatement};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -40,8 +39,8 @@ struct Stated {
 /// A request that takes units, until its reply.
 pub(crate) struct TakingRequest {
     holder: Arc<Holder>,
-    units: u64,
-    is_answered: bool,
+    /// `None` once it has ended.
+    pending: Option<PendingUnits>,
 }
 
 /// Units of a call that runs. They are released when this is dropped.
@@ -74,9 +73,8 @@ impl Holder {
             let changed = self.changed.notified();
             {
                 let mut stated = self.lock();
-                if stated.state.begin(units) {
-                    let holder = Arc::clone(self);
-                    return Ok(TakingRequest { holder, units, is_answered: false });
+                if let pending @ Some(_) = stated.state.begin(units) {
+                    return Ok(TakingRequest { holder: Arc::clone(self), pending });
                 }
                 if let Some((error, _)) = &stated.failure {
                     return Err(error.clone());
@@ -120,11 +118,17 @@ impl Holder {
         self.lock().state.state(now)
     }
 
-    /// Records the reply to a statement. Returns how many units were lost.
-    pub(crate) fn stated(&self, sent: SentStatement, outcome: &Outcome, receipt: Receipt) -> u64 {
+    /// Records the reply to a statement, which is received at `now`. Returns how many units were lost.
+    pub(crate) fn stated(
+        &self,
+        sent: SentStatement,
+        outcome: &Outcome,
+        receipt: Receipt,
+        now: u64,
+    ) -> u64 {
         let mut stated = self.lock();
         stated.failure = None;
-        let lost = stated.state.stated(sent, outcome, receipt);
+        let lost = stated.state.stated(sent, outcome, receipt, now);
         drop(stated);
         self.changed.notify_waiters();
         lost
@@ -170,39 +174,40 @@ impl Holder {
 }
 
 impl TakingRequest {
-    /// Records the reply: it has admitted calls of `units` units, with `receipt` for the last of them. Returns the
-    /// receipt for [`Holder::granted`].
+    /// Records the reply, which is received at `now` to a request that was sent at `sent_at`: it has admitted calls of
+    /// `units` units, with `receipt` for the last of them. Returns the receipt for [`Holder::granted`], and how many
+    /// units were lost.
     pub(crate) fn granted(
         mut self,
         units: u64,
         receipt: Option<Receipt>,
         clock: u64,
-        sent_at: u64,
-    ) -> Receipt {
-        let granted = self.end().state.take(units, receipt, clock, sent_at);
-        if granted.birth > 0 {
+        [sent_at, now]: [u64; 2],
+    ) -> (Receipt, u64) {
+        let Some(pending) = self.pending.take() else { return (Receipt::default(), 0) };
+        let (granted, lost) =
+            self.holder.lock().state.take(pending, units, receipt, clock, [sent_at, now]);
+        if lost > 0 {
+            self.holder.changed.notify_waiters();
+        }
+        if granted.birth > 0 || lost > 0 {
             self.holder.sender.notify_one();
         }
-        granted
+        (granted, lost)
     }
 
     /// Records that the request was certainly not executed.
     pub(crate) fn not_sent(mut self) {
-        drop(self.end());
-    }
-
-    fn end(&mut self) -> MutexGuard<'_, Stated> {
-        self.is_answered = true;
-        let mut stated = self.holder.lock();
-        stated.state.end(self.units);
-        stated
+        if let Some(pending) = self.pending.take() {
+            self.holder.lock().state.end(pending);
+        }
     }
 }
 
 impl Drop for TakingRequest {
     fn drop(&mut self) {
-        if !mem::replace(&mut self.is_answered, true) {
-            self.holder.lock().state.end_without_reply(self.units);
+        if let Some(pending) = self.pending.take() {
+            self.holder.lock().state.end_without_reply(pending);
             self.holder.sender.notify_one();
         }
     }

@@ -61,6 +61,14 @@ pub(crate) struct HeldUnits {
     is_local: bool,
 }
 
+/// A request that takes units and has no reply yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PendingUnits {
+    units: u64,
+    /// Until when the store keeps what this process held when the request began, by the clock of the store.
+    promised: u64,
+}
+
 impl HolderState {
     pub(crate) fn statement(&self, process: u64) -> Statement {
         let Self { epoch, taken, released, promised, hold_us, .. } = *self;
@@ -72,54 +80,71 @@ impl HolderState {
         self.hold_us = hold_us;
     }
 
-    /// Begins a request that takes up to `units`. Returns `false` and does nothing while it is not known what the store
+    /// Begins a request that takes up to `units`. Returns `None` and does nothing while it is not known what the store
     /// has.
-    pub(crate) fn begin(&mut self, units: u64) -> bool {
+    pub(crate) fn begin(&mut self, units: u64) -> Option<PendingUnits> {
         if self.is_unsure {
-            return false;
+            return None;
         }
         self.pending += 1;
         self.pending_units += units;
         self.begun += 1;
-        true
+        let promised = if self.units() > 0 { self.promised } else { u64::MAX };
+        Some(PendingUnits { units, promised })
     }
 
-    /// Ends a request that has begun with `units`.
-    pub(crate) fn end(&mut self, units: u64) {
+    /// Ends a request.
+    pub(crate) fn end(&mut self, pending: PendingUnits) {
         self.pending -= 1;
-        self.pending_units -= units;
+        self.pending_units -= pending.units;
     }
 
-    /// Ends a request that has begun with `units`, and whose reply is lost.
-    pub(crate) fn end_without_reply(&mut self, units: u64) {
-        self.end(units);
+    /// Ends a request whose reply is lost.
+    pub(crate) fn end_without_reply(&mut self, pending: PendingUnits) {
+        self.end(pending);
         self.is_unsure = true;
     }
 
-    /// Records the reply to a request that has ended: it has admitted calls of `units` units, with `receipt` for the
-    /// last of them. Returns the receipt for [`granted`](Self::granted).
+    /// Ends a request with its reply, which is received at `now` and was sent at `sent_at`: it has admitted calls of
+    /// `units` units, with `receipt` for the last of them. Returns the receipt for [`granted`](Self::granted), and how
+    /// many units were lost.
     pub(crate) fn take(
         &mut self,
+        pending: PendingUnits,
         units: u64,
         receipt: Option<Receipt>,
         clock: u64,
-        sent_at: u64,
-    ) -> Receipt {
+        [sent_at, now]: [u64; 2],
+    ) -> (Receipt, u64) {
+        self.end(pending);
+        let mut lost = self.lose_late(now);
         let Some(Receipt { birth: epoch, place: taken }) = receipt.filter(|_| units > 0) else {
-            return Receipt::default();
+            return (Receipt::default(), lost);
         };
         let losses = if epoch < self.epoch {
             // The units were lost before this reply came.
             self.losses.wrapping_sub(1)
         } else {
-            self.follow(epoch);
+            lost += self.follow(epoch);
+            if clock >= pending.promised {
+                // A store that has lost its memory has then given up what this process held.
+                lost += self.lose();
+            }
             self.taken += units;
-            self.keep(clock, sent_at);
             // More than all requests without a reply can have taken.
             self.is_unsure |= taken > self.taken + self.pending_units;
-            self.losses
+            if now < self.end_of_hold(sent_at) {
+                self.keep(clock, sent_at);
+                self.losses
+            } else {
+                // Others may have the units by now.
+                self.released += units;
+                self.is_dirty = true;
+                lost += units;
+                self.losses.wrapping_sub(1)
+            }
         };
-        Receipt { birth: 1, place: losses.into() }
+        (Receipt { birth: 1, place: losses.into() }, lost)
     }
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`take`](Self::take).
@@ -188,16 +213,17 @@ impl HolderState {
         SentStatement { epoch, released, begun, sent_at: now }
     }
 
-    /// Records the reply to a statement. Returns how many units were lost.
+    /// Records the reply to a statement, which is received at `now`. Returns how many units were lost.
     pub(crate) fn stated(
         &mut self,
         sent: SentStatement,
         outcome: &Outcome,
         receipt: Receipt,
+        now: u64,
     ) -> u64 {
         let Receipt { birth: epoch, place: taken } = receipt;
         self.known_released = self.known_released.max(sent.released);
-        let mut lost = self.follow(epoch);
+        let mut lost = self.lose_late(now) + self.follow(epoch);
         // In another epoch, it was said of units that are lost already.
         if !outcome.is_allowed() && sent.epoch == epoch {
             lost += self.lose();
@@ -220,7 +246,8 @@ impl HolderState {
         self.is_dirty = true;
     }
 
-    /// Loses the units whose time has come. Returns how many.
+    /// Loses the units whose time has come. Returns how many. A later request finds them given to others, and its reply
+    /// must not keep them.
     pub(crate) fn lose_late(&mut self, now: u64) -> u64 {
         if self.alive_until == 0 || now < self.alive_until {
             return 0;
@@ -277,11 +304,15 @@ impl HolderState {
         lost
     }
 
+    /// Returns the time until which the store keeps units by a request that was sent at `sent_at`.
+    fn end_of_hold(&self, sent_at: u64) -> u64 {
+        sent_at.saturating_add(self.hold_us - self.hold_us / DRIFT)
+    }
+
     /// Records that the store keeps the units, by a request that was sent at `sent_at` and executed at `clock`.
     fn keep(&mut self, clock: u64, sent_at: u64) {
         self.promised = clock.saturating_add(self.hold_us);
-        let alive = self.hold_us - self.hold_us / DRIFT;
-        self.alive_until = self.alive_until.max(sent_at.saturating_add(alive));
+        self.alive_until = self.alive_until.max(self.end_of_hold(sent_at));
         self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
     }
 }
