@@ -48,14 +48,10 @@ pub struct Holders {
 /// A fault of which the properties must have a counterexample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A process takes a request without a reply for one that was not executed.
-    LostReplyIsForgotten,
     /// The hold of a process begins when it receives a reply, and not when it sends the request.
     HoldSinceReply,
     /// The server forgets the record of a process that holds nothing, so a late statement counts again.
     EmptyRecordIsForgotten,
-    /// A process that states released units does not say for how long the server has promised them.
-    StatementAlwaysHolds,
     /// The server takes a smaller number of a late statement.
     LateStatementCounts,
 }
@@ -190,7 +186,6 @@ impl Holders {
                 "if own_taken > 0 and op ~= 'reset'",
                 "if own_taken > own_released and op ~= 'reset'",
             ),
-            Some(Fault::StatementAlwaysHolds) => ("promised <= clock", "promised < 0"),
             Some(Fault::LateStatementCounts) => ("if taken > own_taken then", "if true then"),
             _ => return text.to_owned(),
         };
@@ -468,11 +463,7 @@ impl Model for Holders {
                 let taking = process.taking.iter().position(|taking| taking.0 == number);
                 if let Some(at) = taking {
                     let (_, _, pending) = process.taking.remove(at);
-                    if self.is(Fault::LostReplyIsForgotten) {
-                        process.holder.end(pending);
-                    } else {
-                        process.holder.end_without_reply(pending);
-                    }
+                    process.holder.end_without_reply(pending);
                 } else {
                     process.stating = None;
                     process.holder.not_stated();

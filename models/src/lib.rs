@@ -46,3 +46,5 @@ mod waiting;
 
 pub mod holders;
 pub mod server;
+
+pub use self::waiting::model as lines;

@@ -16,6 +16,9 @@ mod calls;
 mod estimate;
 mod grant;
 mod late;
+#[cfg(model)]
+#[path = "../../../../models/src/lines.rs"]
+pub mod model;
 mod requests;
 mod reservations;
 mod time;
@@ -116,6 +119,7 @@ pub(super) struct Waiter {
     has_old_rules: bool,
 }
 
+#[derive(Debug)]
 enum WaiterStage {
     Queued,
     /// The call is part of the pending request.
