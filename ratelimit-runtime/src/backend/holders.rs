@@ -13,6 +13,7 @@ use crate::background::{JobSlot, OwnValue, lock_own, seen_process};
 use crate::key::KeyId;
 use crate::limit::Policy;
 use crate::reply::{Source, StoreError};
+use crate::report;
 use crate::store::{
     Calls, ChangedCounts, Charge, DecideOp, Holder, Reply, Request, SharedStore, Store,
     TakingRequest,
@@ -91,7 +92,7 @@ impl Backend {
                 let taking = taking.unwrap_or(Err(StoreError::Timeout { deadline }))?;
                 let sent_at = self.clock().steady();
                 let mut result = shared.execute(request.clone()).await;
-                taking.end(calls, &mut result, sent_at);
+                taking.end(calls, &mut result, [sent_at, self.clock().steady()]);
                 result
             }
             _ => shared.execute(request.clone()).await,
@@ -155,8 +156,14 @@ impl TakingCalls {
         self.0.into_iter().for_each(|(_, request)| request.not_sent());
     }
 
-    /// Records the result of the request, which was sent at `sent_at`. Replaces the receipts of units in flight.
-    pub(super) fn end(self, calls: &Calls, result: &mut Result<Reply, StoreError>, sent_at: u64) {
+    /// Records the result of the request, which was sent and received at `times`. Replaces the receipts of units in
+    /// flight.
+    pub(super) fn end(
+        self,
+        calls: &Calls,
+        result: &mut Result<Reply, StoreError>,
+        times: [u64; 2],
+    ) {
         let width = calls.counts.charges().len();
         let Reply { outcomes, receipts, .. } = match result {
             Ok(reply) => reply,
@@ -179,7 +186,8 @@ impl TakingCalls {
             let mut of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
             let last = of_count.rfind(|receipt| receipt.place > 0);
             let clock = outcomes.first().map_or(0, |outcome| outcome.clock);
-            let granted = request.granted(units, last, clock, sent_at);
+            let (granted, lost) = request.granted(units, last, clock, times);
+            report::units_lost(calls.counts.charges()[index].terms.name(), lost);
             for receipt in receipts.iter_mut().skip(index).step_by(width) {
                 *receipt = if receipt.place > 0 { granted } else { Receipt::default() };
             }

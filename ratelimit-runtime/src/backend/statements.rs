@@ -111,11 +111,12 @@ impl StatementJob {
             || charges.iter().filter_map(|charge| Some((charge, charge.holder.as_ref()?)));
         let sent: Vec<_> = holders().map(|(_, holder)| holder.state(now)).collect();
         let results = shared.hold(charges).await;
-        let again = self.now().saturating_add(PAUSE.as_micros() as u64);
+        let now = self.now();
+        let again = now.saturating_add(PAUSE.as_micros() as u64);
         for (((charge, holder), sent), result) in holders().zip(sent).zip(results) {
             match result {
                 Ok((outcome, receipt)) => {
-                    let lost = holder.stated(sent, &outcome, receipt);
+                    let lost = holder.stated(sent, &outcome, receipt, now);
                     report::units_lost(charge.terms.name(), lost);
                 }
                 Err(error) => holder.not_stated(error, again),

@@ -3,6 +3,7 @@
 
 pub(crate) mod embedded;
 mod holder;
+pub(crate) mod holder_state;
 mod of_shared;
 mod one_or_many;
 #[cfg(feature = "redis")]

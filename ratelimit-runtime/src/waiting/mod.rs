@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore};
 
 use self::call::WaitingCall;
+#[cfg(model)]
+pub use self::line::model;
 use self::line::{Line, LineSettings, Waiter};
 use self::slot::{Boxed, WaitReply};
 pub(crate) use self::slot::{WaitingCalls, WaitingSlot};

@@ -4,10 +4,10 @@
 //! (`lua/slots.lua`). They only grow, so a statement that is late, or sent twice, changes nothing, and a store that has
 //! lost its memory learns them again. A call whose reply is lost leaves units in the store of which this process does
 //! not know. Then no call of the count is sent before the process has found and released them.
+//!
+//! The numbers and their arithmetic are a plain value (`holder_state.rs`), which `models/` checks.
 
 mod changes;
-mod slot;
-mod taking;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,28 +15,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 pub(crate) use self::changes::ChangedCounts;
-pub(crate) use self::slot::HeldSlot;
-pub(crate) use self::taking::TakingRequest;
 use super::Statement;
+use super::holder_state::{HeldUnits, HolderState, PendingUnits, SentStatement};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
+use crate::clock::{Clock, before};
 use crate::key::KeyId;
 use crate::reply::StoreError;
-
-/// The clocks of two machines run at rates that differ by less than one part in this number.
-const DRIFT: u64 = 100;
-
-/// The number of statements within a hold.
-const STATEMENTS: u64 = 3;
-
-/// A time that no store reaches: units that were taken without the store are stated whenever it comes back.
-const NEVER: u64 = 1 << 52;
 
 /// The units that this process holds of one count.
 pub(crate) struct Holder {
     process: u64,
     key_id: KeyId,
-    state: Mutex<HolderState>,
+    state: Mutex<Stated>,
     /// Notified when units are lost, when requests can be sent again, and after each statement.
     changed: Notify,
     /// Wakes the sender of statements.
@@ -44,45 +35,26 @@ pub(crate) struct Holder {
 }
 
 #[derive(Default)]
-struct HolderState {
-    epoch: u64,
-    taken: u64,
-    released: u64,
-    promised: u64,
-    hold_us: u64,
+struct Stated {
+    state: HolderState,
     /// For how long the line that asks has waited.
     waited_us: u64,
-    /// The units in `taken` that a fallback has taken, and that are not released.
-    local: u64,
-    /// The time at which the units are lost, by the clock of the limiter, unless the store replies before.
-    alive_until: u64,
-    /// The time of the next statement.
-    next_statement: u64,
-    /// Whether units were released since the last statement.
-    is_dirty: bool,
     /// Why the last statement has failed, and the time before which none is made again.
     failure: Option<(StoreError, u64)>,
-    /// The units of `released` of which the store knows.
-    known_released: u64,
-    /// How many losses there were. Units that were taken before the last one are lost.
-    losses: u32,
-    /// How many resets there were; they also lose the units of fallbacks.
-    resets: u32,
-    /// The requests that take units and have no reply yet, their units, and how many there were.
-    pending: u32,
-    pending_units: u64,
-    begun: u64,
-    /// Whether the store may have more units of this process than it knows of.
-    is_unsure: bool,
 }
 
-/// A statement that is sent.
-#[derive(Clone, Copy)]
-pub(crate) struct SentStatement {
-    epoch: u64,
-    released: u64,
-    begun: u64,
-    sent_at: u64,
+/// A request that takes units, until its reply.
+pub(crate) struct TakingRequest {
+    holder: Arc<Holder>,
+    /// `None` once it has ended.
+    pending: Option<PendingUnits>,
+}
+
+/// Units of a call that runs. They are released when this is dropped.
+pub(crate) struct HeldSlot {
+    holder: Arc<Holder>,
+    held: HeldUnits,
+    os_process: u32,
 }
 
 impl Holder {
@@ -92,13 +64,13 @@ impl Holder {
     }
 
     pub(crate) fn statement(&self) -> Statement {
-        let HolderState { epoch, taken, released, promised, hold_us, waited_us, .. } = *self.lock();
-        Statement { process: self.process, epoch, taken, released, promised, hold_us, waited_us }
+        let stated = self.lock();
+        Statement { waited_us: stated.waited_us, ..stated.state.statement(self.process) }
     }
 
     /// Sets for how long the store keeps the units.
     pub(crate) fn set_hold(&self, hold_us: u64) {
-        self.lock().hold_us = hold_us;
+        self.lock().state.set_hold(hold_us);
     }
 
     /// Sets for how long the line that asks next has waited.
@@ -113,15 +85,11 @@ impl Holder {
             // Receives notifications from now on.
             let changed = self.changed.notified();
             {
-                let mut state = self.lock();
-                if !state.is_unsure {
-                    state.pending += 1;
-                    state.pending_units += units;
-                    state.begun += 1;
-                    let holder = Arc::clone(self);
-                    return Ok(TakingRequest { holder, units, is_answered: false });
+                let mut stated = self.lock();
+                if let pending @ Some(_) = stated.state.begin(units) {
+                    return Ok(TakingRequest { holder: Arc::clone(self), pending });
                 }
-                if let Some((error, _)) = &state.failure {
+                if let Some((error, _)) = &stated.failure {
                     return Err(error.clone());
                 }
             }
@@ -131,107 +99,72 @@ impl Holder {
 
     /// Takes units without the store, which learns of them when it replies again.
     pub(crate) fn take_locally(self: &Arc<Self>, units: u32) -> HeldSlot {
-        let mut state = self.lock();
-        state.taken += u64::from(units);
-        state.local += u64::from(units);
-        state.promised = NEVER;
-        let held = self.held(&state, units, true);
-        drop(state);
+        let held = self.lock().state.take_locally(units);
         self.changes.add(self.key_id);
-        held
+        self.slot(held)
     }
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`TakingRequest::granted`].
     pub(crate) fn granted(self: &Arc<Self>, units: u32, receipt: Receipt) -> HeldSlot {
-        let mut held = self.held(&self.lock(), units, false);
-        held.losses = receipt.place as u32;
-        held
+        let held = self.lock().state.granted(units, receipt);
+        self.slot(held)
     }
 
-    fn held(self: &Arc<Self>, state: &HolderState, units: u32, is_local: bool) -> HeldSlot {
-        HeldSlot {
-            holder: Arc::clone(self),
-            units,
-            losses: state.losses,
-            resets: state.resets,
-            is_local,
-            os_process: seen_process(),
-        }
+    fn slot(self: &Arc<Self>, held: HeldUnits) -> HeldSlot {
+        HeldSlot { holder: Arc::clone(self), held, os_process: seen_process() }
     }
 
     /// Returns whether there is nothing to state, now or later.
     pub(crate) fn is_idle(&self) -> bool {
-        let state = self.lock();
-        state.taken == state.released && !state.is_dirty && !state.is_unsure && state.pending == 0
+        self.lock().state.is_idle()
     }
 
     /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
     pub(crate) fn next_statement(&self) -> Option<u64> {
-        let state = self.lock();
-        let is_due = state.is_dirty || state.is_unsure && state.pending == 0;
-        let holds = state.taken > state.released;
-        let not_before = state.failure.as_ref().map_or(0, |(_, again)| *again);
-        let at = if is_due { Some(0) } else { holds.then_some(state.next_statement) };
-        at.map(|at| at.max(not_before))
+        let stated = self.lock();
+        let not_before = stated.failure.as_ref().map_or(0, |(_, again)| *again);
+        stated.state.next_statement().map(|at| at.max(not_before))
     }
 
     /// Returns the time at which something is to be done without a call: a statement, or units are lost.
     pub(crate) fn next_look(&self) -> Option<u64> {
         let next = self.next_statement();
-        let alive_until = self.lock().alive_until;
-        next.into_iter().chain((alive_until > 0).then_some(alive_until)).min()
+        next.into_iter().chain(self.lock().state.ends_at()).min()
     }
 
     /// Prepares a statement at `now`.
     pub(crate) fn state(&self, now: u64) -> SentStatement {
-        let mut state = self.lock();
-        state.is_dirty = false;
-        let HolderState { epoch, released, begun, .. } = *state;
-        SentStatement { epoch, released, begun, sent_at: now }
+        self.lock().state.state(now)
     }
 
-    /// Records the reply to a statement. Returns how many units were lost.
-    pub(crate) fn stated(&self, sent: SentStatement, outcome: &Outcome, receipt: Receipt) -> u64 {
-        let mut state = self.lock();
-        let Receipt { birth: epoch, place: taken } = receipt;
-        state.failure = None;
-        state.known_released = state.known_released.max(sent.released);
-        let mut lost = state.follow(epoch);
-        // In another epoch, it was said of units that are lost already.
-        if !outcome.is_allowed() && sent.epoch == epoch {
-            lost += state.lose();
-        }
-        state.keep(outcome.clock, sent.sent_at);
-        // No request was under way, so the store counts all that this process has taken.
-        if epoch == state.epoch && state.begun == sent.begun && state.pending == 0 {
-            let unknown = taken.saturating_sub(state.taken);
-            state.taken += unknown;
-            state.released += unknown;
-            state.is_dirty |= unknown > 0;
-            state.is_unsure = false;
-        }
-        state.is_dirty |= state.released != sent.released;
-        drop(state);
+    /// Records the reply to a statement, which is received at `now`. Returns how many units were lost.
+    pub(crate) fn stated(
+        &self,
+        sent: SentStatement,
+        outcome: &Outcome,
+        receipt: Receipt,
+        now: u64,
+    ) -> u64 {
+        let mut stated = self.lock();
+        stated.failure = None;
+        let lost = stated.state.stated(sent, outcome, receipt, now);
+        drop(stated);
         self.changed.notify_waiters();
         lost
     }
 
     /// Records that a statement has failed. It is made again at `again`.
     pub(crate) fn not_stated(&self, error: StoreError, again: u64) {
-        let mut state = self.lock();
-        (state.is_dirty, state.failure) = (true, Some((error, again)));
-        drop(state);
+        let mut stated = self.lock();
+        stated.state.not_stated();
+        stated.failure = Some((error, again));
+        drop(stated);
         self.changed.notify_waiters();
     }
 
     /// Loses the units whose time has come. Returns how many.
     pub(crate) fn lose_late(&self, now: u64) -> u64 {
-        let mut state = self.lock();
-        if state.alive_until == 0 || now < state.alive_until {
-            return 0;
-        }
-        let lost = state.lose();
-        drop(state);
+        let lost = self.lock().state.lose_late(now);
         if lost > 0 {
             self.changed.notify_waiters();
         }
@@ -240,64 +173,147 @@ impl Holder {
 
     /// Loses all units: the count was reset.
     pub(crate) fn reset(&self) {
-        self.lock().reset();
+        self.lock().state.reset();
         self.changed.notify_waiters();
     }
 
     /// Returns whether units were released of which the store does not know.
     pub(crate) fn is_dirty(&self) -> bool {
-        let state = self.lock();
-        state.released != state.known_released || state.is_unsure
+        self.lock().state.is_dirty()
     }
 
     /// Returns the units that this process holds.
     pub(crate) fn units(&self) -> u64 {
-        let state = self.lock();
-        state.taken - state.released
+        self.lock().state.units()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HolderState> {
+    fn lock(&self) -> MutexGuard<'_, Stated> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl HolderState {
-    /// Follows the epoch of a reply. Returns how many units were lost.
-    fn follow(&mut self, epoch: u64) -> u64 {
-        if epoch <= self.epoch {
-            return 0;
+impl Stated {
+    /// Returns whether the end of a request lets a statement be sent that had to wait for it.
+    fn is_due(&self) -> bool {
+        self.state.next_statement() == Some(0)
+    }
+}
+
+impl TakingRequest {
+    /// Records the reply, which is received at `now` to a request that was sent at `sent_at`: it has admitted calls of
+    /// `units` units, with `receipt` for the last of them. Returns the receipt for [`Holder::granted`], and how many
+    /// units were lost.
+    pub(crate) fn granted(
+        mut self,
+        units: u64,
+        receipt: Option<Receipt>,
+        clock: u64,
+        [sent_at, now]: [u64; 2],
+    ) -> (Receipt, u64) {
+        let Some(pending) = self.pending.take() else { return (Receipt::default(), 0) };
+        let mut stated = self.holder.lock();
+        let (granted, lost) = stated.state.take(pending, units, receipt, clock, [sent_at, now]);
+        if granted.birth > 0 {
+            stated.waited_us = 0;
         }
-        let lost = self.reset();
-        self.epoch = epoch;
-        lost
+        let is_due = stated.is_due();
+        drop(stated);
+        if lost > 0 {
+            self.holder.changed.notify_waiters();
+        }
+        if granted.birth > 0 || lost > 0 || is_due {
+            self.holder.changes.add(self.holder.key_id);
+        }
+        (granted, lost)
     }
 
-    /// Loses all units, also those of fallbacks. In a new epoch, the store counts from zero.
-    fn reset(&mut self) -> u64 {
-        let lost = self.taken - self.released;
-        (self.taken, self.released, self.known_released, self.local) = (0, 0, 0, 0);
-        self.losses += 1;
-        self.resets += 1;
-        self.is_unsure |= self.pending > 0;
-        lost
+    /// Records that the request was certainly not executed.
+    pub(crate) fn not_sent(mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        let mut stated = self.holder.lock();
+        stated.state.end(pending);
+        let is_due = stated.is_due();
+        drop(stated);
+        if is_due {
+            self.holder.changes.add(self.holder.key_id);
+        }
+    }
+}
+
+impl Drop for TakingRequest {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.holder.lock().state.end_without_reply(pending);
+            self.holder.changes.add(self.holder.key_id);
+        }
+    }
+}
+
+impl HeldSlot {
+    /// Returns whether the units were lost at `now`, by the clock of the limiter.
+    pub(crate) fn is_lost(&self, now: u64) -> bool {
+        self.holder.lock().state.is_lost(self.held, now)
     }
 
-    /// Loses the units that the store has not kept.
-    fn lose(&mut self) -> u64 {
-        let lost = self.taken - self.released - self.local;
-        self.released += lost;
-        self.losses += u32::from(lost > 0);
-        self.is_dirty |= lost > 0;
-        self.alive_until = 0;
-        lost
+    /// Returns the time at which the units are lost unless the store replies; `None` if there is none.
+    fn alive_until(&self) -> Option<u64> {
+        self.holder.lock().state.alive_until(self.held)
     }
 
-    /// Records that the store keeps the units, by a request that was sent at `sent_at` and executed at `clock`.
-    fn keep(&mut self, clock: u64, sent_at: u64) {
-        self.promised = clock.saturating_add(self.hold_us);
-        let alive = self.hold_us - self.hold_us / DRIFT;
-        self.alive_until = self.alive_until.max(sent_at.saturating_add(alive));
-        self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
+    /// Takes some of the units out of these.
+    pub(crate) fn split(&mut self, units: u32) -> Self {
+        let held = self.held.split(units);
+        Self { holder: Arc::clone(&self.holder), held, os_process: self.os_process }
+    }
+
+    /// Completes once the units are lost.
+    pub(crate) async fn lost(&self, clock: &Clock) {
+        loop {
+            // Receives notifications from now on.
+            let changed = self.holder.changed.notified();
+            if self.is_lost(clock.steady()) {
+                return;
+            }
+            match self.alive_until() {
+                Some(until) => drop(before(clock.sleep_until_steady(until), changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Releases the units. The future completes once the store knows of it, and fails if the store does not reply.
+    pub(crate) fn release(self) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
+        let (holder, held) = (Arc::clone(&self.holder), self.held);
+        drop(self);
+        let released = holder.lock().state.released();
+        async move {
+            loop {
+                let changed = holder.changed.notified();
+                {
+                    let Stated { state, failure, .. } = &*holder.lock();
+                    if state.knows(released) || state.has_lost(held) {
+                        return Ok(());
+                    }
+                    if let Some((error, _)) = failure {
+                        return Err(error.clone());
+                    }
+                }
+                changed.await;
+            }
+        }
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        // A process that was forked does not release what its parent holds.
+        if self.held.units == 0 || self.os_process != seen_process() {
+            return;
+        }
+        let has_released = self.holder.lock().state.release(self.held);
+        if has_released {
+            self.holder.changes.add(self.holder.key_id);
+        }
     }
 }
 

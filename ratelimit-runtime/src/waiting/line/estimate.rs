@@ -8,6 +8,7 @@ use crate::reply::Source;
 use crate::store::{Charge, OneOrMany, Reply};
 
 /// The rejection of the first queued call.
+#[derive(Debug)]
 pub(super) struct Estimate {
     /// The time at which the call can be admitted, by the clock of the limiter; the earliest possible one if it is
     /// [busy](Self::is_busy).

@@ -11,7 +11,7 @@ use crate::reply::Source;
 use crate::store::{BucketCharge, Calls, CancelledUnits, Charge, OneOrMany, Reply, Request};
 
 /// Units that are charged for a call which has not taken its turn yet.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Grant {
     pub(super) costs: OneOrMany<u32>,
     outcomes: OneOrMany<Outcome>,
@@ -108,6 +108,7 @@ impl Grant {
 }
 
 /// Units of grants that no call has used.
+#[derive(Debug)]
 pub(in crate::waiting) struct Returned {
     /// The requests that give them back, each to the store that charged it.
     pub(in crate::waiting) requests: Vec<(Source, Request)>,

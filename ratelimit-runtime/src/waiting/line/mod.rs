@@ -17,6 +17,9 @@ mod calls;
 mod estimate;
 mod grant;
 mod late;
+#[cfg(model)]
+#[path = "../../../../models/src/lines.rs"]
+pub mod model;
 mod overdue;
 mod requests;
 mod reservations;
@@ -121,6 +124,7 @@ pub(super) struct Waiter {
     has_old_rules: bool,
 }
 
+#[derive(Debug)]
 enum WaiterStage {
     Queued,
     /// The call is part of the pending request.

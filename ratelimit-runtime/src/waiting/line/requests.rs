@@ -34,6 +34,7 @@ const RESERVED_AHEAD: u128 = 1_000_000;
 const SHARED_WAIT: u64 = 50_000;
 
 /// A request of a line.
+#[derive(Debug)]
 pub(in crate::waiting) struct Asked {
     pub(in crate::waiting) request: Calls,
     calls: Vec<u64>,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 /// The time, by both clocks that a line uses.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::waiting) struct Now {
     /// By the clock of the limiter: of moments, waits and `retry_after`.
     pub(in crate::waiting) local: u64,

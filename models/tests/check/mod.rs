@@ -1,0 +1,38 @@
+//! Runs models.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use stateright::{Checker, Model};
+
+/// Asserts that all properties hold in every state.
+pub fn holds<M>(model: M)
+where
+    M: Model + Send + Sync + Debug + 'static,
+    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
+    M::Action: Clone + Debug + PartialEq,
+{
+    println!("{model:?}");
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("{} states, of which {} differ", checker.state_count(), checker.unique_state_count());
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        let state = path.last_state().clone();
+        panic!("not {property}: {:?}\n{state:?}", path.into_actions());
+    }
+    assert!(checker.is_done(), "every state was visited");
+}
+
+/// Asserts that a model with a fault has a counterexample of a property.
+#[allow(dead_code, reason = "not each test has a fault")]
+pub fn is_found<M>(model: M, property: &'static str)
+where
+    M: Model + Send + Sync + Debug + 'static,
+    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
+    M::Action: Clone + Debug + PartialEq,
+{
+    println!("{model:?}");
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    let path = checker.discovery(property).expect("a counterexample");
+    let actions: Vec<_> = path.into_actions();
+    println!("{property}: {actions:?}");
+}

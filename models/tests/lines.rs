@@ -1,0 +1,68 @@
+//! Lines of waiting calls in every order of their steps.
+
+mod check;
+
+use ratelimit_models::lines::{Fault, Lines};
+
+use self::check::{holds, is_found};
+
+const MODEL: Lines = Lines {
+    is_bucket: true,
+    calls: 2,
+    ticks: 2,
+    drops: 0,
+    lost: 0,
+    foreign: 0,
+    resets: 0,
+    fault: None,
+};
+
+const ORDER: &str = "first come, first served";
+const LOSS: &str = "no unit is lost, and none is used twice";
+
+#[test]
+fn calls_of_a_bucket_are_dropped() {
+    holds(Lines { drops: 1, ..MODEL });
+}
+
+#[test]
+fn calls_of_a_window_are_dropped() {
+    holds(Lines { is_bucket: false, drops: 1, ..MODEL });
+}
+
+#[test]
+fn replies_are_lost() {
+    holds(Lines { lost: 1, ..MODEL });
+}
+
+#[test]
+fn another_process_takes_units() {
+    holds(Lines { foreign: 1, ..MODEL });
+}
+
+#[test]
+fn counts_are_reset() {
+    holds(Lines { resets: 1, ..MODEL });
+}
+
+#[test]
+fn a_grant_that_is_not_given_back_is_found() {
+    let fault = Some(Fault::GrantIsNotGivenBack);
+    is_found(Lines { is_bucket: false, drops: 1, fault, ..MODEL }, LOSS);
+}
+
+#[test]
+fn a_first_call_that_queues_again_is_found() {
+    is_found(Lines { fault: Some(Fault::FirstCallQueuesAgain), ..MODEL }, ORDER);
+}
+
+#[test]
+fn a_failure_that_is_not_recorded_is_found() {
+    let fault = Some(Fault::FailureIsNotRecorded);
+    is_found(Lines { lost: 1, fault, ..MODEL }, LOSS);
+}
+
+#[test]
+fn timers_that_do_not_ring_are_found() {
+    is_found(Lines { fault: Some(Fault::TimersDoNotRing), ..MODEL }, "no waiter is forgotten");
+}

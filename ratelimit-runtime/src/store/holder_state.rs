@@ -1,0 +1,332 @@
+//! The numbers of a holder, as a plain value: no clock, no lock, no I/O. [`Holder`](super::Holder) locks them and wakes
+//! tasks.
+
+use super::Statement;
+use crate::algorithm::{Outcome, Receipt};
+
+/// The clocks of two machines run at rates that differ by less than one part in this number.
+const DRIFT: u64 = 100;
+
+/// The number of statements within a hold.
+const STATEMENTS: u64 = 3;
+
+/// A time that no store reaches: units that were taken without the store are stated whenever it comes back.
+const NEVER: u64 = 1 << 52;
+
+/// What a process knows of the units that it holds of one count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct HolderState {
+    epoch: u64,
+    taken: u64,
+    released: u64,
+    promised: u64,
+    hold_us: u64,
+    /// The units in `taken` that a fallback has taken, and that are not released.
+    local: u64,
+    /// The time at which the units are lost, by the clock of the limiter, unless the store replies before.
+    alive_until: u64,
+    /// The time of the next statement.
+    next_statement: u64,
+    /// Whether units were released since the last statement.
+    is_dirty: bool,
+    /// The units of `released` of which the store knows.
+    known_released: u64,
+    /// How many losses there were. Units that were taken before the last one are lost.
+    losses: u32,
+    /// How many resets there were; they also lose the units of fallbacks.
+    resets: u32,
+    /// The requests that take units and have no reply yet, their units, and how many there were.
+    pending: u32,
+    pending_units: u64,
+    begun: u64,
+    /// Whether the store may have more units of this process than it knows of.
+    is_unsure: bool,
+}
+
+/// A statement that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SentStatement {
+    epoch: u64,
+    released: u64,
+    begun: u64,
+    sent_at: u64,
+}
+
+/// Units of a call, and the losses and resets before they were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HeldUnits {
+    pub(crate) units: u32,
+    losses: u32,
+    resets: u32,
+    is_local: bool,
+}
+
+/// A request that takes units and has no reply yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PendingUnits {
+    units: u64,
+    /// Until when the store keeps what this process held when the request began, by the clock of the store.
+    promised: u64,
+}
+
+impl HolderState {
+    pub(crate) fn statement(&self, process: u64) -> Statement {
+        let Self { epoch, taken, released, promised, hold_us, .. } = *self;
+        Statement { process, epoch, taken, released, promised, hold_us, waited_us: 0 }
+    }
+
+    /// Sets for how long the store keeps the units.
+    pub(crate) fn set_hold(&mut self, hold_us: u64) {
+        self.hold_us = hold_us;
+    }
+
+    /// Begins a request that takes up to `units`. Returns `None` and does nothing while it is not known what the store
+    /// has.
+    pub(crate) fn begin(&mut self, units: u64) -> Option<PendingUnits> {
+        if self.is_unsure {
+            return None;
+        }
+        self.pending += 1;
+        self.pending_units += units;
+        self.begun += 1;
+        let promised = if self.units() > 0 { self.promised } else { u64::MAX };
+        Some(PendingUnits { units, promised })
+    }
+
+    /// Ends a request.
+    pub(crate) fn end(&mut self, pending: PendingUnits) {
+        self.pending -= 1;
+        self.pending_units -= pending.units;
+    }
+
+    /// Ends a request whose reply is lost.
+    pub(crate) fn end_without_reply(&mut self, pending: PendingUnits) {
+        self.end(pending);
+        self.is_unsure = true;
+    }
+
+    /// Ends a request with its reply, which is received at `now` and was sent at `sent_at`: it has admitted calls of
+    /// `units` units, with `receipt` for the last of them. Returns the receipt for [`granted`](Self::granted), and how
+    /// many units were lost.
+    pub(crate) fn take(
+        &mut self,
+        pending: PendingUnits,
+        units: u64,
+        receipt: Option<Receipt>,
+        clock: u64,
+        [sent_at, now]: [u64; 2],
+    ) -> (Receipt, u64) {
+        self.end(pending);
+        let mut lost = self.lose_late(now);
+        let Some(Receipt { birth: epoch, place: taken }) = receipt.filter(|_| units > 0) else {
+            return (Receipt::default(), lost);
+        };
+        let losses = if epoch < self.epoch {
+            // The units were lost before this reply came.
+            self.losses.wrapping_sub(1)
+        } else {
+            lost += self.follow(epoch);
+            if clock >= pending.promised {
+                // A store that has lost its memory has then given up what this process held.
+                lost += self.lose();
+            }
+            self.taken += units;
+            // More than all requests without a reply can have taken.
+            self.is_unsure |= taken > self.taken + self.pending_units;
+            if now < self.end_of_hold(sent_at) {
+                self.keep(clock, sent_at);
+                self.losses
+            } else {
+                // Others may have the units by now.
+                self.released += units;
+                self.is_dirty = true;
+                lost += units;
+                self.losses.wrapping_sub(1)
+            }
+        };
+        (Receipt { birth: 1, place: losses.into() }, lost)
+    }
+
+    /// Returns the units of a call that a reply has admitted: `receipt` is that of [`take`](Self::take).
+    pub(crate) fn granted(&self, units: u32, receipt: Receipt) -> HeldUnits {
+        let losses = receipt.place as u32;
+        HeldUnits { units, losses, resets: self.resets, is_local: false }
+    }
+
+    /// Takes units without the store, which learns of them when it replies again.
+    pub(crate) fn take_locally(&mut self, units: u32) -> HeldUnits {
+        self.taken += u64::from(units);
+        self.local += u64::from(units);
+        self.promised = NEVER;
+        HeldUnits { units, losses: self.losses, resets: self.resets, is_local: true }
+    }
+
+    /// Returns whether units are held that were not lost.
+    pub(crate) fn has(&self, held: HeldUnits) -> bool {
+        held.resets == self.resets && (held.is_local || held.losses == self.losses)
+    }
+
+    /// Returns whether units were lost before a release of them.
+    pub(crate) fn has_lost(&self, held: HeldUnits) -> bool {
+        held.losses != self.losses
+    }
+
+    /// Returns whether units were lost at `now`, by the clock of the limiter.
+    pub(crate) fn is_lost(&self, held: HeldUnits, now: u64) -> bool {
+        let is_late = self.alive_until > 0 && now >= self.alive_until;
+        !self.has(held) || is_late && !held.is_local
+    }
+
+    /// Returns the time at which units are lost unless the store replies; `None` if there is none.
+    pub(crate) fn alive_until(&self, held: HeldUnits) -> Option<u64> {
+        (self.alive_until > 0 && !held.is_local).then_some(self.alive_until)
+    }
+
+    /// Releases units. Returns whether they were held.
+    pub(crate) fn release(&mut self, held: HeldUnits) -> bool {
+        if !self.has(held) {
+            return false;
+        }
+        let units = u64::from(held.units);
+        self.released += units;
+        self.local -= if held.is_local { units } else { 0 };
+        self.is_dirty = true;
+        true
+    }
+
+    /// Returns whether there is nothing to state, now or later.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.taken == self.released && !self.is_dirty && !self.is_unsure && self.pending == 0
+    }
+
+    /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
+    pub(crate) fn next_statement(&self) -> Option<u64> {
+        let is_due = self.is_dirty || self.is_unsure && self.pending == 0;
+        let holds = self.taken > self.released;
+        if is_due { Some(0) } else { holds.then_some(self.next_statement) }
+    }
+
+    /// Returns the time at which units are lost unless the store replies; `None` if there is none.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        (self.alive_until > 0).then_some(self.alive_until)
+    }
+
+    /// Prepares a statement at `now`.
+    pub(crate) fn state(&mut self, now: u64) -> SentStatement {
+        self.is_dirty = false;
+        let Self { epoch, released, begun, .. } = *self;
+        SentStatement { epoch, released, begun, sent_at: now }
+    }
+
+    /// Records the reply to a statement, which is received at `now`. Returns how many units were lost.
+    pub(crate) fn stated(
+        &mut self,
+        sent: SentStatement,
+        outcome: &Outcome,
+        receipt: Receipt,
+        now: u64,
+    ) -> u64 {
+        let Receipt { birth: epoch, place: taken } = receipt;
+        self.known_released = self.known_released.max(sent.released);
+        let mut lost = self.lose_late(now) + self.follow(epoch);
+        // In another epoch, it was said of units that are lost already.
+        if !outcome.is_allowed() && sent.epoch == epoch {
+            lost += self.lose();
+        }
+        self.keep(outcome.clock, sent.sent_at);
+        // No request was under way, so the store counts all that this process has taken.
+        if epoch == self.epoch && self.begun == sent.begun && self.pending == 0 {
+            let unknown = taken.saturating_sub(self.taken);
+            self.taken += unknown;
+            self.released += unknown;
+            self.is_dirty |= unknown > 0;
+            self.is_unsure = false;
+        }
+        self.is_dirty |= self.released != sent.released;
+        lost
+    }
+
+    /// Records that a statement has failed.
+    pub(crate) fn not_stated(&mut self) {
+        self.is_dirty = true;
+    }
+
+    /// Loses the units whose time has come. Returns how many. A later request finds them given to others, and its reply
+    /// must not keep them.
+    pub(crate) fn lose_late(&mut self, now: u64) -> u64 {
+        if self.alive_until == 0 || now < self.alive_until {
+            return 0;
+        }
+        self.lose()
+    }
+
+    /// Loses all units, also those of fallbacks. In a new epoch, the store counts from zero. Returns how many.
+    pub(crate) fn reset(&mut self) -> u64 {
+        let lost = self.taken - self.released;
+        (self.taken, self.released, self.known_released, self.local) = (0, 0, 0, 0);
+        self.losses += 1;
+        self.resets += 1;
+        self.is_unsure |= self.pending > 0;
+        lost
+    }
+
+    /// Returns whether units were released of which the store does not know.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.released != self.known_released || self.is_unsure
+    }
+
+    pub(crate) fn released(&self) -> u64 {
+        self.released
+    }
+
+    /// Returns whether the store knows that `released` units were released.
+    pub(crate) fn knows(&self, released: u64) -> bool {
+        self.known_released >= released
+    }
+
+    /// Returns the units that this process holds.
+    pub(crate) fn units(&self) -> u64 {
+        self.taken - self.released
+    }
+
+    /// Follows the epoch of a reply. Returns how many units were lost.
+    fn follow(&mut self, epoch: u64) -> u64 {
+        if epoch <= self.epoch {
+            return 0;
+        }
+        let lost = self.reset();
+        self.epoch = epoch;
+        lost
+    }
+
+    /// Loses the units that the store has not kept.
+    fn lose(&mut self) -> u64 {
+        let lost = self.taken - self.released - self.local;
+        self.released += lost;
+        self.losses += u32::from(lost > 0);
+        self.is_dirty |= lost > 0;
+        self.alive_until = 0;
+        lost
+    }
+
+    /// Returns the time until which the store keeps units by a request that was sent at `sent_at`.
+    fn end_of_hold(&self, sent_at: u64) -> u64 {
+        sent_at.saturating_add(self.hold_us - self.hold_us / DRIFT)
+    }
+
+    /// Records that the store keeps the units, by a request that was sent at `sent_at` and executed at `clock`.
+    fn keep(&mut self, clock: u64, sent_at: u64) {
+        self.promised = clock.saturating_add(self.hold_us);
+        self.alive_until = self.alive_until.max(self.end_of_hold(sent_at));
+        self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
+    }
+}
+
+impl HeldUnits {
+    /// Takes some of the units out of these.
+    pub(crate) fn split(&mut self, units: u32) -> Self {
+        let units = units.min(self.units);
+        self.units -= units;
+        Self { units, ..*self }
+    }
+}
