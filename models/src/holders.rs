@@ -517,10 +517,10 @@ impl Model for Holders {
 }
 
 fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
-    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7");
+    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7I7");
     let mut out = threshold.to_be_bytes().to_vec();
-    let Statement { process, epoch, taken, released, promised, hold_us } = *stated;
-    for number in [hold_us, process, epoch, taken, released, promised] {
+    let Statement { process, epoch, taken, released, promised, hold_us, waited_us } = *stated;
+    for number in [hold_us, process, epoch, taken, released, promised, waited_us] {
         out.extend(&number.to_be_bytes()[1..]);
     }
     out

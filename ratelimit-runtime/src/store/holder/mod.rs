@@ -31,7 +31,7 @@ pub(crate) struct Holder {
     /// Notified when units are lost, when requests can be sent again, and after each statement.
     changed: Notify,
     /// Wakes the sender of statements.
-    changes: Arc<ChangedCounts>,
+    sender: Arc<ChangedCounts>,
 }
 
 #[derive(Default)]
@@ -58,9 +58,9 @@ pub(crate) struct HeldSlot {
 }
 
 impl Holder {
-    pub(crate) fn new(process: u64, key_id: KeyId, changes: Arc<ChangedCounts>) -> Arc<Self> {
+    pub(crate) fn new(process: u64, key_id: KeyId, sender: Arc<ChangedCounts>) -> Arc<Self> {
         let (state, changed) = Default::default();
-        Arc::new(Self { process, key_id, state, changed, changes })
+        Arc::new(Self { process, key_id, state, changed, sender })
     }
 
     pub(crate) fn statement(&self) -> Statement {
@@ -100,7 +100,7 @@ impl Holder {
     /// Takes units without the store, which learns of them when it replies again.
     pub(crate) fn take_locally(self: &Arc<Self>, units: u32) -> HeldSlot {
         let held = self.lock().state.take_locally(units);
-        self.changes.add(self.key_id);
+        self.sender.add(self.key_id);
         self.slot(held)
     }
 
@@ -222,7 +222,7 @@ impl TakingRequest {
             self.holder.changed.notify_waiters();
         }
         if granted.birth > 0 || lost > 0 || is_due {
-            self.holder.changes.add(self.holder.key_id);
+            self.holder.sender.add(self.holder.key_id);
         }
         (granted, lost)
     }
@@ -235,7 +235,7 @@ impl TakingRequest {
         let is_due = stated.is_due();
         drop(stated);
         if is_due {
-            self.holder.changes.add(self.holder.key_id);
+            self.holder.sender.add(self.holder.key_id);
         }
     }
 }
@@ -244,7 +244,7 @@ impl Drop for TakingRequest {
     fn drop(&mut self) {
         if let Some(pending) = self.pending.take() {
             self.holder.lock().state.end_without_reply(pending);
-            self.holder.changes.add(self.holder.key_id);
+            self.holder.sender.add(self.holder.key_id);
         }
     }
 }
@@ -312,7 +312,7 @@ impl Drop for HeldSlot {
         }
         let has_released = self.holder.lock().state.release(self.held);
         if has_released {
-            self.holder.changes.add(self.holder.key_id);
+            self.holder.sender.add(self.holder.key_id);
         }
     }
 }
