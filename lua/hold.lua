@@ -1,5 +1,5 @@
--- States what a process holds of several counts of calls in flight: heartbeats, and the ends of many calls. Unlike the scripts of
--- `several.lua`, it knows no other algorithm: a server that runs it creates fewer functions.
+-- States what a process holds of several counts of calls in flight: heartbeats, and the ends of many calls. Unlike the
+-- scripts of `several.lua`, it knows no other algorithm: a server that runs it creates fewer functions.
 --
 -- KEYS[i]      the key of entry i
 -- ARGV[1]      not read

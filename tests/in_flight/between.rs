@@ -61,8 +61,8 @@ async fn a_single_call_is_served_beside_a_process_that_always_waits() {
                 sleep(Duration::from_millis(20)).await;
             }
             let started = Instant::now();
-            let served = timeout(2 * BOUND, acquire(&single, &limit, cost, is_rated)).await;
-            let permits = served.expect("served").expect("admitted");
+            let admitted = timeout(2 * BOUND, acquire(&single, &limit, cost, is_rated)).await;
+            let permits = admitted.expect("served").expect("admitted");
             assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
             permits.into_iter().last().expect("a slot").release().await.expect("a reply");
         }

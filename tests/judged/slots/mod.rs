@@ -4,9 +4,10 @@
 mod operation;
 mod player;
 
+use std::time::Instant;
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use std::time::Instant;
 use support::cluster::Cluster;
 use support::server::Server;
 

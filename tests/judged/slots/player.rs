@@ -44,6 +44,7 @@ struct WaitingCall {
 
 /// A call that is not decided yet.
 #[derive(Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Begun {
     process: usize,
     cost: u32,
@@ -413,7 +414,9 @@ impl<'a> SlotPlayer<'a> {
             let _ = timeout(Duration::from_millis(20), self.limiter(0).flush()).await;
             drop(losing);
             let now = self.now();
-            holder.into_iter().for_each(|holder| self.judge.ended(holder, now));
+            if let Some(holder) = holder {
+                self.judge.ended(holder, now);
+            }
         } else {
             let call = Begun { may_fail: true, ..self.begin(0, cost, false) };
             let future = self.acquire(call, Duration::ZERO);
@@ -449,7 +452,9 @@ impl<'a> SlotPlayer<'a> {
         (self.running, self.waiting, self.rules[number]) = (running, waiting, RuleOf::Nothing);
         // Nothing of it is polled any more.
         let stopped: Vec<WaitingCall> = stopped;
-        stopped.iter().for_each(|waiting| waiting.gate.shut());
+        for waiting in &stopped {
+            waiting.gate.shut();
+        }
         self.is_excused |= !stopped.is_empty();
         self.crashed.push((process, dead, stopped));
         self.rate.unseen((self.now(), self.now()));
@@ -549,7 +554,9 @@ impl<'a> SlotPlayer<'a> {
             stopped
         });
         let waiting: Vec<_> = stopped.chain(std::mem::take(&mut self.waiting)).collect();
-        waiting.iter().for_each(|waiting| waiting.task.abort());
+        for waiting in &waiting {
+            waiting.task.abort();
+        }
         for waiting in waiting {
             let _ = waiting.task.await;
         }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::changes::ChangedCounts;
 use super::Statement;
-use super::holder_state::{HeldUnits, HolderState, PendingUnits, SentStatement};
+use super::holder_state::{HolderState, PendingUnits, SentStatement, SlotUnits};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -53,7 +53,7 @@ pub(crate) struct TakingRequest {
 /// Units of a call that runs. They are released when this is dropped.
 pub(crate) struct HeldSlot {
     holder: Arc<Holder>,
-    held: HeldUnits,
+    held: SlotUnits,
     os_process: u32,
 }
 
@@ -110,7 +110,7 @@ impl Holder {
         self.slot(held)
     }
 
-    fn slot(self: &Arc<Self>, held: HeldUnits) -> HeldSlot {
+    fn slot(self: &Arc<Self>, held: SlotUnits) -> HeldSlot {
         HeldSlot { holder: Arc::clone(self), held, os_process: seen_process() }
     }
 
