@@ -143,6 +143,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 
     /// Puts into the extensions of an admitted request what its handler finds there.
+    #[inline]
     pub(crate) fn admit(
         &self,
         scope: &mut RequestScope,
@@ -153,10 +154,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             extensions.put(decision);
         }
         if self.limits.holds() {
-            // With those of the layers outside of this one.
-            let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
-            scope.permits.share_with(&mut slots);
-            extensions.put(slots);
+            scope.share_slots(extensions);
         }
     }
 
@@ -336,6 +334,13 @@ impl RequestScope {
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         self.facts.is_grpc
+    }
+
+    /// Puts the slots of the request into its extensions, with those of the layers outside of this one.
+    fn share_slots(&mut self, extensions: &mut impl RequestExtensions) {
+        let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
+        self.permits.share_with(&mut slots);
+        extensions.put(slots);
     }
 
     /// Returns what holds the slots of the request from its response on.
