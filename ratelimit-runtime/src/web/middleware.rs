@@ -13,9 +13,8 @@ use super::limit_sources::{Admission, LimitSources};
 use super::rejected::{self, BodyFn, RejectedRequest, RequestFacts, RequestHead};
 use super::request_check::RequestCheck;
 use super::request_limits::RequestLimits;
-use super::slots::{HeldSlots, RequestSlots};
+use super::slots::{HeldSlots, RequestPermits, RequestSlots};
 use super::text_response::TextResponse;
-use crate::check::Permit;
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limiter::RateLimiter;
@@ -79,9 +78,7 @@ pub(crate) struct MiddlewareConfig<R: MiddlewareRequest> {
 pub(crate) struct RequestScope {
     log: RequestLog,
     facts: RequestFacts,
-    /// The charges that are given back if the response does not count. Dropped, they are kept.
-    permits: Vec<Permit>,
-    slots: HeldSlots,
+    permits: RequestPermits,
     /// The request, if a limit must decide about it.
     undecided: Option<Arc<dyn RequestHead>>,
 }
@@ -146,6 +143,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
     }
 
     /// Puts into the extensions of an admitted request what its handler finds there.
+    #[inline]
     pub(crate) fn admit(
         &self,
         scope: &mut RequestScope,
@@ -156,15 +154,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             extensions.put(decision);
         }
         if self.limits.holds() {
-            scope.slots = HeldSlots::of(&mut scope.permits);
-            if self.count_if.is_none() {
-                // Keeps the charges of the other limits.
-                scope.permits.clear();
-            }
-            // Those of the layers outside of this one.
-            let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
-            slots.add(&scope.slots);
-            extensions.put(slots);
+            scope.share_slots(extensions);
         }
     }
 
@@ -193,8 +183,8 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             head,
         };
         let undecided = self.requires_decision.then(|| request.head());
-        let (permits, slots) = Default::default();
-        RequestScope { log: self.log.clone(), facts, permits, slots, undecided }
+        let permits = RequestPermits::default();
+        RequestScope { log: self.log.clone(), facts, permits, undecided }
     }
 
     /// Starts the check of a request. Returns the response to a request whose limits cannot be chosen.
@@ -230,9 +220,15 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             _ => log.sync_scope(|| self.limits.start(request)),
         }?;
         if let Admission::Admitted(Some(call)) = &mut admission {
-            *permits = mem::take(&mut call.permits);
+            *permits = RequestPermits::Own(mem::take(&mut call.permits));
         }
         Ok(admission)
+    }
+
+    /// Returns whether the response decides if the request counts.
+    #[cfg(feature = "actix")]
+    pub(crate) fn is_settled_by_response(&self, scope: &RequestScope) -> bool {
+        self.count_if.is_some() && !scope.permits.is_empty()
     }
 
     /// Gives back the charges of a request whose response does not count.
@@ -241,7 +237,7 @@ impl<R: MiddlewareRequest> MiddlewareConfig<R> {
             && !scope.permits.is_empty()
             && !counts(head)
         {
-            scope.permits.drain(..).for_each(Permit::refund);
+            scope.permits.refund();
         }
     }
 
@@ -317,7 +313,7 @@ impl RequestScope {
         context: &mut Context<'_>,
     ) -> Poll<Result<Decision, Rejection>> {
         let call = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)))?;
-        self.permits = call.permits;
+        self.permits = RequestPermits::Own(call.permits);
         Poll::Ready(Ok(call.decision))
     }
 
@@ -340,15 +336,16 @@ impl RequestScope {
         self.facts.is_grpc
     }
 
-    /// Returns whether the response decides if the request counts.
-    #[cfg(feature = "actix")]
-    pub(crate) fn has_permits(&self) -> bool {
-        !self.permits.is_empty()
+    /// Puts the slots of the request into its extensions, with those of the layers outside of this one.
+    fn share_slots(&mut self, extensions: &mut impl RequestExtensions) {
+        let mut slots = extensions.find::<RequestSlots>().cloned().unwrap_or_default();
+        self.permits.share_with(&mut slots);
+        extensions.put(slots);
     }
 
     /// Returns what holds the slots of the request from its response on.
     pub(crate) fn take_slots(&mut self) -> HeldSlots {
-        mem::take(&mut self.slots)
+        self.permits.take_slots()
     }
 
     pub(crate) fn log(&self) -> &RequestLog {

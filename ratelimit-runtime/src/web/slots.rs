@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::check::Permit;
 
@@ -35,15 +35,23 @@ use crate::check::Permit;
 #[derive(Clone, Default)]
 pub struct RequestSlots {
     /// The slots of each layer, from the outermost inwards.
-    layers: Vec<Weak<SharedSlots>>,
+    layers: Vec<Weak<SharedPermits>>,
 }
 
-/// The slots that one layer holds for a request.
-type SharedSlots = Mutex<Vec<Permit>>;
+/// The permits of a request in one layer: those with slots, and those of rates.
+type SharedPermits = Mutex<Vec<Permit>>;
 
-/// Holds the slots of one layer until it is dropped. None if the layer holds no slots.
+/// Holds the slots of a request in one layer until it is dropped; `None` if there are none.
 #[derive(Default)]
-pub(crate) struct HeldSlots(Option<Arc<SharedSlots>>);
+pub(crate) struct HeldSlots(Option<Arc<SharedPermits>>);
+
+/// The permits of a request in one layer, until its response. Dropped, they keep the charges of rates, and free slots.
+pub(super) enum RequestPermits {
+    Own(Vec<Permit>),
+    /// The layer holds slots, which the handler can take. One field saves requests of other layers the larger scope
+    /// (`benches/all -- layer`).
+    Shared(HeldSlots),
+}
 
 /// What a handler that extracts [`RequestSlots`] responds if no layer around it holds slots.
 #[cfg(any(feature = "axum", feature = "actix"))]
@@ -59,36 +67,76 @@ impl RequestSlots {
     #[must_use = "permits that are dropped free their slots"]
     pub fn take(&self) -> Vec<Permit> {
         let held = self.layers.iter().filter_map(Weak::upgrade);
-        held.flat_map(|slots| mem::take(&mut *lock(&slots))).collect()
-    }
-
-    /// Adds the slots of a layer inside of those that are known.
-    pub(super) fn add(&mut self, HeldSlots(slots): &HeldSlots) {
-        self.layers.extend(slots.as_ref().map(Arc::downgrade));
+        held.flat_map(|permits| take(&permits, Permit::is_held)).collect()
     }
 }
 
 impl fmt::Debug for RequestSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held = self.layers.iter().filter_map(Weak::upgrade);
-        let slots: usize = held.map(|slots| lock(&slots).len()).sum();
+        let count = |permits: &[Permit]| permits.iter().filter(|permit| permit.is_held()).count();
+        let slots: usize = held.map(|permits| count(&lock(&permits))).sum();
         f.debug_struct("RequestSlots").field("slots", &slots).finish()
     }
 }
 
 impl HeldSlots {
-    /// Holds the slots of `permits`, and takes these permits out.
-    pub(super) fn of(permits: &mut Vec<Permit>) -> Self {
-        let slots: Vec<_> = permits.extract_if(.., |permit| permit.is_held()).collect();
-        Self((!slots.is_empty()).then(|| Arc::new(Mutex::new(slots))))
-    }
-
     /// Frees the slots, unless the handler has taken them.
     pub(super) fn free(&mut self) {
         self.0 = None;
     }
 }
 
-fn lock(slots: &SharedSlots) -> std::sync::MutexGuard<'_, Vec<Permit>> {
-    slots.lock().unwrap_or_else(PoisonError::into_inner)
+impl RequestPermits {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Own(permits) => permits.is_empty(),
+            Self::Shared(HeldSlots(permits)) => permits.is_none(),
+        }
+    }
+
+    /// Shares the permits with the handler, which finds them in `slots`.
+    pub(super) fn share_with(&mut self, slots: &mut RequestSlots) {
+        let held = match mem::take(self) {
+            Self::Own(permits) if permits.is_empty() => HeldSlots::default(),
+            Self::Own(permits) => HeldSlots(Some(Arc::new(Mutex::new(permits)))),
+            Self::Shared(held) => held,
+        };
+        slots.layers.extend(held.0.as_ref().map(Arc::downgrade));
+        *self = Self::Shared(held);
+    }
+
+    /// Returns what holds the slots from the response on.
+    pub(super) fn take_slots(&mut self) -> HeldSlots {
+        match mem::take(self) {
+            Self::Own(_) => HeldSlots::default(),
+            Self::Shared(held) => held,
+        }
+    }
+
+    /// Gives the charges of rates back: the request does not count.
+    pub(super) fn refund(&mut self) {
+        match self {
+            Self::Own(permits) => permits.drain(..).for_each(Permit::refund),
+            Self::Shared(HeldSlots(permits)) => {
+                let rates = permits.iter().flat_map(|permits| take(permits, |it| !it.is_held()));
+                rates.for_each(Permit::refund);
+            }
+        }
+    }
+}
+
+impl Default for RequestPermits {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
+
+/// Takes the permits for which `is_taken` returns true.
+fn take(permits: &SharedPermits, is_taken: impl Fn(&Permit) -> bool) -> Vec<Permit> {
+    lock(permits).extract_if(.., |permit| is_taken(permit)).collect()
+}
+
+fn lock(permits: &SharedPermits) -> MutexGuard<'_, Vec<Permit>> {
+    permits.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -30,6 +30,7 @@
 //! | rejection | code | details |
 //! | --- | --- | --- |
 //! | the limit is reached | `RESOURCE_EXHAUSTED` | `RetryInfo` with the wait, `QuotaFailure` |
+//! | too many calls are in flight | `RESOURCE_EXHAUSTED` | `RetryInfo` with a second, `QuotaFailure` |
 //! | the cost exceeds the capacity | `RESOURCE_EXHAUSTED` | `QuotaFailure` |
 //! | the store could not decide | `UNAVAILABLE` | |
 //!

@@ -220,7 +220,7 @@ where
             Ok((response, scope.take_slots()))
         }
         Err(error) => {
-            if scope.has_permits() {
+            if config.is_settled_by_response(&scope) {
                 // The error becomes this response outside of this middleware.
                 config.settle(&mut scope, error.error_response().head());
             }
