@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::Statement;
-use super::holder_state::{HeldUnits, HolderState, PendingUnits, SentStatement};
+use super::holder_state::{HolderState, PendingUnits, SentStatement, TakenUnits};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -22,7 +22,7 @@ use crate::reply::StoreError;
 /// The units that this process holds of one count.
 pub(crate) struct Holder {
     process: u64,
-    state: Mutex<Stated>,
+    state: Mutex<HolderRecord>,
     /// Notified when units are lost, when requests can be sent again, and after each statement.
     changed: Notify,
     /// Wakes the sender of statements.
@@ -30,7 +30,7 @@ pub(crate) struct Holder {
 }
 
 #[derive(Default)]
-struct Stated {
+struct HolderRecord {
     state: HolderState,
     /// Why the last statement has failed, and the time before which none is made again.
     failure: Option<(StoreError, u64)>,
@@ -46,7 +46,7 @@ pub(crate) struct TakingRequest {
 /// Units of a call that runs. They are released when this is dropped.
 pub(crate) struct HeldSlot {
     holder: Arc<Holder>,
-    held: HeldUnits,
+    held: TakenUnits,
     os_process: u32,
 }
 
@@ -72,11 +72,11 @@ impl Holder {
             // Receives notifications from now on.
             let changed = self.changed.notified();
             {
-                let mut stated = self.lock();
-                if let pending @ Some(_) = stated.state.begin(units) {
+                let mut record = self.lock();
+                if let pending @ Some(_) = record.state.begin(units) {
                     return Ok(TakingRequest { holder: Arc::clone(self), pending });
                 }
-                if let Some((error, _)) = &stated.failure {
+                if let Some((error, _)) = &record.failure {
                     return Err(error.clone());
                 }
             }
@@ -97,7 +97,7 @@ impl Holder {
         self.slot(held)
     }
 
-    fn slot(self: &Arc<Self>, held: HeldUnits) -> HeldSlot {
+    fn slot(self: &Arc<Self>, held: TakenUnits) -> HeldSlot {
         HeldSlot { holder: Arc::clone(self), held, os_process: seen_process() }
     }
 
@@ -108,9 +108,9 @@ impl Holder {
 
     /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
     pub(crate) fn next_statement(&self) -> Option<u64> {
-        let stated = self.lock();
-        let not_before = stated.failure.as_ref().map_or(0, |(_, again)| *again);
-        stated.state.next_statement().map(|at| at.max(not_before))
+        let record = self.lock();
+        let not_before = record.failure.as_ref().map_or(0, |(_, again)| *again);
+        record.state.next_statement().map(|at| at.max(not_before))
     }
 
     /// Prepares a statement at `now`.
@@ -126,20 +126,20 @@ impl Holder {
         receipt: Receipt,
         now: u64,
     ) -> u64 {
-        let mut stated = self.lock();
-        stated.failure = None;
-        let lost = stated.state.stated(sent, outcome, receipt, now);
-        drop(stated);
+        let mut record = self.lock();
+        record.failure = None;
+        let lost = record.state.stated(sent, outcome, receipt, now);
+        drop(record);
         self.changed.notify_waiters();
         lost
     }
 
     /// Records that a statement has failed. It is made again at `again`.
     pub(crate) fn not_stated(&self, error: StoreError, again: u64) {
-        let mut stated = self.lock();
-        stated.state.not_stated();
-        stated.failure = Some((error, again));
-        drop(stated);
+        let mut record = self.lock();
+        record.state.not_stated();
+        record.failure = Some((error, again));
+        drop(record);
         self.changed.notify_waiters();
     }
 
@@ -168,7 +168,7 @@ impl Holder {
         self.lock().state.units()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Stated> {
+    fn lock(&self) -> MutexGuard<'_, HolderRecord> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -254,7 +254,7 @@ impl HeldSlot {
             loop {
                 let changed = holder.changed.notified();
                 {
-                    let Stated { state, failure } = &*holder.lock();
+                    let HolderRecord { state, failure } = &*holder.lock();
                     if state.knows(released) || state.has_lost(held) {
                         return Ok(());
                     }
