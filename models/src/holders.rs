@@ -1,9 +1,9 @@
-//! Calls in flight: processes that take slots on one server, and every order in which requests and replies are run,
-//! delivered, repeated and lost, calls end, time passes, and processes crash.
+//! Calls in flight: processes that take slots on one server, and every order in which requests and replies are
+//! executed, delivered, repeated and lost, calls end, time passes, and processes crash.
 //!
 //! The states of the processes are [`HolderState`] of the runtime, the server runs `lua/slots.lua` and `lua/hold.lua`.
-//! The model retells what stands between them: `backend/holders.rs`, which sends one statement at once. A process that
-//! is stopped is one that takes no step while time passes.
+//! The model retells what stands between them: `backend/holders.rs`, which sends one statement at a time. A process
+//! that is stopped is one that takes no step while time passes.
 
 use std::mem;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use crate::form::Form;
 use crate::program;
 use crate::server::{Keys, Reply};
 use crate::store::Statement;
-use crate::store::holder_state::{HolderState, PendingUnits, SentStatement, SlotUnits};
+use crate::store::holder_state::{HolderState, PendingUnits, SentStatement, TakenUnits};
 
 /// The length of a step of time, in microseconds.
 const TICK: u64 = 100_000;
@@ -95,7 +95,7 @@ struct Process {
 /// A call that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Call {
-    held: SlotUnits,
+    held: TakenUnits,
     /// The generation in which the server has admitted it; `None` if a fallback has.
     generation: Option<u8>,
 }

@@ -1,5 +1,5 @@
-//! A server of the models: runs the scripts of the runtime in Lua 5.1, as Redis does, on keys that models can clone and
-//! compare. It knows the commands that the scripts of counts call, and fails at any other.
+//! A server of the models: runs the scripts of the runtime in Lua 5.1, as Redis does, on keys that a model can clone
+//! and compare. It knows the commands that the scripts of counts call, and fails at any other.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -50,7 +50,7 @@ fn processes_crash() {
 
 #[test]
 fn fallbacks_take_slots() {
-    holds(Holders { local_calls: 1, ..MODEL });
+    holds(Holders { processes: 1, threshold: 2, local_calls: 1, given_up: 0, ..MODEL });
 }
 
 #[test]

@@ -184,10 +184,10 @@ impl TakingCalls {
             let units = costs.map(u64::from).sum();
             // Of the last call that has taken units.
             let mut of_count = receipts.chunks(width).filter_map(|call| call.get(index).copied());
-            let last = of_count.rfind(|receipt| receipt.place > 0);
+            let newest = of_count.rfind(|receipt| receipt.place > 0);
             let clock = outcomes.first().map_or(0, |outcome| outcome.clock);
-            let (granted, units_lost) = request.granted(units, last, clock, times);
-            report::units_lost(calls.counts.charges()[index].terms.name(), units_lost);
+            let (granted, lost) = request.granted(units, newest, clock, times);
+            report::units_lost(calls.counts.charges()[index].terms.name(), lost);
             for receipt in receipts.iter_mut().skip(index).step_by(width) {
                 *receipt = if receipt.place > 0 { granted } else { Receipt::default() };
             }

@@ -54,7 +54,7 @@ pub(crate) struct SentStatement {
 
 /// Units of a call, and the losses and resets before they were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SlotUnits {
+pub(crate) struct TakenUnits {
     pub(crate) units: u32,
     losses: u32,
     resets: u32,
@@ -148,42 +148,42 @@ impl HolderState {
     }
 
     /// Returns the units of a call that a reply has admitted: `receipt` is that of [`take`](Self::take).
-    pub(crate) fn granted(&self, units: u32, receipt: Receipt) -> SlotUnits {
+    pub(crate) fn granted(&self, units: u32, receipt: Receipt) -> TakenUnits {
         let losses = receipt.place as u32;
-        SlotUnits { units, losses, resets: self.resets, is_local: false }
+        TakenUnits { units, losses, resets: self.resets, is_local: false }
     }
 
     /// Takes units without the store, which learns of them when it replies again.
-    pub(crate) fn take_locally(&mut self, units: u32) -> SlotUnits {
+    pub(crate) fn take_locally(&mut self, units: u32) -> TakenUnits {
         self.taken += u64::from(units);
         self.local += u64::from(units);
         self.promised = NEVER;
-        SlotUnits { units, losses: self.losses, resets: self.resets, is_local: true }
+        TakenUnits { units, losses: self.losses, resets: self.resets, is_local: true }
     }
 
     /// Returns whether units are held that were not lost.
-    pub(crate) fn has(&self, held: SlotUnits) -> bool {
+    pub(crate) fn has(&self, held: TakenUnits) -> bool {
         held.resets == self.resets && (held.is_local || held.losses == self.losses)
     }
 
     /// Returns whether units were lost before a release of them.
-    pub(crate) fn has_lost(&self, held: SlotUnits) -> bool {
+    pub(crate) fn has_lost(&self, held: TakenUnits) -> bool {
         held.losses != self.losses
     }
 
     /// Returns whether units were lost at `now`, by the clock of the limiter.
-    pub(crate) fn is_lost(&self, held: SlotUnits, now: u64) -> bool {
+    pub(crate) fn is_lost(&self, held: TakenUnits, now: u64) -> bool {
         let is_late = self.alive_until > 0 && now >= self.alive_until;
         !self.has(held) || is_late && !held.is_local
     }
 
     /// Returns the time at which units are lost unless the store replies; `None` if there is none.
-    pub(crate) fn alive_until(&self, held: SlotUnits) -> Option<u64> {
+    pub(crate) fn alive_until(&self, held: TakenUnits) -> Option<u64> {
         (self.alive_until > 0 && !held.is_local).then_some(self.alive_until)
     }
 
     /// Releases units. Returns whether they were held.
-    pub(crate) fn release(&mut self, held: SlotUnits) -> bool {
+    pub(crate) fn release(&mut self, held: TakenUnits) -> bool {
         if !self.has(held) {
             return false;
         }
@@ -316,13 +316,14 @@ impl HolderState {
 
     /// Records that the store keeps the units, by a request that was sent at `sent_at` and executed at `clock`.
     fn keep(&mut self, clock: u64, sent_at: u64) {
-        self.promised = clock.saturating_add(self.hold_us);
+        // The store counts the units of fallbacks whenever it learns of them.
+        self.promised = if self.local > 0 { NEVER } else { clock.saturating_add(self.hold_us) };
         self.alive_until = self.alive_until.max(self.end_of_hold(sent_at));
         self.next_statement = sent_at.saturating_add(self.hold_us / STATEMENTS);
     }
 }
 
-impl SlotUnits {
+impl TakenUnits {
     /// Takes some of the units out of these.
     pub(crate) fn split(&mut self, units: u32) -> Self {
         let units = units.min(self.units);

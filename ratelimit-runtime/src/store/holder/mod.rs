@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 pub(crate) use self::changes::ChangedCounts;
 use super::Statement;
-use super::holder_state::{HolderState, PendingUnits, SentStatement, SlotUnits};
+use super::holder_state::{HolderState, PendingUnits, SentStatement, TakenUnits};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
 use crate::clock::{Clock, before};
@@ -27,7 +27,7 @@ use crate::reply::StoreError;
 pub(crate) struct Holder {
     process: u64,
     key_id: KeyId,
-    state: Mutex<Stated>,
+    state: Mutex<HolderRecord>,
     /// Notified when units are lost, when requests can be sent again, and after each statement.
     changed: Notify,
     /// Wakes the sender of statements.
@@ -35,7 +35,7 @@ pub(crate) struct Holder {
 }
 
 #[derive(Default)]
-struct Stated {
+struct HolderRecord {
     state: HolderState,
     /// For how long the line that asks has waited.
     waited_us: u64,
@@ -53,7 +53,7 @@ pub(crate) struct TakingRequest {
 /// Units of a call that runs. They are released when this is dropped.
 pub(crate) struct HeldSlot {
     holder: Arc<Holder>,
-    held: SlotUnits,
+    held: TakenUnits,
     os_process: u32,
 }
 
@@ -85,11 +85,11 @@ impl Holder {
             // Receives notifications from now on.
             let changed = self.changed.notified();
             {
-                let mut stated = self.lock();
-                if let pending @ Some(_) = stated.state.begin(units) {
+                let mut record = self.lock();
+                if let pending @ Some(_) = record.state.begin(units) {
                     return Ok(TakingRequest { holder: Arc::clone(self), pending });
                 }
-                if let Some((error, _)) = &stated.failure {
+                if let Some((error, _)) = &record.failure {
                     return Err(error.clone());
                 }
             }
@@ -110,7 +110,7 @@ impl Holder {
         self.slot(held)
     }
 
-    fn slot(self: &Arc<Self>, held: SlotUnits) -> HeldSlot {
+    fn slot(self: &Arc<Self>, held: TakenUnits) -> HeldSlot {
         HeldSlot { holder: Arc::clone(self), held, os_process: seen_process() }
     }
 
@@ -121,9 +121,9 @@ impl Holder {
 
     /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
     pub(crate) fn next_statement(&self) -> Option<u64> {
-        let stated = self.lock();
-        let not_before = stated.failure.as_ref().map_or(0, |(_, again)| *again);
-        stated.state.next_statement().map(|at| at.max(not_before))
+        let record = self.lock();
+        let not_before = record.failure.as_ref().map_or(0, |(_, again)| *again);
+        record.state.next_statement().map(|at| at.max(not_before))
     }
 
     /// Returns the time at which something is to be done without a call: a statement, or units are lost.
@@ -145,20 +145,20 @@ impl Holder {
         receipt: Receipt,
         now: u64,
     ) -> u64 {
-        let mut stated = self.lock();
-        stated.failure = None;
-        let lost = stated.state.stated(sent, outcome, receipt, now);
-        drop(stated);
+        let mut record = self.lock();
+        record.failure = None;
+        let lost = record.state.stated(sent, outcome, receipt, now);
+        drop(record);
         self.changed.notify_waiters();
         lost
     }
 
     /// Records that a statement has failed. It is made again at `again`.
     pub(crate) fn not_stated(&self, error: StoreError, again: u64) {
-        let mut stated = self.lock();
-        stated.state.not_stated();
-        stated.failure = Some((error, again));
-        drop(stated);
+        let mut record = self.lock();
+        record.state.not_stated();
+        record.failure = Some((error, again));
+        drop(record);
         self.changed.notify_waiters();
     }
 
@@ -187,12 +187,12 @@ impl Holder {
         self.lock().state.units()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Stated> {
+    fn lock(&self) -> MutexGuard<'_, HolderRecord> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Stated {
+impl HolderRecord {
     /// Returns whether the end of a request lets a statement be sent that had to wait for it.
     fn is_due(&self) -> bool {
         self.state.next_statement() == Some(0)
@@ -290,7 +290,7 @@ impl HeldSlot {
             loop {
                 let changed = holder.changed.notified();
                 {
-                    let Stated { state, failure, .. } = &*holder.lock();
+                    let HolderRecord { state, failure, .. } = &*holder.lock();
                     if state.knows(released) || state.has_lost(held) {
                         return Ok(());
                     }
