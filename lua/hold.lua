@@ -5,8 +5,8 @@
 -- ARGV[1]      not read
 -- ARGV[2]      see `prelude.lua`
 -- ARGV[i + 2]  the limit of entry i (1), and its terms with the numbers of the process, see `slots.lua`
--- Reply        list of strings, see `each.lua`. The reply to an entry is that of the op `hold` with its receipt, see
---              `answer.lua`; if it failed, 44 zero bytes
+-- Reply        list of strings, see `each.lua`. An entry has the reply of the op `hold` with its receipt, see
+--              `answer.lua`, or 44 zero bytes if it failed
 --
 -- RUNTIME.terms is the format of the terms.
 

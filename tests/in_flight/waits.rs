@@ -148,7 +148,7 @@ async fn rules_that_raise_the_limit_admit_the_calls_that_wait() {
     }
 }
 
-/// Neither is a rejection until a moment that nobody knows.
+/// Neither is a rejection whose end is unknown.
 #[tokio::test]
 async fn a_call_that_does_not_wait_is_rejected_at_once_beside_a_line() {
     let server = Server::start();

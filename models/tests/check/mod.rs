@@ -12,8 +12,7 @@ where
     M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
     M::Action: Clone + Debug + PartialEq,
 {
-    println!("{model:?}");
-    let checker = model.checker().threads(2).spawn_bfs().join();
+    let checker = visited(model);
     println!("{} states, of which {} differ", checker.state_count(), checker.unique_state_count());
     if let Some((property, path)) = checker.discoveries().into_iter().next() {
         let state = path.last_state().clone();
@@ -30,9 +29,17 @@ where
     M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
     M::Action: Clone + Debug + PartialEq,
 {
+    let path = visited(model).discovery(property).expect("a counterexample");
+    println!("{property}: {:?}", path.into_actions());
+}
+
+/// Visits the states of a model.
+fn visited<M>(model: M) -> impl Checker<M>
+where
+    M: Model + Send + Sync + Debug + 'static,
+    M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
+    M::Action: Clone + Debug + PartialEq,
+{
     println!("{model:?}");
-    let checker = model.checker().threads(2).spawn_bfs().join();
-    let path = checker.discovery(property).expect("a counterexample");
-    let actions: Vec<_> = path.into_actions();
-    println!("{property}: {actions:?}");
+    model.checker().threads(2).spawn_bfs().join()
 }

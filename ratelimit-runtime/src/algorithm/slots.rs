@@ -30,7 +30,7 @@ impl State for Slots {
         decided
     }
 
-    /// Nobody knows when a call ends, so the waits of the outcome are 0.
+    /// The end of a call is unknown, so the waits of the outcome are 0.
     fn apply(&mut self, op: Op, terms: &Terms, clock: u64, cost: u32) -> Outcome {
         let free = terms.threshold().saturating_sub(self.held);
         let allowed = op.gives_back() || cost == 0 || cost <= free;

@@ -1,4 +1,4 @@
-//! When the job of statements looks at each count of calls in flight (`statements.rs`).
+//! When the job of statements (`statements.rs`) looks at each count of calls in flight.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ impl Agenda {
         }
     }
 
-    /// Takes the counts that are looked at now: those that have changed, and those whose time has come.
+    /// Takes the counts that the job looks at now: `changed`, and the planned ones that are due.
     pub(super) fn take(
         &mut self,
         changed: HashSet<KeyId>,

@@ -1,4 +1,4 @@
-//! The counts of calls in flight of which this process holds units in the shared store. `statements.rs` states them.
+//! The counts of calls in flight in the shared store that this process uses. `statements.rs` states them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -195,7 +195,7 @@ impl TakingCalls {
     }
 }
 
-/// Clears the times of units in flight in a reply: nobody knows when calls end.
+/// Clears the times of units in flight in a reply: the ends of calls are unknown.
 pub(super) fn without_times(request: &Request, reply: &mut Reply) {
     let charges = request.charges();
     if charges.iter().any(|charge| charge.terms.is_in_flight()) {

@@ -56,8 +56,7 @@ impl StatementJob {
         self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the counts that are stated now. Forgets those of which nothing is held, and loses units whose time has
-    /// come.
+    /// Returns the counts that the job states now. Forgets counts without units, and loses units whose hold has ended.
     fn due(&self) -> Vec<Arc<Charge>> {
         let (now, mut due, mut lost) = (self.now(), Vec::new(), Vec::new());
         let mut agenda = self.agenda();

@@ -12,6 +12,7 @@ mod algorithm;
 mod amounts;
 mod capability;
 mod error;
+mod getters;
 mod identity;
 mod in_flight;
 mod label;
@@ -313,89 +314,6 @@ impl Limit {
     pub(crate) const fn with_wait(mut self, time: Duration, by: Capability) -> Self {
         self.policy.wait = Some(Wait { time, by });
         self
-    }
-
-    /// Returns the name of this limit. Limits with the same name, algorithm, period and align share their
-    /// counts.
-    #[must_use]
-    pub const fn name(&self) -> &str {
-        self.terms.identity.name.as_str()
-    }
-
-    /// Returns the algorithm.
-    #[must_use]
-    #[inline]
-    pub const fn algorithm(&self) -> Algorithm {
-        self.terms.identity.algorithm
-    }
-
-    /// Returns the units that are admitted per period, or that may be in flight.
-    #[must_use]
-    pub const fn threshold(&self) -> u32 {
-        self.terms.amounts.threshold
-    }
-
-    /// Returns the length of the window, or the time in which `threshold` tokens refill; zero if the limit is one of
-    /// calls [in flight](Self::in_flight).
-    #[must_use]
-    pub const fn period(&self) -> Duration {
-        self.quota().period()
-    }
-
-    /// Returns the largest number of units that can be admitted at once: the burst of a bucket, or the threshold of a
-    /// window.
-    #[must_use]
-    #[inline]
-    pub const fn capacity(&self) -> u32 {
-        self.terms.amounts.capacity
-    }
-
-    /// Returns the [burst](Self::burst), if one is set.
-    #[must_use]
-    pub const fn get_burst(&self) -> Option<u32> {
-        if self.policy.has_burst { Some(self.capacity()) } else { None }
-    }
-
-    /// Returns where windows start, if an [align](Self::align) is set.
-    #[must_use]
-    pub const fn get_align(&self) -> Option<Align> {
-        self.terms.identity.align
-    }
-
-    /// Returns which processes share the count.
-    #[must_use]
-    pub const fn get_scope(&self) -> Scope {
-        self.policy.scope
-    }
-
-    /// Returns what happens to a call when Redis cannot decide; `None` for the default of the limiter.
-    #[must_use]
-    pub const fn get_on_error(&self) -> Option<OnError> {
-        self.policy.on_error
-    }
-
-    /// Returns whether the limit is a [shadow](Self::shadow), which admits every call.
-    #[must_use]
-    pub const fn get_shadow(&self) -> bool {
-        self.policy.shadow
-    }
-
-    /// Returns whether the limit is [hidden](Self::hidden) from clients.
-    #[must_use]
-    pub const fn get_hidden(&self) -> bool {
-        self.policy.hidden
-    }
-
-    /// Returns how long a call may [wait](Self::wait); `None` if calls do not wait.
-    #[must_use]
-    pub const fn get_wait(&self) -> Option<Duration> {
-        self.policy.wait()
-    }
-
-    /// Returns how many units of a count a process may [lease](Self::lease).
-    #[must_use]
-    pub const fn get_lease(&self) -> Lease {
-        self.policy.lease
     }
 
     /// Returns the identity and the amounts.

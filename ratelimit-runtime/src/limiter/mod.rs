@@ -30,7 +30,7 @@ use crate::lease::Leases;
 use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::OnError;
-use crate::reply::{Answer, Decision, Rejection, Source, StoreError};
+use crate::reply::{Answer, Decision, Rejection, Source};
 use crate::report;
 use crate::settle::Settlements;
 use crate::waiting::WaitingSlot;
@@ -286,32 +286,6 @@ impl RateLimiter {
         self.checker.acquire_all(&parts, CallOptions::ACQUIRE).into()
     }
 
-    /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
-    /// `flush`, Redis can decide a later check before it applies a settlement. Units [in flight](Limit::in_flight) that
-    /// were released are free in Redis as well. On the embedded store, permits are settled at once.
-    ///
-    /// # Errors
-    ///
-    /// - [`StoreError::SettlementsLost`](crate::StoreError::SettlementsLost) when settlements were lost since the last
-    ///   `flush`: they were sent and Redis has not replied, or has replied with an error; or too many were pending. The
-    ///   others are settled.
-    /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has settled nothing for ten
-    ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
-    ///   replying, `flush` ends after twenty deadlines at most.
-    /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
-    pub fn flush(&self) -> Answer<()> {
-        let Checker { backend, settlements, .. } = self.checker.clone();
-        let (_, is_stated) = backend.in_flight();
-        if settlements.is_flushed() && is_stated {
-            return Answer::ready(Ok(()));
-        }
-        let deadline = 10 * backend.deadline();
-        Answer::pending(async move {
-            shutdown::flush(&settlements, deadline).await?;
-            shutdown::stated(&backend, deadline).await
-        })
-    }
-
     /// Succeeds if the store of this limiter would decide now; for readiness probes. On the embedded store, it
     /// always succeeds. On Redis, it tests everything that a decision needs: a connection, and a script that
     /// writes; in a cluster, on each node. It charges nothing.
@@ -346,54 +320,6 @@ impl RateLimiter {
             });
         }
         ping
-    }
-
-    /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
-    /// ends.
-    ///
-    /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
-    /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
-    /// [leased](Limit::lease) units are given back: other processes can use all of them at once.
-    /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
-    /// wait and lease no units.
-    ///
-    /// Calls that run keep their units [in flight](Limit::in_flight): this process states them until their permits end,
-    /// also after the limiter was dropped.
-    ///
-    /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
-    /// no effect. Without this method, a process that ends loses its leased units, and the reservations of about a
-    /// second.
-    ///
-    /// ```
-    /// use ratelimit_runtime::RateLimiter;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = RateLimiter::embedded();
-    /// // serve, and then
-    /// limiter.shutdown().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back, and charges
-    /// that were not settled, then count as used. [`StoreError::InFlight`](crate::StoreError::InFlight) if all is given
-    /// back, and calls still run that hold units.
-    pub fn shutdown(&self) -> Answer<()> {
-        let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
-        Answer::pending(async move {
-            waiting.shut_down();
-            let Some(leases) = leases else { return Ok(()) };
-            let deadline = backend.deadline();
-            shutdown::give_back_all(deadline, leases, waiting, settlements).await?;
-            shutdown::stated(&backend, deadline).await?;
-            match backend.in_flight() {
-                (0, _) => Ok(()),
-                (units, _) => Err(StoreError::InFlight { units }),
-            }
-        })
     }
 
     /// Returns a pause by the clock of this limiter; `None` if there are no timers here.

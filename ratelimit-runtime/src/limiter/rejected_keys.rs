@@ -16,9 +16,9 @@ impl RateLimiter {
     /// [`rejected`](RejectedKey::rejected) is the number of rejections since [`since`](RejectedKey::since). A key
     /// leaves ten minutes after its last rejection.
     ///
-    /// The first 256 rejections of each second and thread count one by one. From then on, the limiter takes samples:
-    /// about one of 64 calls, which counts for those since the sample before it. So a rejected call of a flood costs a
-    /// few instructions, and an admitted call costs nothing.
+    /// The first 256 rejections of a second count one by one. Of the rest, the limiter samples about one in 64, which
+    /// counts for all calls since the sample before. So a rejected call of a flood costs a few instructions. An
+    /// admitted call costs nothing.
     ///
     /// ```
     /// use std::time::Duration;

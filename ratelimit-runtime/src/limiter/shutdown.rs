@@ -1,4 +1,4 @@
-//! The shutdown of a limiter: gives back the units that the process holds, and sends pending settlements.
+//! The end of a limiter: it gives back the units that the process holds, and sends pending settlements.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,15 +7,97 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::RateLimiter;
 use crate::backend::Backend;
+use crate::check::Checker;
 use crate::lease::Leases;
-use crate::reply::StoreError;
+#[cfg(doc)]
+use crate::limit::Limit;
+#[cfg(doc)]
+use crate::reply::Rejection;
+use crate::reply::{Answer, StoreError};
 use crate::settle::{ReportedLosses, Settlements};
 use crate::store::OfShared;
 use crate::waiting::WaitingSlot;
 
+impl RateLimiter {
+    /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
+    /// `flush`, Redis can decide a later check before it applies a settlement. Units [in flight](Limit::in_flight) that
+    /// were released are free in Redis as well. On the embedded store, permits are settled at once.
+    ///
+    /// # Errors
+    ///
+    /// - [`StoreError::SettlementsLost`](crate::StoreError::SettlementsLost) when settlements were lost since the last
+    ///   `flush`: they were sent and Redis has not replied, or has replied with an error; or too many were pending. The
+    ///   others are settled.
+    /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has settled nothing for ten
+    ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
+    ///   replying, `flush` ends after twenty deadlines at most.
+    /// - [`StoreError::NoRuntime`](crate::StoreError::NoRuntime) outside of a tokio runtime.
+    pub fn flush(&self) -> Answer<()> {
+        let Checker { backend, settlements, .. } = self.checker.clone();
+        let (_, is_stated) = backend.in_flight();
+        if settlements.is_flushed() && is_stated {
+            return Answer::ready(Ok(()));
+        }
+        let deadline = 10 * backend.deadline();
+        Answer::pending(async move {
+            flush(&settlements, deadline).await?;
+            stated(&backend, deadline).await
+        })
+    }
+
+    /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
+    /// ends.
+    ///
+    /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
+    /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations are cancelled, and
+    /// [leased](Limit::lease) units are given back: other processes can use all of them at once.
+    /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
+    /// wait and lease no units.
+    ///
+    /// Calls that run keep their units [in flight](Limit::in_flight): this process states them until their permits end,
+    /// also after the limiter was dropped.
+    ///
+    /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
+    /// no effect. Without this method, a process that ends loses its leased units, and the reservations of about a
+    /// second.
+    ///
+    /// ```
+    /// use ratelimit_runtime::RateLimiter;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::embedded();
+    /// // serve, and then
+    /// limiter.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back, and charges
+    /// that were not settled, then count as used. [`StoreError::InFlight`](crate::StoreError::InFlight) if all is given
+    /// back, and calls still run that hold units.
+    pub fn shutdown(&self) -> Answer<()> {
+        let Checker { backend, leases, waiting, settlements, .. } = self.checker.clone();
+        Answer::pending(async move {
+            waiting.shut_down();
+            let Some(leases) = leases else { return Ok(()) };
+            let deadline = backend.deadline();
+            give_back_all(deadline, leases, waiting, settlements).await?;
+            stated(&backend, deadline).await?;
+            match backend.in_flight() {
+                (0, _) => Ok(()),
+                (units, _) => Err(StoreError::InFlight { units }),
+            }
+        })
+    }
+}
+
 /// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
-pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
+async fn flush(settlements: &Settlements, deadline: Duration) -> Result<(), StoreError> {
     let mut flushed = pin!(settlements.flushed(ReportedLosses::SinceLastFlush));
     if Handle::try_current().is_err() {
         return Err(StoreError::NoRuntime);
@@ -33,7 +115,7 @@ pub(super) async fn flush(settlements: &Settlements, deadline: Duration) -> Resu
 }
 
 /// Waits until the store knows which units in flight were released.
-pub(super) async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError> {
+async fn stated(backend: &Backend, deadline: Duration) -> Result<(), StoreError> {
     let all_stated = async {
         loop {
             // Receives notifications from now on.
@@ -52,7 +134,7 @@ pub(super) async fn stated(backend: &Backend, deadline: Duration) -> Result<(), 
 
 /// Gives back all leased units, and waits until the units of waiting calls are given back and all settlements are done.
 /// Takes two deadlines at most.
-pub(super) async fn give_back_all(
+async fn give_back_all(
     deadline: Duration,
     leases: OfShared<Arc<Leases>>,
     waiting: Arc<WaitingSlot>,

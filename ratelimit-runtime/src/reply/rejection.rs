@@ -47,7 +47,7 @@ pub enum Rejection {
         /// The units that are in flight; at most those that may be, although there are more after the limit was
         /// lowered.
         in_flight: u32,
-        /// The decision. Its `retry_after` and its `reset_after` are zero, because nobody knows them.
+        /// The decision. Its `retry_after` and its `reset_after` are zero, because the ends of calls are unknown.
         decision: Decision,
     },
     /// The call costs more than the limit can ever admit at once. Waiting does not help.

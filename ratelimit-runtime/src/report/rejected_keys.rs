@@ -1,9 +1,9 @@
 //! The keys with the most rejected calls of a limiter, in a table of bounded size. Admitted calls do not touch it.
 //!
 //! Each thread writes to one of the shards, so threads that reject calls of one key at the same time rarely wait for
-//! each other. A shard counts [`EXACT`] rejections in a second one by one, and takes samples of those that follow: so a
-//! rejected call of a flood costs a few instructions (`benches/all -- instructions`). A sample has a random distance to
-//! the one before it, and counts for all calls since then.
+//! each other. A shard counts the first [`EXACT`] rejections of a second one by one and samples the rest, so a
+//! rejected call of a flood costs a few instructions (`benches/all -- instructions`). The distance between two samples
+//! is random, and a sample counts for all calls since the sample before.
 //!
 //! A counted call looks at the [`WAYS`] entries of one set. If its key has no entry, it takes the entry with the
 //! smallest weight, and that weight: so a key with a large share of the rejections stays, however many other keys are
@@ -53,7 +53,7 @@ pub struct RejectedKey {
     pub key: String,
     /// Whether the limit is a [shadow](crate::Limit::shadow), which has admitted the calls.
     pub is_shadow: bool,
-    /// The number of rejected calls since `since`: exact while a thread rejects at most 256 calls in a second,
+    /// The number of rejected calls since `since`: exact while the process rejects at most 256 calls in a second,
     /// otherwise an estimate from samples.
     pub rejected: u64,
     /// The first of these rejections, by the clock of the limiter in this process.
@@ -80,7 +80,7 @@ pub(crate) struct RejectedCount<'a> {
 #[derive(Default)]
 #[repr(align(64))]
 struct RejectionShard {
-    /// The calls before the next sample, until the second ends at `sampled_until`.
+    /// The calls before the next sample, in the second that ends at `sampled_until`.
     skips: AtomicU32,
     sampled_until: AtomicU64,
     table: Mutex<RejectionTable>,
@@ -134,9 +134,7 @@ impl RejectedKeys {
         let shard = &self.shards[registry::shard()];
         let mut table = lock(shard);
         let weight = table.next_sample(rejected.at);
-        if table.skipped > 0 {
-            shard.sampled_until.store(table.second + SECOND_US, Ordering::Relaxed);
-        }
+        shard.sampled_until.store(table.second.saturating_add(SECOND_US), Ordering::Relaxed);
         shard.skips.store(table.skipped, Ordering::Relaxed);
         if !table.add_to_known_key(rejected, weight) {
             table.add_key(rejected, weight, key());
@@ -176,8 +174,7 @@ impl Default for RejectedKeys {
 impl RejectionTable {
     /// Returns how many calls a counted one stands for. Sets how many are skipped before the next one.
     fn next_sample(&mut self, at: u64) -> u64 {
-        let is_of_this_second = at.wrapping_sub(self.second) < SECOND_US;
-        if !is_of_this_second {
+        if at.wrapping_sub(self.second) >= SECOND_US {
             (self.second, self.counted, self.skipped) = (at, 0, 0);
         }
         let weight = u64::from(self.skipped) + 1;

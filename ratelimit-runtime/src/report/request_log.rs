@@ -46,7 +46,7 @@ pub(crate) struct LoggedDecision {
     pub(crate) is_rejection: bool,
 }
 
-/// How long a client waits if too many calls are in flight: nobody knows when one of them ends.
+/// How long a client waits if too many calls are in flight, whose ends are unknown.
 pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 impl RequestLog {

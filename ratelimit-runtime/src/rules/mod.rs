@@ -5,6 +5,7 @@
 
 mod error;
 mod rule;
+mod ruled;
 mod set;
 mod table;
 #[cfg(feature = "rules")]
@@ -12,5 +13,6 @@ mod text;
 
 pub use self::error::RuleSetError;
 pub use self::rule::Rule;
+pub(crate) use self::ruled::Ruled;
 pub use self::set::RuleSet;
-pub(crate) use self::table::{Asker, ResolveRules, Ruled, RulesInForce};
+pub(crate) use self::table::{Asker, ResolveRules, RulesInForce};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
+use super::ruled::Ruled;
 #[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
@@ -86,61 +86,6 @@ struct CountRules {
     was_reported: AtomicBool,
     /// The first limit to which these rules were applied without the rule of a key, and what became of it.
     first: OnceCell<(Limit, Option<Ruled>)>,
-}
-
-/// A limit under the rules in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ruled {
-    pub(crate) limit: Limit,
-    pub(crate) access: Access,
-    /// The end of the rule that closes the limit.
-    pub(crate) closed_until: Option<u64>,
-    /// Whether a rule sets the threshold.
-    pub(crate) has_threshold: bool,
-    /// When the first of the rules ends.
-    pub(crate) changes_at: Option<u64>,
-    /// The shadow that decides each call beside the limit.
-    pub(crate) trial: Option<Arc<Limit>>,
-}
-
-impl Ruled {
-    /// Returns a limit without rules.
-    pub(crate) fn as_written(limit: &Limit) -> Self {
-        Self {
-            limit: *limit,
-            access: Access::Limited,
-            closed_until: None,
-            has_threshold: false,
-            changes_at: None,
-            trial: None,
-        }
-    }
-
-    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
-    /// a threshold or an access has precedence.
-    pub(crate) fn under(
-        table: Option<&dyn ResolveRules>,
-        limit: &Limit,
-        access: Access,
-        key_id: &dyn Fn() -> KeyId,
-        now: u64,
-        asker: Asker,
-    ) -> Self {
-        let ruled = table.and_then(|table| table.resolve(limit, key_id, now, asker));
-        let Some(mut ruled) = ruled else {
-            return Self { access, ..Self::as_written(limit) };
-        };
-        if !ruled.has_threshold && ruled.access == Access::Limited {
-            ruled.access = access;
-        }
-        ruled
-    }
-
-    /// Returns for how long a rule closes the limit after `now`; `Duration::MAX` if it has no end.
-    pub(crate) fn closed_for(&self, now: u64) -> Duration {
-        let rest = |until: u64| Duration::from_micros(until.saturating_sub(now));
-        self.closed_until.map_or(Duration::MAX, rest)
-    }
 }
 
 impl RulesInForce {
@@ -383,6 +328,8 @@ impl CountRules {
 
 #[cfg(all(test, feature = "rules"))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

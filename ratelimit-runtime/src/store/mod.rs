@@ -2,8 +2,7 @@
 //! share, and the Redis store.
 
 pub(crate) mod embedded;
-mod holder;
-pub(crate) mod holder_state;
+pub(crate) mod holder;
 mod of_shared;
 mod one_or_many;
 #[cfg(feature = "redis")]

@@ -171,7 +171,7 @@ fn state<H: ResponseHeaders>(
     let push = |text: &mut String, limit: &LoggedLimit| {
         let Some(LoggedDecision { remaining, seconds, .. }) = limit.decision else { return false };
         push_parameter(text, ";r=", remaining);
-        // Nobody knows when a call in flight ends.
+        // The end of a call in flight is unknown.
         if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {
             push_parameter(text, ";t=", seconds);
         }

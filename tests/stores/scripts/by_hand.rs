@@ -50,7 +50,7 @@ fn a_script_of_one_call_decides_what_is_typed() {
         assert_eq!(number(&first, "allowed"), 1, "{name}: {first}");
         let peek = eval(&server, name, &format!("{terms} op=peek cost=10"));
         assert_eq!(number(&peek, "allowed"), 0, "{name}: {peek}");
-        // Nobody knows when a call ends, and a refund does not end it.
+        // The end of a call is unknown, and a refund does not end it.
         let is_slots = name == "slots";
         assert_eq!(number(&peek, "retry") > 0, !is_slots, "{name}: {peek}");
         let clock = number(&first, "clock");

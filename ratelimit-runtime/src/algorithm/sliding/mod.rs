@@ -11,6 +11,7 @@
 //! A ring that must take more units than it can have, because its threshold was raised or because of a debt, becomes a
 //! log of entries, and stays one until it is empty.
 
+mod low_bits;
 mod pages;
 mod ring;
 mod short;

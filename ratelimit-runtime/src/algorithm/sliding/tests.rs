@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::ring::{LowBits, MOST};
+use super::low_bits::LowBits;
+use super::ring::MOST;
 use super::{Log, Narrow, Wide};
 use crate::algorithm::{Expires, Op, Receipt, Settlement, State};
 use crate::limit::Limit;

@@ -9,6 +9,7 @@
     reason = "an inlined result stays in registers (`benches/all -- embedded`)"
 )]
 
+mod closed;
 #[cfg(all(test, loom))]
 mod interleavings;
 mod several;

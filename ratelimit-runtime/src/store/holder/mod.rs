@@ -5,9 +5,12 @@
 //! lost its memory learns them again. A call whose reply is lost leaves units in the store of which this process does
 //! not know. Then no call of the count is sent before the process has found and released them.
 //!
-//! The numbers and their arithmetic are a plain value (`holder_state.rs`), which `models/` checks.
+//! The numbers and their arithmetic are a plain value (`state.rs`), which `models/` checks.
 
 mod changes;
+mod slot;
+pub(crate) mod state;
+mod taking;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 pub(crate) use self::changes::ChangedCounts;
+pub(crate) use self::slot::HeldSlot;
+use self::state::{HolderState, SentStatement, TakenUnits};
+pub(crate) use self::taking::TakingRequest;
 use super::Statement;
-use super::holder_state::{HolderState, PendingUnits, SentStatement, TakenUnits};
 use crate::algorithm::{Outcome, Receipt};
 use crate::background::seen_process;
-use crate::clock::{Clock, before};
 use crate::key::KeyId;
 use crate::reply::StoreError;
 
@@ -43,20 +47,6 @@ struct HolderRecord {
     failure: Option<(StoreError, u64)>,
 }
 
-/// A request that takes units, until its reply.
-pub(crate) struct TakingRequest {
-    holder: Arc<Holder>,
-    /// `None` once it has ended.
-    pending: Option<PendingUnits>,
-}
-
-/// Units of a call that runs. They are released when this is dropped.
-pub(crate) struct HeldSlot {
-    holder: Arc<Holder>,
-    held: TakenUnits,
-    os_process: u32,
-}
-
 impl Holder {
     pub(crate) fn new(process: u64, key_id: KeyId, sender: Arc<ChangedCounts>) -> Arc<Self> {
         let (state, changed) = Default::default();
@@ -64,8 +54,8 @@ impl Holder {
     }
 
     pub(crate) fn statement(&self) -> Statement {
-        let stated = self.lock();
-        Statement { waited_us: stated.waited_us, ..stated.state.statement(self.process) }
+        let record = self.lock();
+        Statement { waited_us: record.waited_us, ..record.state.statement(self.process) }
     }
 
     /// Sets for how long the store keeps the units.
@@ -196,124 +186,6 @@ impl HolderRecord {
     /// Returns whether the end of a request lets a statement be sent that had to wait for it.
     fn is_due(&self) -> bool {
         self.state.next_statement() == Some(0)
-    }
-}
-
-impl TakingRequest {
-    /// Records the reply, which is received at `now` to a request that was sent at `sent_at`: it has admitted calls of
-    /// `units` units, with `receipt` for the last of them. Returns the receipt for [`Holder::granted`], and how many
-    /// units were lost.
-    pub(crate) fn granted(
-        mut self,
-        units: u64,
-        receipt: Option<Receipt>,
-        clock: u64,
-        [sent_at, now]: [u64; 2],
-    ) -> (Receipt, u64) {
-        let Some(pending) = self.pending.take() else { return (Receipt::default(), 0) };
-        let mut stated = self.holder.lock();
-        let (granted, lost) = stated.state.take(pending, units, receipt, clock, [sent_at, now]);
-        if granted.birth > 0 {
-            stated.waited_us = 0;
-        }
-        let is_due = stated.is_due();
-        drop(stated);
-        if lost > 0 {
-            self.holder.changed.notify_waiters();
-        }
-        if granted.birth > 0 || lost > 0 || is_due {
-            self.holder.sender.add(self.holder.key_id);
-        }
-        (granted, lost)
-    }
-
-    /// Records that the request was certainly not executed.
-    pub(crate) fn not_sent(mut self) {
-        let Some(pending) = self.pending.take() else { return };
-        let mut stated = self.holder.lock();
-        stated.state.end(pending);
-        let is_due = stated.is_due();
-        drop(stated);
-        if is_due {
-            self.holder.sender.add(self.holder.key_id);
-        }
-    }
-}
-
-impl Drop for TakingRequest {
-    fn drop(&mut self) {
-        if let Some(pending) = self.pending.take() {
-            self.holder.lock().state.end_without_reply(pending);
-            self.holder.sender.add(self.holder.key_id);
-        }
-    }
-}
-
-impl HeldSlot {
-    /// Returns whether the units were lost at `now`, by the clock of the limiter.
-    pub(crate) fn is_lost(&self, now: u64) -> bool {
-        self.holder.lock().state.is_lost(self.held, now)
-    }
-
-    /// Returns the time at which the units are lost unless the store replies; `None` if there is none.
-    fn alive_until(&self) -> Option<u64> {
-        self.holder.lock().state.alive_until(self.held)
-    }
-
-    /// Takes some of the units out of these.
-    pub(crate) fn split(&mut self, units: u32) -> Self {
-        let held = self.held.split(units);
-        Self { holder: Arc::clone(&self.holder), held, os_process: self.os_process }
-    }
-
-    /// Completes once the units are lost.
-    pub(crate) async fn lost(&self, clock: &Clock) {
-        loop {
-            // Receives notifications from now on.
-            let changed = self.holder.changed.notified();
-            if self.is_lost(clock.steady()) {
-                return;
-            }
-            match self.alive_until() {
-                Some(until) => drop(before(clock.sleep_until_steady(until), changed).await),
-                None => changed.await,
-            }
-        }
-    }
-
-    /// Releases the units. The future completes once the store knows of it, and fails if the store does not reply.
-    pub(crate) fn release(self) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
-        let (holder, held) = (Arc::clone(&self.holder), self.held);
-        drop(self);
-        let released = holder.lock().state.released();
-        async move {
-            loop {
-                let changed = holder.changed.notified();
-                {
-                    let HolderRecord { state, failure, .. } = &*holder.lock();
-                    if state.knows(released) || state.has_lost(held) {
-                        return Ok(());
-                    }
-                    if let Some((error, _)) = failure {
-                        return Err(error.clone());
-                    }
-                }
-                changed.await;
-            }
-        }
-    }
-}
-
-impl Drop for HeldSlot {
-    fn drop(&mut self) {
-        // A process that was forked does not release what its parent holds.
-        if self.held.units == 0 || self.os_process != seen_process() {
-            return;
-        }
-        let has_released = self.holder.lock().state.release(self.held);
-        if has_released {
-            self.holder.sender.add(self.holder.key_id);
-        }
     }
 }
 

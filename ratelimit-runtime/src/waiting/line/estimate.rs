@@ -17,7 +17,7 @@ pub(super) struct Estimate {
     outcomes: OneOrMany<Outcome>,
     source: Source,
     received: u64,
-    /// Whether the call needs units that calls in flight hold. Nobody knows when these end.
+    /// Whether the call needs units that calls in flight hold. Their ends are unknown.
     pub(super) is_busy: bool,
 }
 

@@ -18,7 +18,7 @@ mod estimate;
 mod grant;
 mod late;
 #[cfg(model)]
-#[path = "../../../../models/src/lines.rs"]
+#[path = "../../../../models/src/lines/mod.rs"]
 pub mod model;
 mod overdue;
 mod requests;

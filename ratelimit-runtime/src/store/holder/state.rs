@@ -1,8 +1,8 @@
 //! The numbers of a holder, as a plain value: no clock, no lock, no I/O. [`Holder`](super::Holder) locks them and wakes
 //! tasks.
 
-use super::Statement;
 use crate::algorithm::{Outcome, Receipt};
+use crate::store::Statement;
 
 /// The clocks of two machines run at rates that differ by less than one part in this number.
 const DRIFT: u64 = 100;

@@ -8,8 +8,13 @@
 //!
 //! The embedded store has no leases, so the reserve that the script keeps for leased units is not here.
 
+mod decided;
+mod unpacked;
+
 use std::cmp::Ordering;
 
+pub(crate) use self::decided::DecidedBucket;
+use self::unpacked::UnpackedBucket;
 use super::least_levels::LeastLevels;
 use super::{BucketOp, Expires, Op, Outcome, Receipt, Settlement, State};
 use crate::limit::{Rate, Terms};
@@ -43,30 +48,11 @@ struct Ledger {
     levels: LeastLevels,
 }
 
-/// An unpacked [`Bucket`].
-#[derive(Clone, Copy)]
-struct UnpackedBucket {
-    /// The time of the last change.
-    at: u64,
-    /// The level at that time, in units of the rate of that time.
-    level: u64,
-    token: u64,
-    drain: u64,
-}
-
 impl Bucket {
     fn unpack(&self) -> UnpackedBucket {
         let [at, level, token] = self.words;
         let drain = at >> WIDTH | level >> WIDTH << 11 | (token & !HAS_LEDGER) >> WIDTH << 22;
         UnpackedBucket { at: at & MOST, level: level & MOST, token: token & MOST, drain }
-    }
-}
-
-impl From<UnpackedBucket> for [u64; 3] {
-    #[inline(always)]
-    fn from(UnpackedBucket { at, level, token, drain }: UnpackedBucket) -> Self {
-        let high = |bits: u64| bits << WIDTH;
-        [at | high(drain), level | high(drain >> 11), token | high(drain >> 22)]
     }
 }
 
@@ -342,32 +328,6 @@ impl Bucket {
     }
 }
 
-impl DecidedBucket {
-    /// Returns a bucket that was changed by its last call, or would have been.
-    #[cfg(feature = "redis")]
-    pub(crate) fn at_level(level: u64, allowed: bool) -> Self {
-        Self { allowed, level, lag: 0, full: u64::MAX }
-    }
-
-    /// Returns the outcome of the last call.
-    #[inline(always)]
-    pub(crate) fn outcome(self, terms: &Terms, clock: u64, cost: u32) -> Outcome {
-        let Self { allowed, level, lag, full } = self;
-        let (Rate { token, drain }, capacity) = (terms.rate(), capacity_of(terms));
-        let retry = || {
-            let charge = u64::from(cost).saturating_mul(token);
-            ceil((level + charge).saturating_sub(capacity), drain).min(full) + lag
-        };
-        Outcome {
-            clock,
-            verdict: allowed.into(),
-            remaining: (capacity.saturating_sub(level) / token) as u32,
-            retry_us: if allowed { 0 } else { retry() },
-            reset_us: if level == 0 { 0 } else { ceil(level, drain).min(full) + lag },
-        }
-    }
-}
-
 impl Ledger {
     /// Records the level at the time of a change; `full` is [`BucketAtCall::full`].
     fn bring_to(&mut self, level: u64, full: u64) {
@@ -377,17 +337,6 @@ impl Ledger {
         }
         self.levels.lower(level);
     }
-}
-
-/// A bucket after a call.
-#[derive(Clone, Copy)]
-pub(crate) struct DecidedBucket {
-    allowed: bool,
-    level: u64,
-    /// The time from the clock to the last change, if that is later.
-    lag: u64,
-    /// As in [`BucketAtCall`].
-    full: u64,
 }
 
 /// A bucket at the time of a call.
@@ -402,38 +351,6 @@ struct BucketAtCall {
     full: u64,
     capacity: u64,
     charge: u64,
-}
-
-impl UnpackedBucket {
-    /// Returns the time until the level has drained at the rate of its last charge. Then the bucket is full
-    /// at any new rate as well, because its key in Redis may have expired.
-    fn full_in(&self, now: u64) -> u64 {
-        self.full_at().saturating_sub(now)
-    }
-
-    /// Returns the time at which the bucket is full again. Every charge moves it, so it also tells whether another
-    /// charge came after a reservation.
-    fn full_at(&self) -> u64 {
-        self.at + self.level.div_ceil(self.drain.max(1))
-    }
-
-    fn has_rate(&self, rate: Rate) -> bool {
-        self.token == rate.token && self.drain == rate.drain
-    }
-
-    /// Returns the level at `now`, as if `rate` had been in force since the last change.
-    fn level_at(&self, now: u64, rate: Rate, full: u64) -> u64 {
-        if full == 0 {
-            return 0;
-        }
-        let level = if self.token == rate.token {
-            self.level
-        } else {
-            // The only step that rounds: converts the tokens to the units of another rate.
-            (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
-        };
-        level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
-    }
 }
 
 /// Returns by how many units the time until the bucket is full is rounded up.

@@ -1,0 +1,100 @@
+//! What the server does: it runs the scripts of the runtime.
+
+use std::mem;
+use std::sync::LazyLock;
+
+use super::state::{Body, State};
+use super::{Fault, Holders};
+use crate::algorithm::{Outcome, Receipt, Verdict};
+use crate::form::Form;
+use crate::program;
+use crate::server::Reply;
+use crate::store::Statement;
+
+const KEY: &[u8] = b"slots";
+
+impl Holders {
+    /// Returns the text of a script, with the fault of the model.
+    fn script(&self, text: &str) -> String {
+        let (part, fault) = match self.fault {
+            Some(Fault::EmptyRecordIsForgotten) => (
+                "if own_taken > 0 and op ~= 'reset'",
+                "if own_taken > own_released and op ~= 'reset'",
+            ),
+            Some(Fault::LateStatementCounts) => ("if taken > own_taken then", "if true then"),
+            _ => return text.to_owned(),
+        };
+        assert!(text.contains(part), "the script has no {part}");
+        text.replace(part, fault)
+    }
+
+    /// Applies an operation on the server. Returns the reply.
+    pub(super) fn execute(&self, state: &mut State, body: Body, process: u64) -> Body {
+        static DECIDE: LazyLock<String> = LazyLock::new(|| Form::Slots.script());
+        static HOLDING: LazyLock<String> = LazyLock::new(program::hold);
+        let clock = state.server_clock();
+        let (text, arguments) = match body {
+            Body::Take(terms) => (&*DECIDE, vec![packed_op("acquire", 1, &terms)]),
+            Body::State(terms) => {
+                let limit = [&[Form::Slots.index() as u8 + 1], &terms[..]].concat();
+                (&*HOLDING, vec![vec![1], Vec::new(), limit])
+            }
+            Body::Reset => {
+                let statement = Statement { process, ..Statement::default() };
+                let terms = packed_terms(self.threshold, &statement);
+                let terms = packed_op("reset", 0, &terms);
+                state.generation += 1;
+                (&*DECIDE, vec![terms])
+            }
+            Body::Reply { .. } => unreachable!("a reply is not executed"),
+        };
+        let generation = state.generation;
+        let reply = match state.server.run(&self.script(text), clock, &[KEY], &arguments) {
+            Reply::Text(bytes) => bytes,
+            Reply::List(mut list) => mem::take(&mut list[0]),
+            Reply::Error(error) => panic!("{error}"),
+        };
+        Body::Reply { bytes: reply, generation }
+    }
+
+    /// Returns the units that the server counts.
+    pub(super) fn measured(&self, state: &mut State) -> u64 {
+        let clock = state.server_clock();
+        let terms = packed_terms(self.threshold, &Statement::default());
+        let arguments = [packed_op("measure", 0, &terms)];
+        match state.server.run(&self.script(&Form::Slots.script()), clock, &[KEY], &arguments) {
+            Reply::Text(bytes) => decoded(&bytes).0.remaining.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
+    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7I7");
+    let mut out = threshold.to_be_bytes().to_vec();
+    let Statement { process, epoch, taken, released, promised, hold_us, waited_us } = *stated;
+    for number in [hold_us, process, epoch, taken, released, promised, waited_us] {
+        out.extend(&number.to_be_bytes()[1..]);
+    }
+    out
+}
+
+fn packed_op(word: &str, cost: u32, terms: &[u8]) -> Vec<u8> {
+    [word.as_bytes(), &[0], &cost.to_be_bytes(), &[0; 7], terms].concat()
+}
+
+/// Returns the outcome and the receipt of a reply (`lua/answer.lua`).
+pub(super) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
+    let number = |at: usize, width: usize| {
+        let bytes = reply.get(at..at + width).unwrap_or_default();
+        bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let outcome = Outcome {
+        clock: number(0, 7),
+        verdict: Verdict::from(number(7, 1) == 1),
+        remaining: number(8, 4) as u32,
+        retry_us: number(12, 7),
+        reset_us: number(19, 7),
+    };
+    (outcome, Receipt { birth: number(30, 7), place: number(37, 7) })
+}

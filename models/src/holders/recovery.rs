@@ -1,0 +1,76 @@
+//! Whether a state recovers, once no fault happens any more.
+
+use std::mem;
+
+use super::Holders;
+use super::state::{Body, Message, State};
+
+impl Holders {
+    /// Sends the statement of a process that is due.
+    pub(super) fn state(&self, state: &mut State, process: usize) {
+        let now = state.local_clock();
+        let sender = &mut state.processes[process];
+        sender.holder.lose_late(now);
+        if sender.holder.next_statement().is_some_and(|at| at <= now) {
+            let sent = sender.holder.state(now);
+            let number = state.send(process, Body::State, self.threshold);
+            state.processes[process].stating = Some((number, sent));
+        }
+    }
+
+    /// Plays on without faults until no message is left and no statement is due.
+    fn settle(&self, state: &mut State) {
+        for _ in 0..20 {
+            while let Some(message) = state.network.pop() {
+                let Message { process, number, body } = message;
+                let reply = match body {
+                    Body::Reply { .. } => body,
+                    request => self.execute(state, request, process),
+                };
+                self.deliver(state, Message { process, number, body: reply });
+            }
+            let now = state.local_clock();
+            let mut processes = state.processes.iter();
+            let Some(next) = processes.position(|process| process.is_due(now)) else { return };
+            self.state(state, next);
+        }
+        panic!("processes state without end: {state:#?}");
+    }
+
+    /// Returns whether the server counts, once messages have arrived and dead processes have expired, what runs, and
+    /// nothing once all calls have ended.
+    pub(super) fn recovers(&self, state: &State) -> bool {
+        let mut state = state.clone();
+        for process in &mut state.processes {
+            let id = process.id;
+            let is_sent =
+                |number| state.network.iter().any(|it| (it.process, it.number) == (id, number));
+            // A request without a message reaches its deadline.
+            let (kept, lost) =
+                mem::take(&mut process.taking).into_iter().partition(|taking| is_sent(taking.0));
+            process.taking = kept;
+            let lost: Vec<_> = lost;
+            for (_, _, pending) in lost {
+                process.holder.end_without_reply(pending);
+            }
+            if process.stating.is_some_and(|(number, _)| !is_sent(number)) {
+                process.give_up_statement();
+            }
+        }
+        self.settle(&mut state);
+        for _ in 0..4 {
+            state.time += 1;
+            self.settle(&mut state);
+        }
+        let counts_what_runs = self.measured(&mut state) == state.held();
+        for process in &mut state.processes {
+            for call in mem::take(&mut process.calls) {
+                process.holder.release(call.held);
+            }
+        }
+        self.settle(&mut state);
+        let can_call =
+            state.processes.iter().all(|process| process.holder.clone().begin(1).is_some());
+        counts_what_runs && can_call && self.measured(&mut state) == 0 && state.held() == 0
+    }
+}

@@ -1,0 +1,149 @@
+//! A state of the model: the server, the processes, and the messages between them.
+
+use super::execution::packed_terms;
+use crate::server::Keys;
+use crate::store::holder::state::{HolderState, PendingUnits, SentStatement, TakenUnits};
+
+/// The length of a step of time, in microseconds.
+const TICK: u64 = 100_000;
+const HOLD: u64 = 2 * TICK;
+/// The times at which the clocks of the server and of the limiters start.
+const SERVER_START: u64 = 1_000_000_000_000;
+const LOCAL_START: u64 = 5_000_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub(super) time: u8,
+    pub(super) server: Keys,
+    /// How often the server has freed all slots: by a reset, or because it has lost its memory.
+    pub(super) generation: u8,
+    pub(super) processes: Vec<Process>,
+    pub(super) network: Vec<Message>,
+    pub(super) used: Used,
+}
+
+/// What was done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Used {
+    pub(super) calls: u8,
+    pub(super) local_calls: u8,
+    pub(super) given_up: u8,
+    pub(super) repeated: u8,
+    pub(super) resets: u8,
+    pub(super) flushes: u8,
+    pub(super) crashes: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) id: u64,
+    pub(super) holder: HolderState,
+    /// The number of the next message.
+    pub(super) next: u8,
+    /// Requests that take units and have no reply, by number, with the time at which they were sent.
+    pub(super) taking: Vec<(u8, u64, PendingUnits)>,
+    pub(super) stating: Option<(u8, SentStatement)>,
+    pub(super) resetting: Option<u8>,
+    pub(super) calls: Vec<Call>,
+}
+
+/// A call that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Call {
+    pub(super) held: TakenUnits,
+    /// The generation in which the server has admitted it; `None` if a fallback has.
+    pub(super) generation: Option<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Message {
+    pub(super) process: u64,
+    pub(super) number: u8,
+    pub(super) body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Body {
+    Take(Vec<u8>),
+    State(Vec<u8>),
+    Reset,
+    Reply { bytes: Vec<u8>, generation: u8 },
+}
+
+impl State {
+    pub(super) fn server_clock(&self) -> u64 {
+        SERVER_START + u64::from(self.time) * TICK
+    }
+
+    pub(super) fn local_clock(&self) -> u64 {
+        LOCAL_START + u64::from(self.time) * TICK
+    }
+
+    /// Returns how many calls of `generation` run and do not know that they have lost their slot.
+    pub(super) fn running(&self, generation: u8) -> usize {
+        let now = self.local_clock();
+        let calls = self.processes.iter().flat_map(|process| {
+            process.calls.iter().filter(move |call| !process.holder.is_lost(call.held, now))
+        });
+        calls.filter(|call| call.generation == Some(generation)).count()
+    }
+
+    /// Returns how many units are held.
+    pub(super) fn held(&self) -> u64 {
+        self.processes.iter().map(|process| process.holder.units()).sum()
+    }
+
+    pub(super) fn send(
+        &mut self,
+        process: usize,
+        body: impl FnOnce(Vec<u8>) -> Body,
+        threshold: u32,
+    ) -> u8 {
+        let sender = &mut self.processes[process];
+        let number = sender.next;
+        sender.next += 1;
+        let body = body(packed_terms(threshold, &sender.holder.statement(sender.id)));
+        let message = Message { process: sender.id, number, body };
+        self.put(message);
+        number
+    }
+
+    pub(super) fn put(&mut self, message: Message) {
+        let place = self.network.partition_point(|other| *other < message);
+        self.network.insert(place, message);
+    }
+}
+
+impl Process {
+    pub(super) fn new(id: u64) -> Self {
+        let (mut holder, taking, calls) = <(HolderState, _, _)>::default();
+        holder.set_hold(HOLD);
+        Self { id, holder, next: 0, taking, stating: None, resetting: None, calls }
+    }
+
+    /// Returns whether a statement is due.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        let mut holder = self.holder.clone();
+        self.stating.is_none()
+            && (holder.lose_late(now) > 0 || holder.next_statement().is_some_and(|at| at <= now))
+    }
+
+    /// Returns whether the process waits for the reply to a request.
+    pub(super) fn waits_for(&self, number: u8) -> bool {
+        self.taking.iter().any(|taking| taking.0 == number)
+            || self.stating.is_some_and(|(stating, _)| stating == number)
+            || self.resetting == Some(number)
+    }
+
+    /// Gives up the request of a statement.
+    pub(super) fn give_up_statement(&mut self) {
+        self.stating = None;
+        self.holder.not_stated();
+    }
+}
+
+impl Message {
+    pub(super) fn is_reply(&self) -> bool {
+        matches!(self.body, Body::Reply { .. })
+    }
+}

@@ -1,0 +1,138 @@
+//! Calls: how they begin, wait, are decided and end.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use ratelimit_runtime::{Part, Permit, Rejection};
+use support::judge::JudgedCall;
+
+use super::{Begun, RATE, Running, SlotPlayer, WaitingCall};
+use crate::calls::{Gate, Gated};
+use crate::slots::operation::End;
+
+impl SlotPlayer<'_> {
+    /// Returns the future of a call.
+    pub(super) fn acquire(
+        &self,
+        call: Begun,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Vec<Permit>, Rejection>> + Send + 'static {
+        let limiter = self.limiter(call.process);
+        let (limit, key) = (self.limit(), self.key.clone());
+        let (limit, rate) =
+            if wait.is_zero() { (limit, RATE) } else { (limit.wait(wait), RATE.wait(wait)) };
+        let Begun { cost, is_rated, .. } = call;
+        async move {
+            let rate = is_rated.then(|| Part::new(&rate, &key, cost));
+            let parts: Vec<_> = rate.into_iter().chain([Part::new(&limit, &key, cost)]).collect();
+            limiter.acquire_all(&parts).await
+        }
+    }
+
+    pub(super) fn wait(&mut self, call: Begun, wait: Duration) {
+        let (gate, clock) = (Arc::new(Gate::default()), self.fleet.clock.clone());
+        let future = self.acquire(call, wait);
+        let task = tokio::spawn(Gated::new(&gate, async move {
+            let result = future.await;
+            (clock.now().as_micros() as u64, result)
+        }));
+        let call = Begun { is_closed: false, ..call };
+        self.waiting.push(WaitingCall { call, gate, is_paused: false, task });
+    }
+
+    pub(super) async fn drop_early(&mut self, call: Begun, polls: u32, wait: Duration) {
+        let mut future = Box::pin(self.acquire(call, wait));
+        let mut left = polls;
+        let result = poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            left -= 1;
+            let polled = future.as_mut().poll(context).map(Some);
+            if polled.is_pending() {
+                context.waker().wake_by_ref();
+            }
+            polled
+        });
+        let result = result.await;
+        drop(future);
+        self.rate.unseen((self.now(), self.now()));
+        if let Some(result) = result {
+            self.decided(call, result);
+        }
+    }
+
+    /// Records the result of a call.
+    pub(super) fn decided(&mut self, call: Begun, result: Result<Vec<Permit>, Rejection>) {
+        let Begun { process, cost, is_rated, since, most, is_free, may_fail, is_closed } = call;
+        let now = self.now();
+        let permits = match result {
+            Ok(permits) => permits,
+            Err(Rejection::Unavailable { .. }) if may_fail => {
+                return self.rate.unseen((since, now));
+            }
+            Err(
+                Rejection::Busy { .. }
+                | Rejection::Limited { .. }
+                | Rejection::Closed { .. }
+                | Rejection::CostExceedsCapacity { .. },
+            ) => return self.tell(format_args!("p{process}: {cost} rejected")),
+            Err(other) => return self.verdict.faults.push(format!("{other:?}")),
+        };
+        self.tell(format_args!("p{process}: {cost} of {most} admitted, free {is_free}"));
+        self.verdict.admitted += 1;
+        if is_closed && !is_free {
+            self.verdict.faults.push("a closed key has admitted a call".to_owned());
+        }
+        let slot = permits.last().expect("a permit of each part");
+        let holds = !is_free && slot.decision().allowed && !slot.is_lost();
+        let holder =
+            holds.then(|| self.judge.admitted(self.ids[process], (since, now), cost, most));
+        if holds {
+            self.judge.stated(self.ids[process], now);
+        }
+        let rate = (is_rated && cost > 0).then(|| {
+            self.rate.admitted(JudgedCall {
+                starts: (since, now),
+                decided: since,
+                charged: cost.into(),
+                threshold: RATE.threshold(),
+                capacity: RATE.capacity(),
+            })
+        });
+        self.running.push(Running { process, cost, holder, rate, permits });
+    }
+
+    pub(super) async fn end_call(&mut self, which: usize, end: End) {
+        if self.running.is_empty() {
+            return;
+        }
+        let call = self.running.swap_remove(which % self.running.len());
+        let Running { process, cost, holder, rate, mut permits } = call;
+        let (slot, now) = (permits.pop().expect("a permit of each part"), self.now());
+        if let (End::Settle(used), Some(permit), Some(rate)) = (end, permits.pop(), rate) {
+            permit.settle(used);
+            self.rate.settled(rate, now, used.into());
+            // Before the units are free for calls that wait.
+            self.flush(process).await;
+        }
+        match end {
+            End::Drop | End::Settle(_) => drop(slot),
+            End::Keep => slot.keep(),
+            End::Release => {
+                if let Err(error) = slot.release().await {
+                    self.verdict.faults.push(format!("a release has failed: {error:?}"));
+                }
+            }
+        }
+        if let Some(holder) = holder {
+            self.judge.ended(holder, now);
+        }
+        self.tell(format_args!("p{process} ends a call of {cost}"));
+        self.flush(process).await;
+        // What is released is stated, with all that the process holds.
+        self.judge.stated(self.ids[process], now);
+    }
+}

@@ -1,0 +1,277 @@
+//! The player of calls in flight: plays operations by processes that share a store, and writes down which calls were
+//! admitted, and when they ended.
+
+mod calls;
+mod comparison;
+mod faults;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Rule, RuleSet};
+use support::judge::{CallId, HolderId, HolderJudge, Judge};
+use tokio::task::JoinHandle;
+
+use super::operation::{MOST, Operation, RuleOf};
+use crate::calls::{Gate, Verdict};
+use crate::fleet::{Fleet, Process};
+
+const HOLD: Duration = Duration::from_secs(86_400);
+const RATE: Limit = Limit::sliding("beside", 8, Duration::from_secs(2));
+const LEASED: Limit = Limit::token_bucket("leased", 1_000, Duration::from_secs(10)).lease(40);
+const TICK: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A call that runs.
+struct Running {
+    process: usize,
+    cost: u32,
+    holder: Option<HolderId>,
+    /// The rate beside, if there is one.
+    rate: Option<CallId>,
+    /// One of the rate, if there is one, and one of the units in flight.
+    permits: Vec<Permit>,
+}
+
+/// A call that waits.
+struct WaitingCall {
+    call: Begun,
+    gate: Arc<Gate>,
+    is_paused: bool,
+    task: JoinHandle<(u64, Result<Vec<Permit>, Rejection>)>,
+}
+
+/// A call that is not decided yet.
+#[derive(Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct Begun {
+    process: usize,
+    cost: u32,
+    is_rated: bool,
+    since: u64,
+    /// The largest limit since.
+    most: u32,
+    /// Whether rules admit it without units, or a reset can have lost them.
+    is_free: bool,
+    may_fail: bool,
+    /// Whether the key is closed, and the call does not wait.
+    is_closed: bool,
+}
+
+/// The state of a trace that is played.
+pub(crate) struct SlotPlayer<'a> {
+    fleet: &'a Fleet,
+    key: String,
+    alive: Vec<Process>,
+    /// The names of the processes for the judge: one that was killed and the one in its place differ.
+    ids: Vec<usize>,
+    crashed: Vec<(Process, Vec<Running>, Vec<WaitingCall>)>,
+    rules: Vec<RuleOf>,
+    most: u32,
+    judge: HolderJudge,
+    rate: Judge,
+    running: Vec<Running>,
+    waiting: Vec<WaitingCall>,
+    closed_until: u64,
+    /// Whether the server can hold units that no call has, or not know of some.
+    is_excused: bool,
+    slot_moves: bool,
+    verdict: Verdict,
+}
+
+impl<'a> SlotPlayer<'a> {
+    /// Plays operations with a limit of `most`, and returns the verdict.
+    pub(crate) async fn play(
+        fleet: &'a Fleet,
+        processes: usize,
+        most: u32,
+        operations: &[Operation],
+    ) -> (Verdict, HolderJudge) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        fleet.clear();
+        let alive = fleet.processes[..processes.min(fleet.processes.len())].to_vec();
+        let mut player = Self {
+            fleet,
+            key: format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            rules: vec![RuleOf::Nothing; alive.len()],
+            ids: (0..alive.len()).collect(),
+            alive,
+            crashed: Vec::new(),
+            most,
+            judge: HolderJudge::default(),
+            rate: Judge::new(&RATE, None),
+            running: Vec::new(),
+            waiting: Vec::new(),
+            closed_until: 0,
+            is_excused: false,
+            slot_moves: false,
+            verdict: Verdict::default(),
+        };
+        player.pass(Duration::ZERO);
+        for process in &player.alive {
+            process.limiter.set_rules(RuleSet::new()).expect("no rules");
+        }
+        for operation in operations {
+            player.verdict.operations += 1;
+            player.tell(format_args!("{operation:?}"));
+            player.operate(*operation).await;
+            player.rest().await;
+            player.compare().await;
+        }
+        player.end().await
+    }
+
+    fn now(&self) -> u64 {
+        self.fleet.now()
+    }
+
+    fn tell(&mut self, what: impl std::fmt::Display) {
+        let at = self.now() / 1_000 % 1_000_000_000;
+        self.verdict.story.push(format!("{at}: {what}"));
+    }
+
+    fn process(&self, number: usize) -> usize {
+        number % self.alive.len()
+    }
+
+    fn limiter(&self, process: usize) -> RateLimiter {
+        self.alive[process].limiter.clone()
+    }
+
+    fn limit(&self) -> Limit {
+        let limit = Limit::in_flight("slots", MOST).hold(HOLD);
+        limit.try_amounts(self.most, None).expect("valid")
+    }
+
+    /// Returns the number that is in force for calls of a process.
+    fn most_of(&self, process: usize) -> u32 {
+        match self.rules[process] {
+            RuleOf::InFlight(most) => most,
+            _ => self.most,
+        }
+    }
+
+    fn begin(&self, process: usize, cost: u32, is_rated: bool) -> Begun {
+        let (since, most) = (self.now(), self.most_of(process));
+        let is_free = self.rules[process] == RuleOf::Exempt;
+        let is_closed = since < self.closed_until && self.rules[process] != RuleOf::Shadow;
+        Begun { process, cost, is_rated, since, most, is_free, may_fail: false, is_closed }
+    }
+
+    fn pass(&self, time: Duration) {
+        self.fleet.clock.advance(time);
+        self.fleet.expire(time.as_micros() as u64);
+        for process in &self.alive {
+            process.clock.set(self.fleet.clock.now());
+        }
+    }
+
+    async fn operate(&mut self, operation: Operation) {
+        match operation {
+            Operation::Call { process, cost, is_rated, ticks } => {
+                let process = self.process(process);
+                let call = self.begin(process, cost, is_rated);
+                match ticks {
+                    None => {
+                        let future = self.acquire(call, Duration::ZERO);
+                        let result = future.await;
+                        self.decided(call, result);
+                    }
+                    Some(ticks) => self.wait(call, TICK * ticks as u32),
+                }
+            }
+            Operation::End { which, end } => self.end_call(which, end).await,
+            Operation::DropWaiting { which } => {
+                if !self.waiting.is_empty() {
+                    let waiting = self.waiting.swap_remove(which % self.waiting.len());
+                    waiting.task.abort();
+                    let _ = waiting.task.await;
+                    self.rate.unseen((waiting.call.since, self.now()));
+                }
+            }
+            Operation::DropEarly { process, polls, ticks } => {
+                let process = self.process(process);
+                let call = Begun { is_closed: false, ..self.begin(process, 1, true) };
+                self.drop_early(call, polls, TICK * ticks.unwrap_or(0) as u32).await;
+            }
+            Operation::Pause { which } => {
+                let length = self.waiting.len();
+                if let Some(waiting) = self.waiting.get_mut(which % length.max(1)) {
+                    waiting.is_paused = !waiting.is_paused;
+                    if waiting.is_paused { waiting.gate.shut() } else { waiting.gate.open() }
+                }
+            }
+            Operation::Lease { process, calls } => {
+                let limiter = self.limiter(self.process(process));
+                for _ in 0..calls {
+                    limiter.check(&LEASED, &self.key, 1).await.expect("admitted");
+                }
+            }
+            Operation::Rule { process, rule } => self.rule(process, rule),
+            Operation::Change { most } => self.most = most,
+            Operation::Close { process, ticks } => {
+                let (limiter, time) = (self.limiter(self.process(process)), TICK * ticks as u32);
+                limiter.close(&self.limit(), &self.key, time).await.expect("closed");
+                self.closed_until = self.closed_until.max(self.now() + time.as_micros() as u64);
+            }
+            Operation::Open { process } => {
+                let limiter = self.limiter(self.process(process));
+                limiter.open(&self.limit(), &self.key).await.expect("opened");
+                self.closed_until = 0;
+            }
+            Operation::Reset { process } => {
+                let limiter = self.limiter(self.process(process));
+                limiter.reset(&self.limit(), &self.key).await.expect("reset");
+                self.judge.reset(self.now());
+                self.closed_until = 0;
+                // A call whose turn has come keeps it, without units.
+                for waiting in self.waiting.iter_mut().filter(|waiting| waiting.is_paused) {
+                    (waiting.call.is_free, self.is_excused) = (true, true);
+                }
+            }
+            Operation::Advance { ticks } => self.pass(TICK * ticks as u32),
+            Operation::LoseReply { cost, ends } => self.lose_reply(cost, ends).await,
+            Operation::Disconnect => self.command(&["CLIENT", "KILL", "TYPE", "normal"]).await,
+            Operation::FlushScripts => self.command(&["SCRIPT", "FLUSH"]).await,
+            Operation::LoseMemory => {
+                if self.fleet.command(&["FLUSHALL"]) && self.fleet.command(&["SCRIPT", "FLUSH"]) {
+                    let now = self.now();
+                    self.judge.lost_memory(now);
+                    self.rate.excepted(now, support::judge::Exception::Lost);
+                    self.closed_until = 0;
+                }
+            }
+            Operation::Crash { process } => self.crash(process),
+            Operation::MoveSlot => {
+                if self.slot_moves {
+                    self.fleet.finish_move(&self.key);
+                    self.slot_moves = false;
+                } else {
+                    self.slot_moves = self.fleet.begin_move(&self.key, true);
+                }
+            }
+        }
+    }
+
+    fn rule(&mut self, process: usize, rule: RuleOf) {
+        let process = self.process(process);
+        let mut rules = RuleSet::new();
+        let value = match rule {
+            RuleOf::Nothing => Rule::new(),
+            RuleOf::InFlight(most) => Rule::new().in_flight(most),
+            RuleOf::Exempt => Rule::new().exempt(true),
+            RuleOf::Shadow => Rule::new().shadow(true),
+            RuleOf::Closed => Rule::new().closed(true),
+            RuleOf::Trial(most) => Rule::new().trial(most),
+        };
+        rules.set("slots", value).expect("valid");
+        self.limiter(process).set_rules(rules).expect("valid");
+        self.rules[process] = rule;
+        let (now, most) = (self.begin(process, 0, false), self.most_of(process));
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == process) {
+            waiting.call.most = waiting.call.most.max(most);
+            waiting.call.is_free |= now.is_free;
+        }
+    }
+}
