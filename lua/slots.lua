@@ -3,15 +3,15 @@
 --
 -- Each process has a record of the units that its calls have taken and released, since the process has the count, until
 -- nothing was heard of it for the hold. Both numbers only grow, and a process states them with each call, so a
--- statement that comes late or twice changes nothing: the larger number holds. Units that were taken by a call whose
--- reply was lost are in `taken`; the process finds them there, and releases them
+-- statement that comes late or twice changes nothing: the larger number holds. A process that has given up requests
+-- without a reply states a greater fence: what they have taken is dropped, and those that come later take nothing
 -- (ratelimit-runtime/src/store/holder/mod.rs).
 --
 -- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
 --          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of
 --          records (2); the process that is next (7), since when it waits (7), the units that it waits for (4), the
---          time until which it is next (7), or zeros. Then the records: process (7), taken (7), released (7), the time
---          at which it expires (7). Bytes after the last record mean nothing
+--          time until which it is next (7), or zeros. Then the records: process (7), fence (7), taken (7), released
+--          (7), the time at which it expires (7). Bytes after the last record mean nothing
 --
 -- A process whose calls have waited for a second states how long they have waited. If it is rejected, it is next: units
 -- that are released are kept for it, and others take only what it leaves. It looks again within a second.
@@ -22,6 +22,7 @@
 -- threshold  units that may be held
 -- hold       microseconds for which a process holds its units after each call and each statement
 -- process    the process that states the other numbers, or 0: then nothing is stated
+-- fence      its fence; a smaller one than that of its record states nothing and takes nothing
 -- epoch      the epoch that it knows
 -- taken, released
 --            its numbers
@@ -33,9 +34,9 @@
 -- the units of all processes, and is admitted if there were any.
 local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
-  threshold, hold, process, epoch, taken, released, promised, waited
+  threshold, hold, process, fence, epoch, taken, released, promised, waited
 )
-  local VERSION, HEADER, RECORD, FORMAT, NEXT = 2, 57, 28, '>I7I7I7I7', 1500000
+  local VERSION, HEADER, RECORD, FORMAT, NEXT = 2, 57, 35, '>I7I7I7I7I7', 1500000
   local version, lives, since, first, last, held, count, records = VERSION, 0, 0, 0, 0, 0, 0, ''
   local following, follows_since, follows_cost, follows_until = 0, 0, 0, 0
   local state = call('GET', key)
@@ -51,7 +52,7 @@ local function slots(
     local alive = {}
     held, first = 0, last
     for at = 1, #records, RECORD do
-      local _, has_taken, has_released, expires = unpack(FORMAT, records, at)
+      local _, _, has_taken, has_released, expires = unpack(FORMAT, records, at)
       if expires > clock then
         alive[#alive + 1], held = string.sub(records, at, at + RECORD - 1), held + has_taken - has_released
         if expires < first then first = expires end
@@ -61,24 +62,28 @@ local function slots(
   end
 
   -- The record of the process.
-  local name, at, own_taken, own_released, expires, _ = pack('>I7', process), 1, 0, 0, 0, nil
+  local name, at, own_fence, own_taken, own_released, expires, _ = pack('>I7', process), 1, 0, 0, 0, 0, nil
   repeat
     at = string.find(records, name, at, true)
     if at and at % RECORD ~= 1 then at = at + 1 else break end
   until false
   if at then
-    _, own_taken, own_released, expires = unpack(FORMAT, records, at)
+    _, own_fence, own_taken, own_released, expires = unpack(FORMAT, records, at)
   end
   local before, is_void = own_taken - own_released, false
+  local is_given_up = process > 0 and fence < own_fence
   if epoch > since then since = epoch end
-  if process > 0 and epoch == since then
-    -- Units that others may have now are not held again.
-    is_void = not at and promised <= clock and taken > released
-    if taken > own_taken then own_taken = taken end
-    if released > own_released then own_released = released end
-    if is_void then own_released = own_taken end
-  elseif process > 0 then
-    is_void = taken > released
+  if process > 0 and not is_given_up then
+    if fence > own_fence then own_fence, own_taken, own_released = fence, 0, 0 end
+    if epoch == since then
+      -- Units that others may have now are not held again.
+      is_void = not at and promised <= clock and taken > released
+      if taken > own_taken then own_taken = taken end
+      if released > own_released then own_released = released end
+      if is_void then own_released = own_taken end
+    else
+      is_void = taken > released
+    end
   end
   if own_released > own_taken then own_released = own_taken end
   held = held - before + own_taken - own_released
@@ -91,7 +96,9 @@ local function slots(
       kept = follows_cost
     end
     allowed = cost == 0 or held + cost + kept <= threshold
-    if not allowed then
+    if is_given_up and (is_changed or operand == 1) then
+      allowed, is_changed = false, false
+    elseif not allowed then
       -- The process that has waited for longest is next.
       is_changed = op == 'acquire' and waited > 0 and kept == 0
       if is_changed then
@@ -124,11 +131,11 @@ local function slots(
   if is_changed then
     local record = ''
     -- A record without units stays until it expires: a call that is still on its way has stated less than it has.
-    if own_taken > 0 and op ~= 'reset' then
+    if (own_taken > 0 or op == 'hold') and op ~= 'reset' then
       if (own_taken > own_released or not at) and clock + hold > expires then expires = clock + hold end
       if count == 0 or expires < first then first = expires end
       if expires > last then last = expires end
-      record = pack(FORMAT, process, own_taken, own_released, expires)
+      record = pack(FORMAT, process, own_fence, own_taken, own_released, expires)
     end
     if at then
       records = string.sub(records, 1, at - 1) .. record .. string.sub(records, at + RECORD)

@@ -22,6 +22,7 @@ const MODEL: Holders = Holders {
 };
 
 const LIMIT: &str = "never more than the limit";
+const COUNT: &str = "the server counts what runs";
 
 #[test]
 fn replies_are_late_and_lost() {
@@ -67,4 +68,9 @@ fn an_empty_record_that_is_forgotten_is_found() {
 #[test]
 fn a_late_statement_that_counts_is_found() {
     is_found(Holders { fault: Some(Fault::LateStatementCounts), ..MODEL }, LIMIT);
+}
+
+#[test]
+fn a_request_that_was_given_up_and_takes_is_found() {
+    is_found(Holders { fault: Some(Fault::GivenUpRequestTakes), ticks: 0, ..MODEL }, COUNT);
 }

@@ -7,6 +7,18 @@ use support::server::Server;
 /// Runs the script of one call by hand: `process` states what it has taken and released. Returns whether the call is
 /// admitted.
 fn run(connection: &mut Connection, op: &str, process: u32, taken: u32, released: u32) -> bool {
+    run_in(connection, 1, op, process, taken, released)
+}
+
+/// The same, with a fence.
+fn run_in(
+    connection: &mut Connection,
+    fence: u32,
+    op: &str,
+    process: u32,
+    taken: u32,
+    released: u32,
+) -> bool {
     let text = script_text("slots").expect("a script");
     let mut eval = redis::cmd("EVAL");
     eval.arg(text).arg(1).arg("slots");
@@ -16,6 +28,9 @@ fn run(connection: &mut Connection, op: &str, process: u32, taken: u32, released
         "threshold=1".to_owned(),
         "hold=60000000".to_owned(),
         format!("process={process}"),
+        format!("fence={fence}"),
+        // As a call of several limits looks.
+        format!("operand={}", u8::from(op == "peek")),
         "epoch=0".to_owned(),
         format!("taken={taken}"),
         format!("released={released}"),
@@ -53,4 +68,31 @@ fn a_late_call_takes_no_released_unit_back() {
     assert!(run(connection, "hold", 1, 1, 0), "late");
     assert!(run(connection, "acquire", 2, 0, 0), "nobody holds the unit");
     assert!(!run(connection, "acquire", 1, 1, 1));
+}
+
+/// A call whose process does not wait for its reply any longer takes nothing, whenever it arrives.
+#[test]
+fn a_call_that_was_given_up_takes_nothing() {
+    let server = Server::start();
+    let connection = &mut server.connection();
+    assert!(run_in(connection, 1, "acquire", 1, 0, 0), "given up, and in time");
+    assert!(run_in(connection, 2, "hold", 1, 0, 0));
+    assert!(!run_in(connection, 1, "acquire", 1, 0, 0), "given up, and late");
+    assert!(!run_in(connection, 1, "peek", 1, 0, 0), "of several limits");
+    assert!(run_in(connection, 1, "hold", 1, 1, 0), "a late statement states nothing");
+    assert!(run_in(connection, 2, "acquire", 1, 0, 0), "nobody holds the unit");
+    assert!(run_in(connection, 1, "hold", 1, 5, 5), "of a holder before");
+    assert!(!run_in(connection, 1, "acquire", 2, 0, 0), "the last call runs");
+}
+
+/// The first request after the loss of a reply drops what was taken without one, also if it is rejected.
+#[test]
+fn a_call_drops_what_a_lost_reply_has_left() {
+    let server = Server::start();
+    let connection = &mut server.connection();
+    assert!(run_in(connection, 1, "acquire", 1, 0, 0), "the reply is lost");
+    assert!(run_in(connection, 2, "acquire", 1, 0, 0));
+    assert!(!run_in(connection, 1, "acquire", 2, 0, 0));
+    assert!(run_in(connection, 2, "hold", 1, 1, 1));
+    assert!(run_in(connection, 1, "acquire", 2, 0, 0));
 }

@@ -18,10 +18,11 @@ impl Holders {
     fn script(&self, text: &str) -> String {
         let (part, fault) = match self.fault {
             Some(Fault::EmptyRecordIsForgotten) => (
-                "if own_taken > 0 and op ~= 'reset'",
+                "if (own_taken > 0 or op == 'hold') and op ~= 'reset'",
                 "if own_taken > own_released and op ~= 'reset'",
             ),
             Some(Fault::LateStatementCounts) => ("if taken > own_taken then", "if true then"),
+            Some(Fault::GivenUpRequestTakes) => ("fence < own_fence", "false"),
             _ => return text.to_owned(),
         };
         assert!(text.contains(part), "the script has no {part}");
@@ -70,10 +71,11 @@ impl Holders {
 }
 
 pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
-    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7I7");
+    debug_assert_eq!(Form::Slots.layout(), "I4I7I7I7I7I7I7I7I7");
     let mut out = threshold.to_be_bytes().to_vec();
-    let Statement { process, epoch, taken, released, promised, hold_us, waited_us } = *stated;
-    for number in [hold_us, process, epoch, taken, released, promised, waited_us] {
+    let Statement { process, fence, epoch, taken, released, promised, hold_us, waited_us } =
+        *stated;
+    for number in [hold_us, process, fence, epoch, taken, released, promised, waited_us] {
         out.extend(&number.to_be_bytes()[1..]);
     }
     out

@@ -44,6 +44,8 @@ pub enum Fault {
     EmptyRecordIsForgotten,
     /// The server takes a smaller number of a late statement.
     LateStatementCounts,
+    /// The server executes a request that its process has given up.
+    GivenUpRequestTakes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +117,7 @@ impl Model for Holders {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let (used, now) = (&state.used, state.local_clock());
         for (index, process) in state.processes.iter().enumerate() {
-            if used.calls < self.calls && process.holder.clone().begin(1).is_some() {
+            if used.calls < self.calls && process.holder.clone().begin().is_some() {
                 actions.push(Action::Call(index));
             }
             if used.local_calls < self.local_calls {
@@ -163,7 +165,7 @@ impl Model for Holders {
         match action {
             Action::Call(process) => {
                 state.used.calls += 1;
-                let pending = state.processes[process].holder.begin(1)?;
+                let pending = state.processes[process].holder.begin()?;
                 let number = state.send(process, Body::Take, self.threshold);
                 state.processes[process].taking.push((number, now, pending));
             }
@@ -241,7 +243,7 @@ impl Model for Holders {
             Property::always("never more than the limit", |model: &Self, state: &State| {
                 state.running(state.generation) <= model.threshold as usize
             }),
-            Property::always("no slot is lost for ever", |model: &Self, state: &State| {
+            Property::always("the server counts what runs", |model: &Self, state: &State| {
                 model.recovers(state)
             }),
         ]

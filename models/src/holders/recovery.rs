@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::Holders;
-use super::state::{Body, Message, State};
+use super::state::{Body, HOLD, Message, State, TICK, Used};
 
 impl Holders {
     /// Sends the statement of a process that is due.
@@ -37,7 +37,7 @@ impl Holders {
         panic!("processes state without end: {state:#?}");
     }
 
-    /// Returns whether the server counts, once messages have arrived and dead processes have expired, what runs, and
+    /// Returns whether the server counts what runs once messages have arrived and dead processes have expired, and
     /// nothing once all calls have ended.
     pub(super) fn recovers(&self, state: &State) -> bool {
         let mut state = state.clone();
@@ -58,6 +58,9 @@ impl Holders {
             }
         }
         self.settle(&mut state);
+        if !self.counts_at_once(&mut state) {
+            return false;
+        }
         for _ in 0..4 {
             state.time += 1;
             self.settle(&mut state);
@@ -70,7 +73,19 @@ impl Holders {
         }
         self.settle(&mut state);
         let can_call =
-            state.processes.iter().all(|process| process.holder.clone().begin(1).is_some());
+            state.processes.iter().all(|process| process.holder.clone().begin().is_some());
         counts_what_runs && can_call && self.measured(&mut state) == 0 && state.held() == 0
+    }
+
+    /// Returns whether the server counts what runs as soon as all messages have arrived. What a process that was killed
+    /// has held expires, and so does what a request takes that was given up and arrives after the hold; processes learn
+    /// of a reset later, and a server of slots that it has forgotten or that a fallback has admitted.
+    fn counts_at_once(&self, state: &mut State) -> bool {
+        let Used { crashes, flushes, given_up, .. } = state.used;
+        if crashes > 0 || flushes > 0 || given_up > 0 && u64::from(state.time) * TICK >= HOLD {
+            return true;
+        }
+        let (measured, held) = (self.measured(state), state.held());
+        measured == held || measured < held && (state.used.resets > 0 || state.used.local_calls > 0)
     }
 }

@@ -5,8 +5,8 @@ use crate::server::Keys;
 use crate::store::holder::state::{HolderState, PendingUnits, SentStatement, TakenUnits};
 
 /// The length of a step of time, in microseconds.
-const TICK: u64 = 100_000;
-const HOLD: u64 = 2 * TICK;
+pub(super) const TICK: u64 = 100_000;
+pub(super) const HOLD: u64 = 2 * TICK;
 /// The times at which the clocks of the server and of the limiters start.
 const SERVER_START: u64 = 1_000_000_000_000;
 const LOCAL_START: u64 = 5_000_000;
@@ -116,7 +116,7 @@ impl State {
 
 impl Process {
     pub(super) fn new(id: u64) -> Self {
-        let (mut holder, taking, calls) = <(HolderState, _, _)>::default();
+        let (taking, calls, mut holder) = (Vec::new(), Vec::new(), HolderState::new(1));
         holder.set_hold(HOLD);
         Self { id, holder, next: 0, taking, stating: None, resetting: None, calls }
     }

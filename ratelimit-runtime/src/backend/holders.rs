@@ -108,9 +108,7 @@ impl Backend {
         let mut taking = TakingCalls::default();
         for (index, charge) in calls.counts.charges().iter().enumerate() {
             let Some(holder) = &charge.holder else { continue };
-            let of_run = |costs: &[u32], count: u32| u64::from(costs[index]) * u64::from(count);
-            let units = calls.runs.iter().map(|run| of_run(&run.costs, run.count)).sum();
-            match holder.begin(units).await {
+            match holder.begin().await {
                 Ok(request) => taking.0.push((index, request)),
                 Err(error) => {
                     taking.not_sent();

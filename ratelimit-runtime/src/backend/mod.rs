@@ -100,9 +100,7 @@ impl Backend {
         self.shared.as_ref().map_or(Source::Embedded, Store::source)
     }
 
-    /// Returns the store of the rules that all processes share.
-    #[cfg(feature = "rules")]
-    pub(crate) fn rule_store(&self) -> Option<&SharedStore> {
+    pub(crate) fn shared_store(&self) -> Option<&SharedStore> {
         self.shared.as_ref()
     }
 

@@ -33,9 +33,9 @@ use crate::limit::{Access, Algorithm, Limit};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
 use crate::reply::{Answer, BuildError, Decision, Rejection, StoreError};
-use crate::store::Request;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::script_text;
+use crate::store::{Request, Store};
 
 /// All algorithms, for tests.
 pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
@@ -233,6 +233,12 @@ pub fn return_units(
 #[must_use]
 pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
     limiter.checker().waiting.started().is_none_or(|waiting| waiting.is_idle())
+}
+
+/// Returns whether no decision of the shared store is under way.
+#[must_use]
+pub fn store_is_idle(limiter: &RateLimiter) -> bool {
+    limiter.checker().backend.shared_store().is_none_or(Store::is_idle)
 }
 
 /// Returns the number of counts for which calls wait, or for which units of waiting calls are held.

@@ -75,4 +75,7 @@ pub(crate) trait Store: Send + Sync {
     fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8>;
 
     fn source(&self) -> Source;
+
+    /// Returns whether no decision is under way.
+    fn is_idle(&self) -> bool;
 }

@@ -45,6 +45,10 @@ impl Store for Unshared {
     fn source(&self) -> Source {
         match *self {}
     }
+
+    fn is_idle(&self) -> bool {
+        match *self {}
+    }
 }
 
 #[cfg(feature = "rules")]

@@ -131,7 +131,7 @@ impl RuleFeed {
                     .map_err(|error| invalid(file.in_file(&error)))?;
                 FeedSource::File(path, Mutex::new(file))
             }
-            RulesSource::Redis if backend.rule_store().is_some() => FeedSource::Redis,
+            RulesSource::Redis if backend.shared_store().is_some() => FeedSource::Redis,
             RulesSource::Redis => return Err(BuildError::RulesWithoutRedis),
         };
         let (rules, backend_ref) = (Arc::downgrade(rules), Arc::downgrade(backend));
@@ -213,7 +213,7 @@ impl RuleFeed {
                 if limits > 0
                     && (is_new || look.is_multiple_of(LOOKS_PER_ANNOUNCEMENT))
                     && let Some(backend) = self.backend.upgrade()
-                    && let Some(store) = backend.rule_store()
+                    && let Some(store) = backend.shared_store()
                 {
                     let rejected = backend.rejected_keys(MOST_REJECTED);
                     let _ = announce(store, &shared.in_force, &rejected).await;
@@ -240,7 +240,7 @@ impl RuleFeed {
 
     async fn read_shared(&self, state: &mut SharedState) -> Result<(), StoreError> {
         let Some(backend) = self.backend.upgrade() else { return Ok(()) };
-        let Some(store) = backend.rule_store() else { return Ok(()) };
+        let Some(store) = backend.shared_store() else { return Ok(()) };
         let read = store.read_rules(&state.version).await?;
         state.was_read = true;
         // `share_rules` always writes a version, also of rules without an entry.
@@ -282,7 +282,7 @@ impl RuleFeed {
             FeedSource::File(..) => unseen::report_of_process(&rules),
             FeedSource::Redis => {
                 let backend = self.backend.upgrade();
-                if let Some(store) = backend.as_ref().and_then(|backend| backend.rule_store()) {
+                if let Some(store) = backend.as_ref().and_then(|backend| backend.shared_store()) {
                     unseen::report_of_fleet(&rules, version, store).await;
                 }
             }

@@ -153,7 +153,7 @@ impl RateLimiter {
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         let backend = Arc::clone(&self.checker.backend);
         Answer::pending(async move {
-            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let (mut fleet, mut bytes) = (Vec::new(), 0);
             let read = |text: &str| {
                 bytes += text.len();

@@ -58,7 +58,7 @@ impl RateLimiter {
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
         let (backend, terms) = (Arc::clone(&self.checker.backend), self.checker.counted(limit));
         Answer::pending(async move {
-            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             // The name of the count without a key, up to the sign for that.
             let mut start = store.count_name(&terms, &());
             start.pop();

@@ -71,7 +71,7 @@ impl RateLimiter {
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         let backend = Arc::clone(&self.checker.backend);
         Answer::pending(async move {
-            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let Some(StoredRules { version, rules }) = store.read_rules("").await? else {
                 return Ok(SharedRules::default());
             };
@@ -111,7 +111,7 @@ impl RateLimiter {
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let (backend, by) = (Arc::clone(&self.checker.backend), by.to_owned());
         Answer::pending(async move {
-            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
             let change =
@@ -145,7 +145,7 @@ impl RateLimiter {
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
         let backend = Arc::clone(&self.checker.backend);
         Answer::pending(async move {
-            let store = backend.rule_store().ok_or(StoreError::NotShared)?;
+            let store = backend.shared_store().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
                 let change: StoredChange = serde_json::from_str(&text).ok()?;

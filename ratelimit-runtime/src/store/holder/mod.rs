@@ -2,8 +2,10 @@
 //!
 //! A process counts the units that its calls have taken and released. It states both numbers with each request
 //! (`lua/slots.lua`). They only grow, so a statement that is late, or sent twice, changes nothing, and a store that has
-//! lost its memory learns them again. A call whose reply is lost leaves units in the store of which this process does
-//! not know. Then no call of the count is sent before the process has found and released them.
+//! lost its memory learns them again. A request whose reply is lost can have taken units of which this process does not
+//! know, and can reach the store later. Once the other requests have their replies, the process gives it up: its next
+//! request or statement has a greater fence, with which the store drops such units, and no request of a smaller fence
+//! takes any.
 //!
 //! The numbers and their arithmetic are a plain value (`state.rs`), which `models/` checks.
 
@@ -13,6 +15,7 @@ pub(crate) mod state;
 mod taking;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -27,6 +30,9 @@ use crate::background::seen_process;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 
+/// The fences of one holder. A process can have several holders of a count, one after the other.
+const FENCES: u64 = 1 << 20;
+
 /// The units that this process holds of one count.
 pub(crate) struct Holder {
     process: u64,
@@ -38,7 +44,6 @@ pub(crate) struct Holder {
     sender: Arc<ChangedCounts>,
 }
 
-#[derive(Default)]
 struct HolderRecord {
     state: HolderState,
     /// For how long the line that asks has waited.
@@ -49,7 +54,10 @@ struct HolderRecord {
 
 impl Holder {
     pub(crate) fn new(process: u64, key_id: KeyId, sender: Arc<ChangedCounts>) -> Arc<Self> {
-        let (state, changed) = Default::default();
+        static NEXT_FENCE: AtomicU64 = AtomicU64::new(1);
+        let fence = NEXT_FENCE.fetch_add(FENCES, Ordering::Relaxed);
+        let record = HolderRecord { state: HolderState::new(fence), waited_us: 0, failure: None };
+        let (state, changed) = (Mutex::new(record), Notify::new());
         Arc::new(Self { process, key_id, state, changed, sender })
     }
 
@@ -68,15 +76,20 @@ impl Holder {
         self.lock().waited_us = waited_us;
     }
 
-    /// Begins a request that takes up to `units`, once it is known what the store has. Fails while the store does not
-    /// tell.
-    pub(crate) async fn begin(self: &Arc<Self>, units: u64) -> Result<TakingRequest, StoreError> {
+    /// Begins a request that takes units. While a reply is lost, it waits for those to other requests, and fails if the
+    /// last statement has failed.
+    pub(crate) async fn begin(self: &Arc<Self>) -> Result<TakingRequest, StoreError> {
         loop {
             // Receives notifications from now on.
             let changed = self.changed.notified();
             {
                 let mut record = self.lock();
-                if let pending @ Some(_) = record.state.begin(units) {
+                if let pending @ Some(_) = record.state.begin() {
+                    let is_due = record.is_due();
+                    drop(record);
+                    if is_due {
+                        self.sender.add(self.key_id);
+                    }
                     return Ok(TakingRequest { holder: Arc::clone(self), pending });
                 }
                 if let Some((error, _)) = &record.failure {
@@ -164,6 +177,7 @@ impl Holder {
     /// Loses all units: the count was reset.
     pub(crate) fn reset(&self) {
         self.lock().state.reset();
+        self.sender.add(self.key_id);
         self.changed.notify_waiters();
     }
 
@@ -183,7 +197,7 @@ impl Holder {
 }
 
 impl HolderRecord {
-    /// Returns whether the end of a request lets a statement be sent that had to wait for it.
+    /// Returns whether there is something to state at once.
     fn is_due(&self) -> bool {
         self.state.next_statement() == Some(0)
     }

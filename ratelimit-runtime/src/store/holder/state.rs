@@ -16,6 +16,9 @@ const NEVER: u64 = 1 << 52;
 /// What a process knows of the units that it holds of one count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct HolderState {
+    /// Grows when the process gives up requests that have no reply: the store executes none of a smaller fence, and
+    /// forgets what those have taken.
+    fence: u64,
     epoch: u64,
     taken: u64,
     released: u64,
@@ -27,28 +30,27 @@ pub(crate) struct HolderState {
     alive_until: u64,
     /// The time of the next statement.
     next_statement: u64,
-    /// Whether units were released since the last statement.
+    /// Whether there is something to state at once.
     is_dirty: bool,
-    /// The units of `released` of which the store knows.
+    /// The units of `released`, and the fence, of which the store knows.
     known_released: u64,
+    known_fence: u64,
     /// How many losses there were. Units that were taken before the last one are lost.
     losses: u32,
     /// How many resets there were; they also lose the units of fallbacks.
     resets: u32,
-    /// The requests that take units and have no reply yet, their units, and how many there were.
+    /// How many requests that take units have no reply yet.
     pending: u32,
-    pending_units: u64,
-    begun: u64,
-    /// Whether the store may have more units of this process than it knows of.
+    /// Whether the store may have units of a request whose reply is lost.
     is_unsure: bool,
 }
 
 /// A statement that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SentStatement {
+    fence: u64,
     epoch: u64,
     released: u64,
-    begun: u64,
     sent_at: u64,
 }
 
@@ -64,15 +66,20 @@ pub(crate) struct TakenUnits {
 /// A request that takes units and has no reply yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PendingUnits {
-    units: u64,
+    fence: u64,
     /// Until when the store keeps what this process held when the request began, by the clock of the store.
     promised: u64,
 }
 
 impl HolderState {
+    /// Returns the state of a process without units. `fence` is greater than those of its states before.
+    pub(crate) fn new(fence: u64) -> Self {
+        Self { fence, known_fence: fence, ..Self::default() }
+    }
+
     pub(crate) fn statement(&self, process: u64) -> Statement {
-        let Self { epoch, taken, released, promised, hold_us, .. } = *self;
-        Statement { process, epoch, taken, released, promised, hold_us, waited_us: 0 }
+        let Self { fence, epoch, taken, released, promised, hold_us, .. } = *self;
+        Statement { process, fence, epoch, taken, released, promised, hold_us, waited_us: 0 }
     }
 
     /// Sets for how long the store keeps the units.
@@ -80,29 +87,26 @@ impl HolderState {
         self.hold_us = hold_us;
     }
 
-    /// Begins a request that takes up to `units`. Returns `None` and does nothing while it is not known what the store
-    /// has.
-    pub(crate) fn begin(&mut self, units: u64) -> Option<PendingUnits> {
+    /// Begins a request that takes units. Returns `None` and does nothing while a reply is lost and others are to come.
+    pub(crate) fn begin(&mut self) -> Option<PendingUnits> {
+        self.give_up_lost();
         if self.is_unsure {
             return None;
         }
         self.pending += 1;
-        self.pending_units += units;
-        self.begun += 1;
         let promised = if self.units() > 0 { self.promised } else { u64::MAX };
-        Some(PendingUnits { units, promised })
+        Some(PendingUnits { fence: self.fence, promised })
     }
 
-    /// Ends a request.
-    pub(crate) fn end(&mut self, pending: PendingUnits) {
+    /// Ends a request that was not sent.
+    pub(crate) fn end(&mut self) {
         self.pending -= 1;
-        self.pending_units -= pending.units;
     }
 
     /// Ends a request whose reply is lost.
     pub(crate) fn end_without_reply(&mut self, pending: PendingUnits) {
-        self.end(pending);
-        self.is_unsure = true;
+        self.end();
+        self.is_unsure |= pending.fence == self.fence;
     }
 
     /// Ends a request with its reply, which is received at `now` and was sent at `sent_at`: it has admitted calls of
@@ -116,12 +120,12 @@ impl HolderState {
         clock: u64,
         [sent_at, now]: [u64; 2],
     ) -> (Receipt, u64) {
-        self.end(pending);
+        self.end();
         let mut lost = self.lose_late(now);
-        let Some(Receipt { birth: epoch, place: taken }) = receipt.filter(|_| units > 0) else {
+        let Some(Receipt { birth: epoch, .. }) = receipt.filter(|_| units > 0) else {
             return (Receipt::default(), lost);
         };
-        let losses = if epoch < self.epoch {
+        let losses = if pending.fence != self.fence || epoch < self.epoch {
             // The units were lost before this reply came.
             self.losses.wrapping_sub(1)
         } else {
@@ -131,8 +135,6 @@ impl HolderState {
                 lost += self.lose();
             }
             self.taken += units;
-            // More than all requests without a reply can have taken.
-            self.is_unsure |= taken > self.taken + self.pending_units;
             if now < self.end_of_hold(sent_at) {
                 self.keep(clock, sent_at);
                 self.losses
@@ -141,6 +143,7 @@ impl HolderState {
                 self.released += units;
                 self.is_dirty = true;
                 lost += units;
+                self.give_up_pending();
                 self.losses.wrapping_sub(1)
             }
         };
@@ -201,7 +204,7 @@ impl HolderState {
 
     /// Returns the time of the next statement, by the clock of the limiter; `None` if there is nothing to state.
     pub(crate) fn next_statement(&self) -> Option<u64> {
-        let is_due = self.is_dirty || self.is_unsure && self.pending == 0;
+        let is_due = self.is_dirty || self.can_give_up();
         let holds = self.taken > self.released;
         if is_due { Some(0) } else { holds.then_some(self.next_statement) }
     }
@@ -213,9 +216,10 @@ impl HolderState {
 
     /// Prepares a statement at `now`.
     pub(crate) fn state(&mut self, now: u64) -> SentStatement {
+        self.give_up_lost();
         self.is_dirty = false;
-        let Self { epoch, released, begun, .. } = *self;
-        SentStatement { epoch, released, begun, sent_at: now }
+        let Self { fence, epoch, released, .. } = *self;
+        SentStatement { fence, epoch, released, sent_at: now }
     }
 
     /// Records the reply to a statement, which is received at `now`. Returns how many units were lost.
@@ -226,23 +230,16 @@ impl HolderState {
         receipt: Receipt,
         now: u64,
     ) -> u64 {
-        let Receipt { birth: epoch, place: taken } = receipt;
+        let Receipt { birth: epoch, .. } = receipt;
         self.known_released = self.known_released.max(sent.released);
+        self.known_fence = sent.fence;
         let mut lost = self.lose_late(now) + self.follow(epoch);
         // In another epoch, it was said of units that are lost already.
         if !outcome.is_allowed() && sent.epoch == epoch {
             lost += self.lose();
         }
         self.keep(outcome.clock, sent.sent_at);
-        // No request was under way, so the store counts all that this process has taken.
-        if epoch == self.epoch && self.begun == sent.begun && self.pending == 0 {
-            let unknown = taken.saturating_sub(self.taken);
-            self.taken += unknown;
-            self.released += unknown;
-            self.is_dirty |= unknown > 0;
-            self.is_unsure = false;
-        }
-        self.is_dirty |= self.released != sent.released;
+        self.is_dirty |= self.released != sent.released || self.fence != sent.fence;
         lost
     }
 
@@ -260,19 +257,15 @@ impl HolderState {
         self.lose()
     }
 
-    /// Loses all units, also those of fallbacks. In a new epoch, the store counts from zero. Returns how many.
-    pub(crate) fn reset(&mut self) -> u64 {
-        let lost = self.taken - self.released;
-        (self.taken, self.released, self.known_released, self.local) = (0, 0, 0, 0);
-        self.losses += 1;
-        self.resets += 1;
-        self.is_unsure |= self.pending > 0;
-        lost
+    /// Loses all units, also those of fallbacks and of requests under way: the count was reset.
+    pub(crate) fn reset(&mut self) {
+        self.restart();
+        self.give_up();
     }
 
     /// Returns whether units were released of which the store does not know.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.released != self.known_released || self.is_unsure
+        self.released != self.known_released || self.fence != self.known_fence || self.is_unsure
     }
 
     pub(crate) fn released(&self) -> u64 {
@@ -294,8 +287,18 @@ impl HolderState {
         if epoch <= self.epoch {
             return 0;
         }
-        let lost = self.reset();
         self.epoch = epoch;
+        // A store that has lost its memory learns of an epoch from another process, and may have units of this one.
+        self.is_unsure = true;
+        self.restart()
+    }
+
+    /// Counts from zero, as the store does in a new epoch. Returns how many units were lost, also of fallbacks.
+    fn restart(&mut self) -> u64 {
+        let lost = self.taken - self.released;
+        (self.taken, self.released, self.known_released, self.local) = (0, 0, 0, 0);
+        self.losses += 1;
+        self.resets += 1;
         lost
     }
 
@@ -306,7 +309,32 @@ impl HolderState {
         self.losses += u32::from(lost > 0);
         self.is_dirty |= lost > 0;
         self.alive_until = 0;
+        self.give_up_pending();
         lost
+    }
+
+    /// Gives up the requests under way when the store may have forgotten this process: they state less than it knew.
+    fn give_up_pending(&mut self) {
+        if self.pending > 0 {
+            self.give_up();
+        }
+    }
+
+    /// Returns whether a reply is lost and no other is to come.
+    fn can_give_up(&self) -> bool {
+        self.is_unsure && self.pending == 0
+    }
+
+    fn give_up_lost(&mut self) {
+        if self.can_give_up() {
+            self.give_up();
+        }
+    }
+
+    /// Gives up all requests that have no reply.
+    fn give_up(&mut self) {
+        self.fence += 1;
+        (self.is_unsure, self.is_dirty) = (false, true);
     }
 
     /// Returns the time until which the store keeps units by a request that was sent at `sent_at`.

@@ -44,9 +44,11 @@ impl TakingRequest {
 
     /// Records that the request was certainly not executed.
     pub(crate) fn not_sent(mut self) {
-        let Some(pending) = self.pending.take() else { return };
+        if self.pending.take().is_none() {
+            return;
+        }
         let mut record = self.holder.lock();
-        record.state.end(pending);
+        record.state.end();
         let is_due = record.is_due();
         drop(record);
         if is_due {

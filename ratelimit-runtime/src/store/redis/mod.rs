@@ -180,6 +180,10 @@ impl Store for Redis {
     fn source(&self) -> Source {
         Source::Redis
     }
+
+    fn is_idle(&self) -> bool {
+        self.servers.pending() == 0
+    }
 }
 
 /// Counts one pending decision until it is dropped.

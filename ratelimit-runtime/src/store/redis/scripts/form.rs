@@ -149,12 +149,13 @@ impl Form {
             Self::Slots => {
                 const HOLD: Argument = Argument::seven("hold", |_, stated| stated.hold_us);
                 const PROCESS: Argument = Argument::seven("process", |_, stated| stated.process);
+                const FENCE: Argument = Argument::seven("fence", |_, stated| stated.fence);
                 const EPOCH: Argument = Argument::seven("epoch", |_, stated| stated.epoch);
                 const TAKEN: Argument = Argument::seven("taken", |_, stated| stated.taken);
                 const RELEASED: Argument = Argument::seven("released", |_, stated| stated.released);
                 const PROMISED: Argument = Argument::seven("promised", |_, stated| stated.promised);
                 const WAITED: Argument = Argument::seven("waited", |_, stated| stated.waited_us);
-                &[THRESHOLD, HOLD, PROCESS, EPOCH, TAKEN, RELEASED, PROMISED, WAITED]
+                &[THRESHOLD, HOLD, PROCESS, FENCE, EPOCH, TAKEN, RELEASED, PROMISED, WAITED]
             }
         }
     }
