@@ -45,6 +45,9 @@ mod text;
 mod waiting;
 
 pub mod holders;
+mod judge;
+mod scripts;
 pub mod server;
 
+pub use self::lease::model as leases;
 pub use self::waiting::model as lines;

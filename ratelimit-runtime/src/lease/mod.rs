@@ -21,6 +21,9 @@ mod fetch;
 mod heat;
 mod held;
 mod ledger;
+#[cfg(model)]
+#[path = "../../../models/src/leases/mod.rs"]
+pub mod model;
 mod share;
 mod state;
 

@@ -1,0 +1,27 @@
+//! The rule for buckets, as `tests/support/judge/` has it: in any interval, at most the burst and what refills in it.
+
+use crate::limit::Terms;
+
+/// A time, in microseconds, and the units that were admitted then.
+pub(crate) type Admitted = (u64, u32);
+
+/// Returns whether a bucket may have admitted these units. `extra` returns the microseconds by which an interval counts
+/// longer than it is.
+pub(crate) fn is_within(
+    terms: &Terms,
+    admitted: &[Admitted],
+    extra: impl Fn(u64, u64) -> u64,
+) -> bool {
+    let (burst, rate) = (u128::from(terms.capacity()), u128::from(terms.threshold()));
+    let period = u128::from(terms.period_us());
+    let of_interval = |from: u64, to: u64| {
+        let within = admitted.iter().filter(|(at, _)| (from..=to).contains(at));
+        within.map(|(_, units)| u128::from(*units)).sum::<u128>()
+    };
+    admitted.iter().all(|(from, _)| {
+        admitted.iter().filter(|(to, _)| to >= from).all(|(to, _)| {
+            let time = u128::from(to - from + extra(*from, *to));
+            of_interval(*from, *to) * period <= burst * period + rate * time
+        })
+    })
+}
