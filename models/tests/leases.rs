@@ -96,3 +96,9 @@ fn a_settlement_of_the_reserve_is_found() {
     let fault = Some(Fault::SettlementGivesReserveBack);
     is_found(Leases { plain: 1, settled: 2, ticks: 2, fault, ..MODEL }, LIMIT);
 }
+
+#[test]
+fn a_step_ahead_is_an_exception() {
+    let fault = Some(Fault::StepAheadIsNoException);
+    is_found(Leases { steps: &[2_000_000], fault, ..MODEL }, LIMIT);
+}

@@ -110,17 +110,19 @@ impl Scripts {
     }
 }
 
-/// Returns whether the limit allows what was admitted.
-pub(super) fn is_within(state: &State) -> bool {
-    let term = TARGET.lifetime;
-    judge::is_within(LIMIT.terms(), &state.admitted, |from, to| {
-        // A step forward lets leased units drain before the end of their lease.
-        let ahead = state.stepped.filter(|(at, _)| (from.saturating_sub(term)..=to).contains(at));
-        ahead.map_or(0, |(_, by)| by.max(0).unsigned_abs())
-    })
-}
-
 impl Leases {
+    /// Returns whether the limit allows what was admitted.
+    pub(super) fn is_within(&self, state: &State) -> bool {
+        let is_exception = !self.is(Fault::StepAheadIsNoException);
+        let term = if is_exception { TARGET.lifetime } else { 0 };
+        judge::is_within(LIMIT.terms(), &state.admitted, |from, to| {
+            // A step ahead lets the bucket refill, and leased units drain before the end of their lease.
+            let refills = from.saturating_sub(term)..=to;
+            let ahead = state.stepped.filter(|(at, _)| refills.contains(at));
+            ahead.map_or(0, |(_, by)| by.max(0).unsigned_abs())
+        })
+    }
+
     /// Executes a message on the server.
     pub(super) fn execute(&self, state: &mut State, message: Message) {
         let clock = state.server_clock();

