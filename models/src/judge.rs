@@ -1,11 +1,12 @@
-//! The rule for buckets, as `tests/support/judge/` has it: in any interval, at most the burst and what refills in it.
+//! The rules for buckets and windows, as `tests/support/judge/` has them.
 
 use crate::limit::Terms;
 
 /// A time, in microseconds, and the units that were admitted then.
 pub(crate) type Admitted = (u64, u32);
 
-/// Returns whether a bucket may have admitted these units. `extra` returns the microseconds by which an interval counts
+/// Returns whether a bucket may have admitted these units: in any interval, at most the burst and what refills in it.
+/// `extra` returns the microseconds by which an interval counts
 /// longer than it is.
 pub(crate) fn is_within(
     terms: &Terms,
@@ -24,4 +25,14 @@ pub(crate) fn is_within(
             of_interval(*from, *to) * period <= burst * period + rate * time
         })
     })
+}
+
+/// Returns whether a sliding window may have admitted these units: in any period, at most the threshold.
+pub(crate) fn is_within_window(terms: &Terms, admitted: &[Admitted]) -> bool {
+    let is_within = |from: u64| {
+        let within =
+            admitted.iter().filter(|(at, _)| (from..from + terms.period_us()).contains(at));
+        within.map(|(_, units)| units).sum::<u32>() <= terms.threshold()
+    };
+    admitted.iter().all(|(from, _)| is_within(*from))
 }

@@ -50,4 +50,5 @@ mod scripts;
 pub mod server;
 
 pub use self::lease::model as leases;
+pub use self::settle::model as settlements;
 pub use self::waiting::model as lines;

@@ -69,6 +69,14 @@ pub(crate) fn settle(
     }
 }
 
+/// Removes a count by `lua/reset.lua`.
+pub(crate) fn reset(keys: &mut Keys, script: &str, clock: u64) {
+    match keys.run(script, clock, &[KEY], &[]) {
+        Reply::Text(_) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Decodes a reply of `lua/answer.lua`.
 fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
     let number = |at: usize, width: usize| {
