@@ -39,19 +39,19 @@ fn requests_are_refused() {
 
 #[test]
 fn counts_are_reset() {
-    holds(Settlements { resets: 1, ..MODEL });
-    holds(Settlements { resets: 1, ..BUCKET });
+    holds(Settlements { resets: 1, plain: 1, ..MODEL });
+    holds(Settlements { resets: 1, plain: 1, ..BUCKET });
 }
 
 #[test]
 fn keys_are_closed() {
-    holds(Settlements { closings: 1, ..MODEL });
-    holds(Settlements { closings: 1, ..BUCKET });
+    holds(Settlements { closings: 1, plain: 1, ..MODEL });
+    holds(Settlements { closings: 1, plain: 1, ..BUCKET });
 }
 
 #[test]
 fn another_process_reserves_a_moment() {
-    holds(Settlements { reserved: 1, ..BUCKET });
+    holds(Settlements { reserved: 1, plain: 1, ..BUCKET });
 }
 
 #[test]
