@@ -71,6 +71,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     }
 
     /// Spends `cost` units if the process holds as many.
+    #[inline]
     pub(super) fn take(&mut self, target: &LeaseTarget, cost: u32, now: u64) -> Option<Reply> {
         if cost > self.held.spendable(now) {
             return None;
