@@ -23,6 +23,8 @@ mod key;
 mod lease;
 #[path = "../../ratelimit-runtime/src/limit/mod.rs"]
 mod limit;
+#[path = "../../ratelimit-runtime/src/store/redis/network/breaker.rs"]
+mod network_breaker;
 #[path = "../../ratelimit-runtime/src/store/redis/scripts/program.rs"]
 mod program;
 #[path = "../../ratelimit-runtime/src/registry/mod.rs"]
@@ -44,7 +46,12 @@ mod text;
 #[path = "../../ratelimit-runtime/src/waiting/mod.rs"]
 mod waiting;
 
+pub mod breaker;
 pub mod holders;
+mod judge;
+mod scripts;
 pub mod server;
 
+pub use self::lease::model as leases;
+pub use self::settle::model as settlements;
 pub use self::waiting::model as lines;

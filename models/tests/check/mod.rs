@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
 /// Asserts that all properties hold in every state.
 pub fn holds<M>(model: M)
@@ -12,7 +12,7 @@ where
     M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
     M::Action: Clone + Debug + PartialEq,
 {
-    let checker = visited(model);
+    let checker = visited(model, HasDiscoveries::AnyFailures);
     println!("{} states, of which {} differ", checker.state_count(), checker.unique_state_count());
     if let Some((property, path)) = checker.discoveries().into_iter().next() {
         let state = path.last_state().clone();
@@ -29,17 +29,18 @@ where
     M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
     M::Action: Clone + Debug + PartialEq,
 {
-    let path = visited(model).discovery(property).expect("a counterexample");
+    let is_found = HasDiscoveries::AllOf([property].into());
+    let path = visited(model, is_found).discovery(property).expect("a counterexample");
     println!("{property}: {:?}", path.into_actions());
 }
 
-/// Visits the states of a model.
-fn visited<M>(model: M) -> impl Checker<M>
+/// Visits the states of a model, until it is done or has such discoveries.
+fn visited<M>(model: M, until: HasDiscoveries) -> impl Checker<M>
 where
     M: Model + Send + Sync + Debug + 'static,
     M::State: Debug + Hash + PartialEq + Clone + Send + Sync,
     M::Action: Clone + Debug + PartialEq,
 {
     println!("{model:?}");
-    model.checker().threads(2).spawn_bfs().join()
+    model.checker().threads(2).finish_when(until).spawn_bfs().join()
 }

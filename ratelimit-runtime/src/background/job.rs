@@ -33,7 +33,7 @@ pub(crate) trait Job {
 }
 
 /// Counts the jobs that work on something. A process that was forked starts jobs of its own.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct JobSlot(Arc<AtomicU64>);
 
 /// A job that occupies a place of a slot until it ends or is dropped.

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::entry::{Delivery, DeliveryContent, LeaseRequest, UnspentUnits};
+use super::delivery::{Delivery, DeliveryContent};
+use super::entry::{LeaseRequest, UnspentUnits};
+use super::ledger::LeaseDelivery;
 use super::{LeaseReply, Leases};
 use crate::background::{Job, PendingWork, RunningJob};
 use crate::key::KeyId;
@@ -65,7 +67,7 @@ impl LeaseFetch {
     }
 
     /// Sends the deliveries to their waiters. Units for a call that was dropped come back.
-    fn deliver(&self, deliveries: Vec<Delivery>) {
+    fn deliver(&self, deliveries: Vec<LeaseDelivery>) {
         for Delivery { to, content } in deliveries {
             let _ = to.send(match content {
                 DeliveryContent::Units { reply, units } => LeaseReply::Units(DeliveredUnits {

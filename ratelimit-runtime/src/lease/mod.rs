@@ -14,12 +14,18 @@
 //! request. So does a call with other amounts than those under which the units were charged, until these units are
 //! spent or back. Of some limits, only the counts of busy keys are leased; see [`heat`].
 
+mod delivery;
 mod ends;
 mod entry;
 mod fetch;
 mod heat;
+mod held;
 mod ledger;
+#[cfg(model)]
+#[path = "../../../models/src/leases/mod.rs"]
+pub mod model;
 mod share;
+mod state;
 
 use std::sync::{Arc, Weak};
 

@@ -9,7 +9,7 @@
 use crate::algorithm::Outcome;
 use crate::limit::{Algorithm, Terms};
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Share {
     /// The time of the last reply, by the clock of the store, and the units that were left.
     last: Option<(u64, u32)>,

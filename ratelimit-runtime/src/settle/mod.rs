@@ -11,6 +11,8 @@ mod sender;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(model)]
+pub use self::queue::model;
 use self::queue::{QueueFull, SharedQueue};
 use self::sender::LaneSender;
 use crate::algorithm::{OpeningChange, Receipt, Settlement};

@@ -4,6 +4,10 @@
 //! only wait behind the first in the server, and might fail. Closings have lanes of their own, so they wait for no
 //! settlement. A lane exists while a job of the background thread sends it.
 
+#[cfg(model)]
+#[path = "../../../models/src/settlements/mod.rs"]
+pub mod model;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -20,7 +20,7 @@ pub(crate) const TIMEOUTS_TO_OPEN: u32 = 3;
 /// The first and the longest pause between probes, before jitter.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Breaker {
     is_open: AtomicBool,
     /// How many decisions in a row have timed out.

@@ -1,0 +1,142 @@
+//! The circuit breaker of a server and the fallback of a process: calls of two runtimes, and every order in which they
+//! send, receive replies, time out and open the breaker, the server stops and starts to reply, and the background
+//! thread probes it.
+//!
+//! The breaker, the slot of the job that probes and the store of the fallback are those of the runtime. The model
+//! retells what calls them: `network/node/mod.rs`, `network/node/jobs.rs` and `Backend::fall_back`. A state is built
+//! again from the steps that lead to it.
+
+mod play;
+
+use std::hash::{Hash, Hasher};
+
+use stateright::{Model, Property};
+
+use self::play::Play;
+
+/// What a model does at most, and the fault that it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Breakers {
+    /// The calls of each runtime, which can be pending at the same time.
+    pub calls: [usize; 2],
+    /// How often the server changes: it stops to reply, closes its connections, or replies again.
+    pub changes: usize,
+    /// Probes that the server does not answer in time.
+    pub failed_probes: usize,
+    /// Jobs that are dropped, because the background thread cannot start.
+    pub dropped_jobs: usize,
+    pub fault: Option<Fault>,
+}
+
+/// A fault that the checker must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A breaker that opens starts no probes.
+    OpeningStartsNoProbes,
+    /// The job that probes ends although a breaker has opened since it looked.
+    ProberDoesNotLookAgain,
+    /// The probes half-open the breaker of one runtime only.
+    ProbesCloseOneBreaker,
+    /// A call that finds the breaker open does not start probes that could not start before.
+    CallsStartNoProbes,
+    /// A breaker that half-opens waits for as many timeouts as a closed one.
+    HalfOpenIsClosed,
+    /// The process decides without the server by the whole limit.
+    FallbackHasNoShare,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Server {
+    Replies,
+    /// It accepts connections, and replies to nothing.
+    IsSilent,
+    /// It has closed its connections, and accepts none.
+    IsDown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A call arrives in a runtime: it sends a request, or finds the breaker open.
+    Call(usize),
+    /// A call takes its next step: it receives a reply, times out or opens the breaker.
+    Step(usize),
+    /// The job that probes takes its next step.
+    Probe,
+    /// A probe is not answered in time, whatever the server does.
+    FailProbe,
+    /// The job that probes is dropped before it runs.
+    DropProber,
+    Change(Server),
+}
+
+/// The steps that lead to a state, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct State {
+    steps: Vec<Action>,
+    /// All parts of the state.
+    parts: String,
+    enabled: Vec<Action>,
+    /// What is wrong with the state.
+    mistakes: Vec<&'static str>,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts.hash(state);
+    }
+}
+
+const PROBED: &str = "an open breaker is probed";
+const CLOSES: &str = "every breaker closes once the server replies";
+const FEW_WAIT: &str = "few calls wait for a server that does not reply";
+const SHARE: &str = "a fallback admits no more than its share";
+
+impl Breakers {
+    fn state(&self, steps: Vec<Action>) -> State {
+        let mut play = Play::new(*self);
+        for action in &steps {
+            play.step(*action);
+        }
+        let (parts, enabled) = (play.parts(), play.enabled());
+        play.judge();
+        play.finish();
+        State { steps, parts, enabled, mistakes: play.mistakes }
+    }
+}
+
+impl Model for Breakers {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.state(Vec::new())]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend(&state.enabled);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut steps = last.steps.clone();
+        steps.push(action);
+        Some(self.state(steps))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        fn no(mistake: &'static str, state: &State) -> bool {
+            !state.mistakes.contains(&mistake)
+        }
+        vec![
+            Property::always(PROBED, |_: &Self, state: &State| no(PROBED, state)),
+            Property::always(CLOSES, |_: &Self, state: &State| no(CLOSES, state)),
+            Property::always(FEW_WAIT, |_: &Self, state: &State| no(FEW_WAIT, state)),
+            Property::always(SHARE, |_: &Self, state: &State| no(SHARE, state)),
+        ]
+    }
+}

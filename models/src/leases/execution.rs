@@ -1,0 +1,209 @@
+//! What the server does: it runs the scripts of the runtime.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use super::super::entry::{LeaseAmounts, LeaseTarget};
+use super::state::{Body, Message, PlainUnits, State};
+use super::{Fault, Leases};
+use crate::algorithm::{Outcome, Receipt, Settlement};
+use crate::form::Form;
+use crate::judge;
+use crate::key::KeyId;
+use crate::limit::{Limit, Terms};
+use crate::program;
+use crate::scripts::{self, ScriptCall};
+use crate::store::Charge;
+
+/// The most units that the process holds.
+pub(super) const LEASED: u32 = 4;
+
+/// Five tokens refill in a term, which is a second.
+const LIMIT: Limit =
+    Limit::token_bucket("lease", 500, Duration::from_secs(100)).burst(17).lease(LEASED);
+
+/// The time in which the bucket refills after a first lease, which it counts as so many units more as refill in a term.
+pub(super) const REFILL: u64 = 1_800_000;
+
+/// The longest wait until a reserved moment, in microseconds.
+const LONGEST_WAIT: u64 = 5_000_000;
+
+/// What a call that settles is charged.
+const ACQUIRED: u32 = 2;
+
+static PLAIN: LazyLock<Charge> = LazyLock::new(|| charge(*LIMIT.terms()));
+static TARGET: LazyLock<Arc<LeaseTarget>> = LazyLock::new(|| {
+    Arc::new(LeaseTarget {
+        charge: Arc::new(charge(LIMIT.terms().leased())),
+        amounts: LeaseAmounts::of(LIMIT.terms()),
+        policy: LIMIT.policy(),
+        max_units: LIMIT.lease_units(),
+        lifetime: LIMIT.terms().lease_us(),
+    })
+});
+
+fn charge(terms: Terms) -> Charge {
+    let key_id = KeyId::new(terms.identity(), 0);
+    Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None }
+}
+
+pub(super) fn target() -> &'static Arc<LeaseTarget> {
+    &TARGET
+}
+
+/// The scripts of a model.
+struct Scripts {
+    leased: String,
+    plain: String,
+    settle: String,
+}
+
+impl Scripts {
+    fn new(fault: Option<Fault>) -> Self {
+        let with_fault = |text: String| {
+            let replaced: &[(&str, &str)] = match fault {
+                Some(Fault::LeasedUnitsDrain) => &[
+                    ("floor = math.min(kept * token, level)\n    level = math", "level = math"),
+                    ("level = math.max(level, reserve * token)", ""),
+                ],
+                Some(Fault::DrainedUnitsComeBack) => {
+                    &[("math.min(charge, capacity) - drained", "math.min(charge, capacity)")]
+                }
+                Some(Fault::ReservedBeforeEndOfLease) => &[("        level = level_now\n", "")],
+                Some(Fault::SettlementGivesReserveBack) => &[
+                    ("lower(leased > now and 0 or level)", "lower(level)"),
+                    ("packed(leased > now)", "packed(false)"),
+                    (
+                        "string.byte(state, 38) == 255 then return 46 end",
+                        "#state > 55 + 14 * string.byte(state, 38) then
+                            return 46 + 14 * string.byte(state, 38) end",
+                    ),
+                ],
+                _ => &[],
+            };
+            replaced.iter().fold(text, |text, (part, fault)| {
+                assert!(text.contains(part), "the script has no {part}");
+                text.replace(part, fault)
+            })
+        };
+        Self {
+            leased: with_fault(Form::LeasedBucket.script()),
+            plain: with_fault(Form::Bucket.script()),
+            settle: with_fault(program::several("settle")),
+        }
+    }
+
+    fn of(fault: Option<Fault>) -> &'static Self {
+        static SCRIPTS: LazyLock<Vec<(Option<Fault>, Scripts)>> = LazyLock::new(|| {
+            let in_scripts = [
+                Fault::LeasedUnitsDrain,
+                Fault::DrainedUnitsComeBack,
+                Fault::ReservedBeforeEndOfLease,
+                Fault::SettlementGivesReserveBack,
+            ];
+            let faults = in_scripts.into_iter().map(Some).chain([None]);
+            faults.map(|fault| (fault, Scripts::new(fault))).collect()
+        });
+        // The others are faults of the process.
+        let known = SCRIPTS.iter().find(|(known, _)| *known == fault);
+        &known.or(SCRIPTS.last()).expect("the scripts without a fault").1
+    }
+}
+
+impl Leases {
+    /// Returns whether the limit allows what was admitted.
+    pub(super) fn is_within(&self, state: &State) -> bool {
+        let is_exception = !self.is(Fault::StepAheadIsNoException);
+        let term = if is_exception { TARGET.lifetime } else { 0 };
+        judge::is_within(LIMIT.terms(), &state.admitted, |from, to| {
+            // A step ahead lets the bucket refill, and leased units drain before the end of their lease.
+            let refills = from.saturating_sub(term)..=to;
+            let ahead = state.stepped.filter(|(at, _)| refills.contains(at));
+            ahead.map_or(0, |(_, by)| by.max(0).unsigned_abs())
+        })
+    }
+
+    /// Executes a message on the server.
+    pub(super) fn execute(&self, state: &mut State, message: Message) {
+        let clock = state.server_clock();
+        let script = &Scripts::of(self.fault).leased;
+        match message.body {
+            Body::Lease { units } => {
+                let call = ScriptCall::new("decide", units);
+                let (outcome, _) = call.run(&mut state.server, script, clock, &TARGET.charge);
+                let number = message.number;
+                let fetch = state.process.fetch;
+                // A reply for which the process does not wait any longer is dropped, and so is a second one.
+                state.drop_reply(number);
+                if fetch.is_some_and(|fetch| fetch.waits_for(number)) {
+                    state.owned += if outcome.is_allowed() { units } else { 0 };
+                    let (outcome, at) = (outcome.into(), state.time);
+                    state.put(Message { number, body: Body::Reply { units, outcome, at } });
+                }
+            }
+            Body::Return(PlainUnits { units, place, .. }) => {
+                let call = ScriptCall { word: "return", cost: units, operand: place };
+                call.run(&mut state.server, script, clock, &TARGET.charge);
+                state.owned = state.owned.wrapping_sub(units);
+            }
+            Body::Reply { .. } => unreachable!("a reply is not executed"),
+        }
+    }
+
+    /// Decides a call of the process that leases, which is not leased.
+    pub(super) fn ask(&self, state: &mut State) {
+        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).leased);
+        let call = ScriptCall::new("decide", 1);
+        let (outcome, _) = call.run(&mut state.server, script, clock, &TARGET.charge);
+        if outcome.is_allowed() {
+            state.admit(1, state.time);
+        }
+    }
+
+    /// A process that does not lease takes what is left. Returns `None` if nothing is.
+    pub(super) fn take_rest(&self, state: &mut State) -> Option<()> {
+        let rest = self.plain(state, ScriptCall::new("peek", 1)).0.remaining;
+        let (outcome, _) = self.plain(state, ScriptCall::new("decide", rest));
+        assert!(outcome.is_allowed(), "what is left is admitted");
+        state.admit(rest, state.time);
+        (rest > 0).then_some(())
+    }
+
+    /// A process that does not lease reserves a moment. Returns `None` if it is too far ahead.
+    pub(super) fn reserve(&self, state: &mut State) -> Option<()> {
+        let call = ScriptCall { word: "reserve", cost: burst(), operand: LONGEST_WAIT };
+        let (outcome, _) = self.plain(state, call);
+        outcome.is_allowed().then(|| state.admit(burst(), state.time + outcome.retry_us))
+    }
+
+    /// Charges a call that uses nothing of it. Returns `None` if it is rejected.
+    pub(super) fn acquire(&self, state: &mut State) -> Option<()> {
+        let birth = u64::from(state.used.settled);
+        let call = ScriptCall { word: "acquire", cost: ACQUIRED, operand: birth };
+        let (outcome, Receipt { birth, place }) = self.plain(state, call);
+        outcome.is_allowed().then(|| state.receipts.push((birth, place)))
+    }
+
+    pub(super) fn settle(&self, state: &mut State) {
+        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).settle);
+        let (birth, place) = state.receipts.remove(0);
+        let receipt = Receipt { birth, place };
+        let settlement = Settlement { receipt, charged: ACQUIRED, used: 0 };
+        scripts::settle(&mut state.server, script, clock, &PLAIN, &[(settlement, 0)]);
+    }
+
+    /// Returns the units that are left for a process that does not lease.
+    pub(super) fn remaining(&self, state: &mut State) -> u32 {
+        self.plain(state, ScriptCall::new("peek", 0)).0.remaining
+    }
+
+    fn plain(&self, state: &mut State, call: ScriptCall) -> (Outcome, Receipt) {
+        let (clock, script) = (state.server_clock(), &Scripts::of(self.fault).plain);
+        call.run(&mut state.server, script, clock, &PLAIN)
+    }
+}
+
+/// Returns the burst of the bucket.
+pub(super) fn burst() -> u32 {
+    LIMIT.terms().capacity()
+}

@@ -1,0 +1,191 @@
+//! What the server does: it runs the scripts of the runtime.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use super::state::{Admission, Queued, State};
+use super::{Fault, Settlements};
+use crate::algorithm::{Outcome, Receipt};
+use crate::form::Form;
+use crate::judge;
+use crate::key::KeyId;
+use crate::limit::Limit;
+use crate::program;
+use crate::scripts::{self, ScriptCall};
+use crate::store::Charge;
+
+const PERIOD: Duration = Duration::from_secs(10);
+const BUCKET: Limit = Limit::token_bucket("settled", 4, PERIOD);
+const WINDOW: Limit = Limit::sliding("settled", 4, PERIOD);
+
+/// What a call is charged before it is settled.
+pub(super) const CHARGED: u32 = 2;
+
+/// Returns the charge of a call of a bucket or of a window.
+pub(super) fn charge(is_bucket: bool) -> &'static Arc<Charge> {
+    static CHARGES: LazyLock<[Arc<Charge>; 2]> = LazyLock::new(|| {
+        [WINDOW, BUCKET].map(|limit| {
+            let terms = *limit.terms();
+            let key_id = KeyId::new(terms.identity(), 0);
+            Arc::new(Charge { terms, key_id, count_name: Vec::new(), cost: 1, holder: None })
+        })
+    });
+    &CHARGES[usize::from(is_bucket)]
+}
+
+/// The longest wait until a reserved moment, in microseconds.
+const LONGEST_WAIT: u64 = 20_000_000;
+
+/// The scripts of a model.
+struct Scripts {
+    decide: [String; 2],
+    settle: String,
+    reset: String,
+}
+
+const IN_SCRIPTS: [Option<Fault>; 5] = [
+    Some(Fault::BirthIsIgnored),
+    Some(Fault::DrainedUnitsComeBack),
+    Some(Fault::ReservedUnitsComeBack),
+    Some(Fault::EmptyCountOpens),
+    None,
+];
+
+impl Scripts {
+    fn new(fault: Option<Fault>) -> Self {
+        let settle = program::several("settle");
+        let (part, mistake) = match fault {
+            Some(Fault::BirthIsIgnored) => ("and own == birth", ""),
+            Some(Fault::DrainedUnitsComeBack) => ("math.min(units, level[step])", "units"),
+            Some(Fault::ReservedUnitsComeBack) => ("lower(level_then)", "lower(level)"),
+            Some(Fault::EmptyCountOpens) => (
+                "if count.opening then\n    value",
+                "if count.opening and value ~= '' then\n    value",
+            ),
+            _ => ("", ""),
+        };
+        assert!(settle.contains(part), "the script has no {part}");
+        let with_fault = |text: String| {
+            if part.is_empty() { text } else { text.replace(part, mistake) }
+        };
+        Self {
+            decide: [Form::Sliding.script(), Form::Bucket.script()].map(with_fault),
+            settle: with_fault(settle),
+            reset: program::several("reset"),
+        }
+    }
+
+    fn of(fault: Option<Fault>) -> &'static Self {
+        static SCRIPTS: LazyLock<[Scripts; IN_SCRIPTS.len()]> =
+            LazyLock::new(|| IN_SCRIPTS.map(Scripts::new));
+        // The other faults are of the process.
+        let index = IN_SCRIPTS.iter().position(|known| *known == fault);
+        &SCRIPTS[index.unwrap_or(IN_SCRIPTS.len() - 1)]
+    }
+}
+
+impl Settlements {
+    fn run(&self, state: &mut State, call: ScriptCall) -> (Outcome, Receipt) {
+        let script = &Scripts::of(self.fault).decide[usize::from(self.is_bucket)];
+        let clock = state.server_clock();
+        call.run(&mut state.server, script, clock, charge(self.is_bucket))
+    }
+
+    /// Charges a call. Returns `None` if it is rejected.
+    pub(super) fn acquire(&self, state: &mut State) -> Option<()> {
+        let birth = u64::from(state.used.calls);
+        let call = ScriptCall { word: "acquire", cost: CHARGED, operand: birth };
+        let (outcome, Receipt { birth, place }) = self.run(state, call);
+        outcome.is_allowed().then(|| {
+            state.running.push(state.admissions.len());
+            state.admit(CHARGED, state.time, (birth, place), false);
+        })
+    }
+
+    /// Another process takes what is left. Returns `None` if nothing is.
+    pub(super) fn take_rest(&self, state: &mut State) -> Option<()> {
+        let rest = self.run(state, ScriptCall::new("peek", 1)).0.remaining;
+        if rest == 0 {
+            return None;
+        }
+        let (outcome, _) = self.run(state, ScriptCall::new("decide", rest));
+        outcome.is_allowed().then(|| state.admit(rest, state.time, (0, 0), true))
+    }
+
+    /// Another process reserves a moment. Returns `None` if it is too far ahead.
+    pub(super) fn reserve(&self, state: &mut State) -> Option<()> {
+        let burst = charge(self.is_bucket).terms.capacity();
+        let call = ScriptCall { word: "reserve", cost: burst, operand: LONGEST_WAIT };
+        let (outcome, _) = self.run(state, call);
+        outcome
+            .is_allowed()
+            .then(|| state.admit(burst, state.time + outcome.retry_us, (0, 0), true))
+    }
+
+    /// Executes a request that corrects charges.
+    pub(super) fn settle(&self, state: &mut State, settlements: &[Queued]) {
+        let clock = state.server_clock();
+        let corrections: Vec<_> =
+            settlements.iter().map(|it| (it.as_settlement(), it.close_us)).collect();
+        let script = &Scripts::of(self.fault).settle;
+        let charge = charge(self.is_bucket);
+        scripts::settle(&mut state.server, script, clock, charge, &corrections);
+        for Queued { admission, close_us, .. } in settlements {
+            state.admissions[*admission].is_settled = true;
+            if *close_us > 0 {
+                state.closed_until = state.closed_until.max(state.time + close_us);
+            }
+        }
+    }
+
+    pub(super) fn reset(&self, state: &mut State) {
+        let clock = state.server_clock();
+        scripts::reset(&mut state.server, &Scripts::of(self.fault).reset, clock);
+        state.generation += 1;
+        state.closed_until = 0;
+    }
+
+    /// Returns whether the limit allows what was used since the last reset.
+    pub(super) fn is_within(&self, state: &State) -> bool {
+        let own = state.admissions.iter().filter(|it| it.generation == state.generation);
+        let used: Vec<_> = own.map(|it| (it.at, it.used)).collect();
+        let terms = &charge(self.is_bucket).terms;
+        if self.is_bucket {
+            judge::is_within(terms, &used, |_, _| 0)
+        } else {
+            judge::is_within_window(terms, &used)
+        }
+    }
+
+    /// Returns whether the server counts what was charged or, once a charge is corrected, used. A bucket may count
+    /// more, and a window does not.
+    pub(super) fn counts_what_was_used(&self, state: &State) -> bool {
+        let counted = self.run(&mut state.clone(), ScriptCall::new("measure", 0)).0.remaining;
+        if self.is_bucket {
+            return true;
+        }
+        let period = charge(false).terms.period_us();
+        let counts =
+            |it: &&Admission| it.generation == state.generation && it.at + period > state.time;
+        let own = state.admissions.iter().filter(counts);
+        counted == own.map(|it| if it.is_settled { it.used } else { it.charged }).sum::<u32>()
+    }
+}
+
+impl State {
+    fn admit(&mut self, units: u32, at: u64, receipt: (u64, u64), is_settled: bool) {
+        self.was_admitted_while_closed |= self.time < self.closed_until;
+        let generation = self.generation;
+        let used = if is_settled { units } else { 0 };
+        self.admissions.push(Admission {
+            at,
+            generation,
+            charged: units,
+            used,
+            ended: is_settled,
+            is_settled,
+            is_lost: false,
+            receipt,
+        });
+    }
+}

@@ -1,0 +1,88 @@
+//! Settlements in every order of their steps.
+
+mod check;
+
+use ratelimit_models::settlements::{Fault, Settlements};
+
+use self::check::{holds, is_found};
+
+/// A process that settles its charges of a window, beside one that does not settle.
+const MODEL: Settlements = Settlements {
+    is_bucket: false,
+    calls: 2,
+    plain: 2,
+    reserved: 0,
+    ticks: 3,
+    closings: 0,
+    resets: 0,
+    refused: 0,
+    lost: 0,
+    fault: None,
+};
+
+const BUCKET: Settlements = Settlements { is_bucket: true, ..MODEL };
+
+const LIMIT: &str = "never more than the limit";
+const EXECUTED: &str = "each settlement is executed";
+
+#[test]
+fn replies_are_lost() {
+    holds(Settlements { lost: 1, ..MODEL });
+    holds(Settlements { lost: 1, ..BUCKET });
+}
+
+#[test]
+fn requests_are_refused() {
+    holds(Settlements { refused: 1, ..MODEL });
+    holds(Settlements { refused: 1, ..BUCKET });
+}
+
+#[test]
+fn counts_are_reset() {
+    holds(Settlements { resets: 1, plain: 1, ..MODEL });
+    holds(Settlements { resets: 1, plain: 1, ..BUCKET });
+}
+
+#[test]
+fn keys_are_closed() {
+    holds(Settlements { closings: 1, plain: 1, ..MODEL });
+    holds(Settlements { closings: 1, plain: 1, ..BUCKET });
+}
+
+#[test]
+fn another_process_reserves_a_moment() {
+    holds(Settlements { reserved: 1, plain: 1, ..BUCKET });
+}
+
+#[test]
+fn a_lost_settlement_that_is_sent_again_is_found() {
+    is_found(Settlements { lost: 1, fault: Some(Fault::LostIsSentAgain), ..MODEL }, LIMIT);
+}
+
+#[test]
+fn a_refused_settlement_that_is_forgotten_is_found() {
+    let fault = Some(Fault::RefusedIsForgotten);
+    is_found(Settlements { refused: 1, fault, ..MODEL }, EXECUTED);
+}
+
+#[test]
+fn a_birth_that_is_ignored_is_found() {
+    is_found(Settlements { resets: 1, fault: Some(Fault::BirthIsIgnored), ..MODEL }, LIMIT);
+}
+
+#[test]
+fn drained_units_that_come_back_are_found() {
+    is_found(Settlements { fault: Some(Fault::DrainedUnitsComeBack), ..BUCKET }, LIMIT);
+}
+
+#[test]
+fn reserved_units_that_come_back_are_found() {
+    let fault = Some(Fault::ReservedUnitsComeBack);
+    is_found(Settlements { plain: 1, reserved: 1, fault, ..BUCKET }, LIMIT);
+}
+
+#[test]
+fn an_empty_count_that_opens_is_found() {
+    let fault = Some(Fault::EmptyCountOpens);
+    is_found(Settlements { closings: 1, fault, ..MODEL }, "a closed key admits nothing");
+}
