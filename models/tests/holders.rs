@@ -36,7 +36,7 @@ fn statements_are_repeated() {
 
 #[test]
 fn counts_are_reset() {
-    holds(Holders { resets: 1, given_up: 0, ticks: 1, ..MODEL });
+    holds(Holders { resets: 1, given_up: 0, ticks: 0, ..MODEL });
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn processes_crash() {
 
 #[test]
 fn fallbacks_take_slots() {
-    holds(Holders { processes: 1, threshold: 2, local_calls: 1, given_up: 0, ..MODEL });
+    holds(Holders { processes: 1, threshold: 2, calls: 1, local_calls: 1, given_up: 0, ..MODEL });
 }
 
 #[test]
