@@ -3,9 +3,9 @@
 --
 -- Each process has a record of the units that its calls have taken and released, since the process has the count, until
 -- nothing was heard of it for the hold. Both numbers only grow, and a process states them with each call, so a
--- statement that comes late or twice changes nothing: the larger number holds. A process that has given up requests
--- without a reply states a greater fence: what they have taken is dropped, and those that come later take nothing
--- (ratelimit-runtime/src/store/holder/mod.rs).
+-- statement that comes late or twice changes nothing: the larger number holds. When a process
+-- gives up requests that have no reply, it states a greater fence: the units that these requests have taken are free
+-- again, and a request of a smaller fence takes none (ratelimit-runtime/src/store/holder/mod.rs).
 --
 -- State    string: its beginning (5); the epoch, which is the time of the last reset, or 0 (7); a time before which no
 --          record expires (7); the time at which the last one expires (7); the units that are held (4); the number of

@@ -6,8 +6,7 @@ use crate::limit::Terms;
 pub(crate) type Admitted = (u64, u32);
 
 /// Returns whether a bucket may have admitted these units: in any interval, at most the burst and what refills in it.
-/// `extra` returns the microseconds by which an interval counts
-/// longer than it is.
+/// `extra` returns by how many microseconds an interval counts as longer than it is.
 pub(crate) fn is_within(
     terms: &Terms,
     admitted: &[Admitted],

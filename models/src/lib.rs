@@ -49,6 +49,7 @@ mod waiting;
 pub mod breaker;
 pub mod holders;
 mod judge;
+mod replayed;
 mod scripts;
 pub mod server;
 

@@ -77,8 +77,8 @@ pub(crate) fn reset(keys: &mut Keys, script: &str, clock: u64) {
     }
 }
 
-/// Decodes a reply of `lua/answer.lua`.
-fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
+/// Returns the outcome and the receipt of a reply (`lua/answer.lua`).
+pub(crate) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
     let number = |at: usize, width: usize| {
         let bytes = reply.get(at..at + width).unwrap_or_default();
         bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))

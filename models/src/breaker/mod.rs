@@ -8,11 +8,10 @@
 
 mod play;
 
-use std::hash::{Hash, Hasher};
-
 use stateright::{Model, Property};
 
 use self::play::Play;
+use crate::replayed::Replayed;
 
 /// What a model does at most, and the fault that it has.
 #[derive(Clone, Copy, Debug)]
@@ -69,28 +68,8 @@ pub enum Action {
     Change(Server),
 }
 
-/// The steps that lead to a state, and what follows from them.
-#[derive(Clone, Debug)]
-pub struct State {
-    steps: Vec<Action>,
-    /// All parts of the state.
-    parts: String,
-    enabled: Vec<Action>,
-    /// What is wrong with the state.
-    mistakes: Vec<&'static str>,
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts == other.parts
-    }
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts.hash(state);
-    }
-}
+/// A state of the model.
+pub type State = Replayed<Action>;
 
 const PROBED: &str = "an open breaker is probed";
 const CLOSES: &str = "every breaker closes once the server replies";
@@ -123,20 +102,15 @@ impl Model for Breakers {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut steps = last.steps.clone();
-        steps.push(action);
-        Some(self.state(steps))
+        Some(self.state(last.steps_with(action)))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        fn no(mistake: &'static str, state: &State) -> bool {
-            !state.mistakes.contains(&mistake)
-        }
         vec![
-            Property::always(PROBED, |_: &Self, state: &State| no(PROBED, state)),
-            Property::always(CLOSES, |_: &Self, state: &State| no(CLOSES, state)),
-            Property::always(FEW_WAIT, |_: &Self, state: &State| no(FEW_WAIT, state)),
-            Property::always(SHARE, |_: &Self, state: &State| no(SHARE, state)),
+            Property::always(PROBED, |_: &Self, state: &State| state.is_free_of(PROBED)),
+            Property::always(CLOSES, |_: &Self, state: &State| state.is_free_of(CLOSES)),
+            Property::always(FEW_WAIT, |_: &Self, state: &State| state.is_free_of(FEW_WAIT)),
+            Property::always(SHARE, |_: &Self, state: &State| state.is_free_of(SHARE)),
         ]
     }
 }

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 use super::state::{Body, State};
 use super::{Fault, Holders};
-use crate::algorithm::{Outcome, Receipt, Verdict};
 use crate::form::Form;
 use crate::program;
+use crate::scripts::decoded;
 use crate::server::Reply;
 use crate::store::Statement;
 
@@ -83,20 +83,4 @@ pub(super) fn packed_terms(threshold: u32, stated: &Statement) -> Vec<u8> {
 
 fn packed_op(word: &str, cost: u32, terms: &[u8]) -> Vec<u8> {
     [word.as_bytes(), &[0], &cost.to_be_bytes(), &[0; 7], terms].concat()
-}
-
-/// Returns the outcome and the receipt of a reply (`lua/answer.lua`).
-pub(super) fn decoded(reply: &[u8]) -> (Outcome, Receipt) {
-    let number = |at: usize, width: usize| {
-        let bytes = reply.get(at..at + width).unwrap_or_default();
-        bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
-    };
-    let outcome = Outcome {
-        clock: number(0, 7),
-        verdict: Verdict::from(number(7, 1) == 1),
-        remaining: number(8, 4) as u32,
-        retry_us: number(12, 7),
-        reset_us: number(19, 7),
-    };
-    (outcome, Receipt { birth: number(30, 7), place: number(37, 7) })
 }

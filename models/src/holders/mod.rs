@@ -11,9 +11,9 @@ mod state;
 
 use stateright::{Model, Property};
 
-use self::execution::decoded;
 pub use self::state::State;
 use self::state::{Body, Call, Message, Process, Used};
+use crate::scripts::decoded;
 use crate::server::Keys;
 
 /// What a model does at most, and the fault that it has.

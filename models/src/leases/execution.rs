@@ -160,7 +160,7 @@ impl Leases {
         }
     }
 
-    /// A process that does not lease takes what is left. Returns `None` if nothing is.
+    /// A process that does not lease takes all units that are left. Returns `None` if there are none.
     pub(super) fn take_rest(&self, state: &mut State) -> Option<()> {
         let rest = self.plain(state, ScriptCall::new("peek", 1)).0.remaining;
         let (outcome, _) = self.plain(state, ScriptCall::new("decide", rest));

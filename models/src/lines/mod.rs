@@ -10,12 +10,12 @@ mod parts;
 mod play;
 mod verdict;
 
-use std::hash::{Hash, Hasher};
 use std::mem;
 
 use stateright::{Model, Property};
 
 use self::play::Play;
+use crate::replayed::Replayed;
 
 /// What a model does at most, and the fault that it has.
 #[derive(Clone, Copy, Debug)]
@@ -68,28 +68,8 @@ pub enum Action {
     Tick,
 }
 
-/// The steps that lead to a state, and what follows from them.
-#[derive(Clone, Debug)]
-pub struct State {
-    steps: Vec<Action>,
-    /// All parts of the state.
-    parts: String,
-    enabled: Vec<Action>,
-    /// What is wrong with the state.
-    mistakes: Vec<&'static str>,
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts == other.parts
-    }
-}
-
-impl Hash for State {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts.hash(state);
-    }
-}
+/// A state of the model.
+pub type State = Replayed<Action>;
 
 const OVER: &str = "never more than the limit";
 const ORDER: &str = "first come, first served";
@@ -124,21 +104,16 @@ impl Model for Lines {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut steps = last.steps.clone();
-        steps.push(action);
-        Some(self.state(steps))
+        Some(self.state(last.steps_with(action)))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        fn no(mistake: &'static str, state: &State) -> bool {
-            !state.mistakes.contains(&mistake)
-        }
         vec![
-            Property::always(OVER, |_: &Self, state: &State| no(OVER, state)),
-            Property::always(ORDER, |_: &Self, state: &State| no(ORDER, state)),
-            Property::always(FORGOTTEN, |_: &Self, state: &State| no(FORGOTTEN, state)),
-            Property::always(LOSS, |_: &Self, state: &State| no(LOSS, state)),
-            Property::always(RESTS, |_: &Self, state: &State| no(RESTS, state)),
+            Property::always(OVER, |_: &Self, state: &State| state.is_free_of(OVER)),
+            Property::always(ORDER, |_: &Self, state: &State| state.is_free_of(ORDER)),
+            Property::always(FORGOTTEN, |_: &Self, state: &State| state.is_free_of(FORGOTTEN)),
+            Property::always(LOSS, |_: &Self, state: &State| state.is_free_of(LOSS)),
+            Property::always(RESTS, |_: &Self, state: &State| state.is_free_of(RESTS)),
         ]
     }
 }

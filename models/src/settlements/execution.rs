@@ -102,7 +102,7 @@ impl Settlements {
         })
     }
 
-    /// Another process takes what is left. Returns `None` if nothing is.
+    /// Another process takes all units that are left. Returns `None` if there are none.
     pub(super) fn take_rest(&self, state: &mut State) -> Option<()> {
         let rest = self.run(state, ScriptCall::new("peek", 1)).0.remaining;
         if rest == 0 {

@@ -62,7 +62,7 @@ pub enum Action {
     /// Another process takes all units that are left.
     TakeRest,
     Reserve,
-    /// The job of a lane sends its settlements: those that close a key, or the others.
+    /// The job of one lane sends its settlements. `true` is the lane of those that close the key.
     Send(bool),
     /// The server executes the pending request of a lane.
     Execute(bool),

@@ -15,7 +15,7 @@ pub struct State {
     pub(super) server: Keys,
     /// The calls that have not ended, as indices of `admissions`.
     pub(super) running: Vec<usize>,
-    /// The lanes: the settlements that do not close the key, and those that do.
+    /// The settlements of each lane: first of the one that closes no key, then of the one that closes the key.
     pub(super) queued: [Vec<Queued>; 2],
     /// The pending request of each lane.
     pub(super) sent: [Option<Sent>; 2],

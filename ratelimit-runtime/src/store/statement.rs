@@ -5,7 +5,8 @@
 pub(crate) struct Statement {
     /// A random number of the process; 0 states nothing.
     pub(crate) process: u64,
-    /// The store executes no request of a smaller fence than it has seen, and a greater one makes the numbers exact.
+    /// A request of a smaller fence than the store knows takes nothing. With a greater one, the store takes the numbers
+    /// as they are.
     pub(crate) fence: u64,
     /// The time of the last reset of which the process knows, or 0.
     pub(crate) epoch: u64,

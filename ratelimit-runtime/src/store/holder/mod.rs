@@ -2,10 +2,9 @@
 //!
 //! A process counts the units that its calls have taken and released. It states both numbers with each request
 //! (`lua/slots.lua`). They only grow, so a statement that is late, or sent twice, changes nothing, and a store that has
-//! lost its memory learns them again. A request whose reply is lost can have taken units of which this process does not
-//! know, and can reach the store later. Once the other requests have their replies, the process gives it up: its next
-//! request or statement has a greater fence, with which the store drops such units, and no request of a smaller fence
-//! takes any.
+//! lost its memory learns them again. If the reply to a request is lost, the process does not know whether the request has taken units, or
+//! will take some later. Once all other requests have their replies, it gives the request up: it states a greater fence.
+//! Then the units of the request are free again, and a request of a smaller fence takes none.
 //!
 //! The numbers and their arithmetic are a plain value (`state.rs`), which `models/` checks.
 

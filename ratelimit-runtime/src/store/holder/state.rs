@@ -16,8 +16,8 @@ const NEVER: u64 = 1 << 52;
 /// What a process knows of the units that it holds of one count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct HolderState {
-    /// Grows when the process gives up requests that have no reply: the store executes none of a smaller fence, and
-    /// forgets what those have taken.
+    /// Grows when the process gives up requests that have no reply. The units that they have taken are then free again,
+    /// and no request of a smaller fence takes any.
     fence: u64,
     epoch: u64,
     taken: u64,
@@ -32,7 +32,7 @@ pub(crate) struct HolderState {
     next_statement: u64,
     /// Whether there is something to state at once.
     is_dirty: bool,
-    /// The units of `released`, and the fence, of which the store knows.
+    /// The value of `released` in the last statement that the store has confirmed, and the fence in it.
     known_released: u64,
     known_fence: u64,
     /// How many losses there were. Units that were taken before the last one are lost.
