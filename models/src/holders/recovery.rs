@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::Holders;
-use super::state::{Body, HOLD, Message, State, TICK, Used};
+use super::state::{Body, HOLD, Message, Process, State, TICK, Used};
 
 impl Holders {
     /// Sends the statement of a process that is due.
@@ -72,9 +72,12 @@ impl Holders {
             }
         }
         self.settle(&mut state);
-        let can_call =
-            state.processes.iter().all(|process| process.holder.clone().begin().is_some());
-        counts_what_runs && can_call && self.measured(&mut state) == 0 && state.held() == 0
+        // Otherwise `flush` does not complete.
+        let is_stated = |process: &Process| !process.holder.is_dirty();
+        let can_call = |process: &Process| process.holder.clone().begin().is_some();
+        let is_ready =
+            state.processes.iter().all(|process| is_stated(process) && can_call(process));
+        counts_what_runs && is_ready && self.measured(&mut state) == 0 && state.held() == 0
     }
 
     /// Returns whether the server counts what runs as soon as all messages have arrived. What a process that was killed

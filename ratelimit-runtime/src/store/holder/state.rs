@@ -231,7 +231,7 @@ impl HolderState {
         now: u64,
     ) -> u64 {
         let Receipt { birth: epoch, .. } = receipt;
-        self.known_released = self.known_released.max(sent.released);
+        self.known_released = sent.released;
         self.known_fence = sent.fence;
         let mut lost = self.lose_late(now) + self.follow(epoch);
         // In another epoch, it was said of units that are lost already.
