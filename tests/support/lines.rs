@@ -5,14 +5,22 @@ use std::time::Duration;
 use ratelimit_runtime::__private::{lines_are_idle, store_is_idle};
 use ratelimit_runtime::RateLimiter;
 
-/// Runs all other tasks until they and the lines of the limiter wait for the clock, and no call is decided on Redis.
-/// This takes real time there.
+/// Runs all other tasks until they and the lines of the limiter wait for the clock. On Redis this takes real time.
 pub async fn wait_until_idle(limiter: &RateLimiter) {
+    wait_until(|| lines_are_idle(limiter)).await;
+}
+
+/// Does the same for calls that are all tasks, and waits until none of them is decided by Redis.
+pub async fn wait_until_decided(limiter: &RateLimiter) {
+    wait_until(|| lines_are_idle(limiter) && store_is_idle(limiter)).await;
+}
+
+async fn wait_until(is_idle: impl Fn() -> bool) {
     let mut quiet = 0;
     // A task that was woken may change its line again.
     while quiet < 3 {
         yield_to_tasks().await;
-        if lines_are_idle(limiter) && store_is_idle(limiter) {
+        if is_idle() {
             quiet += 1;
         } else {
             quiet = 0;

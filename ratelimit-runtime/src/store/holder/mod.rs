@@ -2,9 +2,9 @@
 //!
 //! A process counts the units that its calls have taken and released. It states both numbers with each request
 //! (`lua/slots.lua`). They only grow, so a statement that is late, or sent twice, changes nothing, and a store that has
-//! lost its memory learns them again. If the reply to a request is lost, the process does not know whether the request has taken units, or
-//! will take some later. Once all other requests have their replies, it gives the request up: it states a greater fence.
-//! Then the units of the request are free again, and a request of a smaller fence takes none.
+//! lost its memory learns them again. If the reply to a request is lost, the process does not know whether the request
+//! has taken units, or will take some later. Once all other requests have their replies, it gives the request up: it
+//! states a greater fence. Then the units of the request are free again, and a request of a smaller fence takes none.
 //!
 //! The numbers and their arithmetic are a plain value (`state.rs`), which `models/` checks.
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::RuleSet;
 use support::judge::HolderJudge;
-use support::lines::{run_tasks, wait_until_idle};
+use support::lines::{run_tasks, wait_until_decided};
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, RuleOf, SlotPlayer, TICK};
@@ -33,7 +33,7 @@ impl SlotPlayer<'_> {
                     // The calls drive their line. One that is not polled does not.
                     run_tasks().await;
                 } else {
-                    wait_until_idle(&self.limiter(process)).await;
+                    wait_until_decided(&self.limiter(process)).await;
                 }
                 self.flush(process).await;
             }
