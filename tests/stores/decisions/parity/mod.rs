@@ -1,220 +1,24 @@
 //! Random traces: the reference model, the embedded store and Redis make the same decisions, with the same
 //! `remaining`, `retry_after` and `reset_after`.
 
+mod trace;
+
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::__private::return_units;
 use ratelimit_runtime::{
-    Algorithm, Align, Clock, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
+    Algorithm, Clock, Decision, Limit, RateLimiter, Rejection, Rule, RuleSet, VirtualClock,
 };
 use support::model::{ExpectedDecision, Model};
 use support::operations::{OperationKind, assert_plays};
 use support::server::Server;
 
+use self::trace::{AlignedLimit, KEYS, Step, Trace, step, trace};
 use crate::decision;
 use crate::traces::{play_traces, test_each_algorithm};
-
-/// The steps of a trace.
-const STEPS: std::ops::Range<usize> = 1..700;
-const KEYS: usize = 2;
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Check {
-        key: usize,
-        cost: u32,
-    },
-    /// Makes `count` equal calls at the same time: on Redis, most of them share scripts.
-    Burst {
-        key: usize,
-        cost: u32,
-        count: usize,
-    },
-    Peek {
-        key: usize,
-        cost: u32,
-    },
-    Refund {
-        key: usize,
-        cost: u32,
-    },
-    /// Returns units that were charged some eighths of a period and some microseconds ago.
-    Return {
-        key: usize,
-        cost: u32,
-        eighths: u64,
-        micros: u64,
-    },
-    Reset {
-        key: usize,
-    },
-    /// Moves the clock by eighths of a period and microseconds, backwards if they are negative.
-    Wait {
-        eighths: i64,
-        micros: i64,
-    },
-    /// Moves the clock by years.
-    Idle {
-        years: i64,
-    },
-    /// Waits for the `retry_after` of the last rejection, or a microsecond less, and repeats the call.
-    Retry {
-        early: bool,
-    },
-    /// Applies another threshold, burst and align to the steps after this one.
-    Change(usize),
-    /// Applies another threshold and burst by a rule for the limit or for each key, and not by the limit of the calls.
-    Rule {
-        amounts: usize,
-        for_keys: bool,
-    },
-}
-
-impl Step {
-    fn kinds(&self) -> &'static [OperationKind] {
-        use OperationKind as K;
-        match self {
-            Self::Check { .. } => &[K::Check],
-            Self::Burst { .. } => &[K::Burst],
-            Self::Peek { .. } => &[K::Peek],
-            Self::Refund { .. } => &[K::Refund],
-            Self::Return { .. } => &[K::Return],
-            Self::Reset { .. } => &[K::Reset],
-            Self::Wait { .. } => &[K::Advance, K::Step],
-            Self::Idle { .. } => &[K::Idle],
-            Self::Retry { .. } => &[K::Retry],
-            Self::Change(_) => &[K::Change],
-            Self::Rule { .. } => &[K::Rule],
-        }
-    }
-}
-
-/// A limit, and the offset of its aligned windows from UTC in minutes.
-#[derive(Clone, Copy)]
-struct AlignedLimit {
-    limit: Limit,
-    align: Option<i64>,
-}
-
-#[derive(Clone)]
-struct Trace {
-    /// Limits of one algorithm and period. Those of one align share a count.
-    limits: Vec<AlignedLimit>,
-    steps: Vec<Step>,
-}
-
-fn period() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(7),
-        Just(1_000),
-        Just(1_000_000),
-        Just(60_000_000),
-        Just(3_599_999_999),
-        Just(30 * 86_400_000_000),
-        1_u64..10_000_000,
-    ]
-}
-
-fn threshold() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 1_u32..12, 2 => 50_u32..2_000, 1 => Just(999), 1 => Just(1_000_000)]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let key = 0..KEYS;
-    let cost = prop_oneof![6 => Just(1_u32), 1 => Just(0_u32), 2 => 1_u32..12, 1 => 1_u32..2_000];
-    let keyed = (key.clone(), cost);
-    let eighths = prop_oneof![6 => Just(0_i64), 3 => 1_i64..8, 2 => Just(8_i64), 1 => -8_i64..17];
-    let micros = prop_oneof![3 => Just(0_i64), 1 => -1_i64..10];
-    prop_oneof![
-        10 => keyed.clone().prop_map(|(key, cost)| Step::Check { key, cost }),
-        1 => (keyed.clone(), 2_usize..40).prop_map(|((key, cost), count)| {
-            Step::Burst { key, cost, count }
-        }),
-        1 => keyed.clone().prop_map(|(key, cost)| Step::Peek { key, cost }),
-        1 => keyed.clone().prop_map(|(key, cost)| Step::Refund { key, cost }),
-        2 => (keyed, 0_u64..17, 0_u64..3).prop_map(|((key, cost), eighths, micros)| {
-            Step::Return { key, cost, eighths, micros }
-        }),
-        6 => (eighths, micros).prop_map(|(eighths, micros)| Step::Wait { eighths, micros }),
-        1 => (1_i64..11).prop_map(|years| Step::Idle { years }),
-        3 => any::<bool>().prop_map(|early| Step::Retry { early }),
-        1 => (0_usize..3).prop_map(Step::Change),
-        1 => (0_usize..3, any::<bool>()).prop_map(|(amounts, for_keys)| {
-            Step::Rule { amounts, for_keys }
-        }),
-        1 => key.prop_map(|key| Step::Reset { key }),
-    ]
-}
-
-/// The parts of a trace are independent of each other, so proptest can shrink a failing trace part by part.
-fn trace(algorithm: Algorithm) -> impl Strategy<Value = Trace> {
-    let offset = prop_oneof![Just(0), Just(480), -14_i32 * 60..=14 * 60].prop_map(Some);
-    let aligns = prop_oneof![
-        Just(vec![None; 3]),
-        offset.clone().prop_map(|align| vec![align; 3]),
-        prop::collection::vec(prop_oneof![Just(None), offset], 3),
-    ];
-    let days = prop_oneof![Just(900_000_000_u64), Just(86_400_000_000), Just(7 * 86_400_000_000)];
-    let sizes = prop::collection::vec((threshold(), prop::option::of(1_u32..50)), 3);
-    let steps = prop::collection::vec(step(), STEPS);
-    (period(), days, aligns, sizes, steps).prop_map(
-        move |(period, days, mut aligns, sizes, steps)| {
-            if algorithm != Algorithm::Fixed {
-                aligns.fill(None);
-            }
-            let exact = sizes.iter().all(|(threshold, burst)| {
-                let capacity = u128::from(burst.map_or(*threshold, |burst| burst.max(*threshold)));
-                capacity * u128::from(period) <= 1 << 52
-            });
-            let period = match aligns.iter().any(Option::is_some) {
-                true => days,
-                // The model counts exactly. `very_fine_rates_are_rounded_down` tests rates that are too fine.
-                false if !exact => 60_000_000,
-                false => period,
-            };
-            let limits =
-                sizes.into_iter().zip(aligns).map(|((threshold, burst), align)| AlignedLimit {
-                    limit: limit(algorithm, threshold, period, align, burst),
-                    align: align.map(i64::from),
-                });
-            Trace { limits: limits.collect(), steps }
-        },
-    )
-}
-
-/// Prints each step on a line.
-impl fmt::Debug for Trace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for AlignedLimit { limit, align } in &self.limits {
-            let (threshold, period, capacity) =
-                (limit.threshold(), limit.period(), limit.capacity());
-            writeln!(f, "{threshold} per {period:?}, capacity {capacity}, align {align:?}")?;
-        }
-        self.steps.iter().enumerate().try_for_each(|(index, step)| writeln!(f, "{index} {step:?}"))
-    }
-}
-
-fn limit(
-    algorithm: Algorithm,
-    threshold: u32,
-    period: u64,
-    align: Option<i32>,
-    burst: Option<u32>,
-) -> Limit {
-    let mut limit =
-        Limit::new("parity", algorithm, threshold, Duration::from_micros(period)).expect("valid");
-    if let Some(minutes) = align {
-        limit = limit.align(Align::offset_minutes(minutes));
-    }
-    if let (Algorithm::TokenBucket | Algorithm::LeakyBucket, Some(burst)) = (algorithm, burst) {
-        limit = limit.burst(burst);
-    }
-    limit
-}
 
 /// The model and the two stores that play a trace.
 struct Parity {
