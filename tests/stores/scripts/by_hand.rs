@@ -14,7 +14,7 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("leased_bucket", "burst=10 token=6000000 drain=1 term=1000000 reserve=1"),
     (
         "slots",
-        "threshold=10 hold=30000000 process=1 epoch=0 taken=0 released=0 promised=0 waited=0",
+        "threshold=10 hold=30000000 process=1 fence=1 epoch=0 taken=0 released=0 promised=0 waited=0",
     ),
 ];
 
