@@ -31,7 +31,7 @@
 --
 -- Returns the arguments of `answer.lua`. The receipt is the epoch (7) and the taken units of the process (7). The op
 -- `hold` only states what the process holds; it is rejected if its units were given to others meanwhile. `reset` frees
--- the units of all processes, and is admitted if there were any.
+-- the units of all processes, is admitted if there were any, and has the new epoch in its receipt.
 local function slots(
   call, pack, unpack, key, clock, given, op, cost, operand,
   threshold, hold, process, fence, epoch, taken, released, promised, waited
@@ -117,6 +117,7 @@ local function slots(
   elseif op == 'reset' then
     allowed, since = held > 0, clock > since and clock or since + 1
     records, count, held, at, own_released, follows_until = '', 0, 0, nil, own_taken, 0
+    receipt = pack('>I7I7', since, 0)
   elseif op ~= 'refund' and op ~= 'charge' and op ~= 'measure' then
     error('unknown op ' .. op)
   end

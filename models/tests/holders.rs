@@ -55,6 +55,12 @@ fn fallbacks_take_slots() {
 }
 
 #[test]
+fn counts_are_reset_while_fallbacks_take_slots() {
+    let bounds = Holders { processes: 1, threshold: 2, calls: 1, local_calls: 1, ..MODEL };
+    holds(Holders { ticks: 0, given_up: 0, resets: 1, ..bounds });
+}
+
+#[test]
 fn a_hold_since_the_reply_is_found() {
     is_found(Holders { fault: Some(Fault::HoldSinceReply), ..MODEL }, LIMIT);
 }

@@ -235,6 +235,57 @@ async fn calls_of_an_outage_are_counted_once_redis_is_back() {
     }
 }
 
+/// Opens the circuit breaker of a limiter whose network is cut, by calls of another limit.
+async fn find_outage(limiter: &RateLimiter) {
+    let rate = Limit::fixed("rate", 1_000, SECOND);
+    for _ in 0..10 {
+        drop(limiter.acquire(&rate, "key", 1).await.expect("admitted by the fallback"));
+    }
+}
+
+/// Waits until Redis counts so many units, which takes less than a heartbeat of a long hold.
+async fn wait_until_counted(limiter: &RateLimiter, limit: &Limit, units: u32) {
+    let started = Instant::now();
+    while in_flight(limiter, limit).await != units {
+        assert!(started.elapsed() < 10 * SECOND, "{}", in_flight(limiter, limit).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn calls_of_an_outage_that_another_limit_has_found_are_counted_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let limiter = at(proxy.port, "fleet").on_error(OnError::Local).build().expect("valid");
+    let long = TWO.hold(300 * SECOND);
+    let before = acquire(&limiter, &long).await.expect("admitted");
+    proxy.set(Network::Cut);
+    find_outage(&limiter).await;
+    let local = acquire(&limiter, &long).await.expect("admitted");
+    assert_eq!(local.decision().source, Source::Fallback);
+    proxy.set(Network::Up);
+    wait_until_counted(&process(&server), &long, 2).await;
+    assert!(!before.is_lost() && !local.is_lost());
+}
+
+/// A process knows at once of its own reset, so it keeps what its fallback admits afterwards.
+#[tokio::test]
+async fn a_call_of_an_outage_after_a_reset_keeps_its_slot() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let limiter = at(proxy.port, "fleet").on_error(OnError::Local).build().expect("valid");
+    let long = TWO.hold(300 * SECOND);
+    let before = acquire(&limiter, &long).await.expect("admitted");
+    limiter.reset(&long, "key").await.expect("reset");
+    proxy.set(Network::Cut);
+    find_outage(&limiter).await;
+    let local = acquire(&limiter, &long).await.expect("admitted");
+    assert_eq!(local.decision().source, Source::Fallback);
+    proxy.set(Network::Up);
+    wait_until_counted(&process(&server), &long, 1).await;
+    assert!(before.is_lost() && !local.is_lost());
+}
+
 /// Without Redis, a call is decided in microseconds, and nothing waits for statements.
 #[tokio::test]
 async fn a_dead_server_holds_up_nobody() {

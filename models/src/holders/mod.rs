@@ -88,13 +88,14 @@ impl Holders {
                 process.holder.take(pending, units, last, outcome.clock, [sent_at, now]);
             if outcome.is_allowed() {
                 let held = process.holder.granted(1, granted);
-                let call = Call { held, generation: Some(generation) };
+                let resets = state.used.resets;
+                let call = Call { held, generation: Some(generation), resets };
                 process.calls.push(call);
             }
         } else if let Some((_, sent)) = process.stating.take_if(|it| it.0 == message.number) {
             process.holder.stated(sent, &outcome, receipt, now);
         } else if process.resetting.take_if(|number| *number == message.number).is_some() {
-            process.holder.reset();
+            process.holder.reset(Some(receipt));
         }
     }
 }
@@ -173,7 +174,8 @@ impl Model for Holders {
                 state.used.local_calls += 1;
                 let process = &mut state.processes[process];
                 let held = process.holder.take_locally(1);
-                process.calls.push(Call { held, generation: None });
+                let resets = state.used.resets - u8::from(process.resetting.is_some());
+                process.calls.push(Call { held, generation: None, resets });
             }
             Action::End(process, call) => {
                 let process = &mut state.processes[process];
@@ -245,6 +247,10 @@ impl Model for Holders {
             }),
             Property::always("the server counts what runs", |model: &Self, state: &State| {
                 model.recovers(state)
+            }),
+            // A process does not know whether it has admitted a call before another process has reset the count.
+            Property::always("a reset loses earlier slots only", |model: &Self, state: &State| {
+                model.processes > 1 || state.keeps_local_calls()
             }),
         ]
     }

@@ -82,13 +82,13 @@ impl Holders {
 
     /// Returns whether the server counts what runs as soon as all messages have arrived. What a process that was killed
     /// has held expires, and so does what a request takes that was given up and arrives after the hold; processes learn
-    /// of a reset later, and a server of slots that it has forgotten or that a fallback has admitted.
+    /// of a reset later, and a server of slots that it has forgotten.
     fn counts_at_once(&self, state: &mut State) -> bool {
         let Used { crashes, flushes, given_up, .. } = state.used;
         if crashes > 0 || flushes > 0 || given_up > 0 && u64::from(state.time) * TICK >= HOLD {
             return true;
         }
         let (measured, held) = (self.measured(state), state.held());
-        measured == held || measured < held && (state.used.resets > 0 || state.used.local_calls > 0)
+        measured == held || measured < held && state.used.resets > 0
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Call {
     pub(super) held: TakenUnits,
     /// The generation in which the server has admitted it; `None` if a fallback has.
     pub(super) generation: Option<u8>,
+    /// How many resets had their replies before the call began.
+    pub(super) resets: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +88,15 @@ impl State {
             process.calls.iter().filter(move |call| !process.holder.is_lost(call.held, now))
         });
         calls.filter(|call| call.generation == Some(generation)).count()
+    }
+
+    /// Returns whether the calls that fallbacks have admitted since the last reset have their slots.
+    pub(super) fn keeps_local_calls(&self) -> bool {
+        let has_slot = |process: &Process, call: &Call| {
+            let is_local = call.generation.is_none();
+            !is_local || call.resets < self.used.resets || process.holder.has(call.held)
+        };
+        self.processes.iter().all(|it| it.calls.iter().all(|call| has_slot(it, call)))
     }
 
     /// Returns how many units are held.

@@ -307,10 +307,10 @@ impl Backend {
             backend.wait_until_closed([charge.key_id]).await?;
             let result = shared.reset(&charge).await;
             if let Some(holder) = &charge.holder {
-                holder.reset();
+                holder.reset(result.as_ref().ok().map(|(_, receipt)| *receipt));
             }
             backend.give_backs.notify(given_back);
-            result.map(|was_there| was_there || was_here)
+            result.map(|(was_there, _)| was_there || was_here)
         })
     }
 

@@ -65,8 +65,12 @@ pub(crate) trait Store: Send + Sync {
     /// Returns the group of a charge. One request corrects charges of one group.
     fn settle_group(&self, charge: &Charge) -> u16;
 
-    /// Removes the count of `charge`, and returns whether it was there.
-    fn reset(&self, charge: &Charge) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    /// Removes the count of `charge`. Returns whether it was there, and of a count of calls in flight the receipt,
+    /// whose birth is the time of the reset.
+    fn reset(
+        &self,
+        charge: &Charge,
+    ) -> impl Future<Output = Result<(bool, Receipt), StoreError>> + Send;
 
     /// Succeeds if the store would decide now.
     fn ping(&self) -> impl Future<Output = Result<(), StoreError>> + Send;

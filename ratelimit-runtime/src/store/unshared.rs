@@ -30,7 +30,7 @@ impl Store for Unshared {
         match *self {}
     }
 
-    async fn reset(&self, _: &Charge) -> Result<bool, StoreError> {
+    async fn reset(&self, _: &Charge) -> Result<(bool, Receipt), StoreError> {
         match *self {}
     }
 

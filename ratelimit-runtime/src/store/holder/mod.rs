@@ -173,9 +173,9 @@ impl Holder {
         lost
     }
 
-    /// Loses all units: the count was reset.
-    pub(crate) fn reset(&self) {
-        self.lock().state.reset();
+    /// Loses all units: the count was reset. `receipt` is that of the store; `None` if the reset has failed.
+    pub(crate) fn reset(&self, receipt: Option<Receipt>) {
+        self.lock().state.reset(receipt);
         self.sender.add(self.key_id);
         self.changed.notify_waiters();
     }

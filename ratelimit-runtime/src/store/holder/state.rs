@@ -41,7 +41,7 @@ pub(crate) struct HolderState {
     resets: u32,
     /// How many requests that take units have no reply yet.
     pending: u32,
-    /// Whether the store may have units of a request whose reply is lost.
+    /// Whether the store may have units of a request whose reply is lost, or not all units of a fallback.
     is_unsure: bool,
 }
 
@@ -87,7 +87,8 @@ impl HolderState {
         self.hold_us = hold_us;
     }
 
-    /// Begins a request that takes units. Returns `None` and does nothing while a reply is lost and others are to come.
+    /// Begins a request that takes units. Returns `None` and does nothing while the process is unsure of the numbers
+    /// and replies are to come.
     pub(crate) fn begin(&mut self) -> Option<PendingUnits> {
         self.give_up_lost();
         if self.is_unsure {
@@ -161,6 +162,9 @@ impl HolderState {
         self.taken += u64::from(units);
         self.local += u64::from(units);
         self.promised = NEVER;
+        // Requests under way do not state these units, so the store cannot add what they take to them.
+        self.is_unsure |= self.pending > 0;
+        self.is_dirty = true;
         TakenUnits { units, losses: self.losses, resets: self.resets, is_local: true }
     }
 
@@ -257,10 +261,15 @@ impl HolderState {
         self.lose()
     }
 
-    /// Loses all units, also those of fallbacks and of requests under way: the count was reset.
-    pub(crate) fn reset(&mut self) {
-        self.restart();
-        self.give_up();
+    /// Loses all units, also those of fallbacks: the count was reset. `receipt` is that of the store. If it is `None`,
+    /// the store may have done nothing: requests under way are given up, too.
+    pub(crate) fn reset(&mut self, receipt: Option<Receipt>) {
+        if let Some(Receipt { birth: epoch, .. }) = receipt {
+            self.follow(epoch);
+        } else {
+            self.restart();
+            self.give_up();
+        }
     }
 
     /// Returns whether units were released of which the store does not know.
@@ -320,7 +329,7 @@ impl HolderState {
         }
     }
 
-    /// Returns whether a reply is lost and no other is to come.
+    /// Returns whether the process is unsure of the numbers and no reply is to come.
     fn can_give_up(&self) -> bool {
         self.is_unsure && self.pending == 0
     }

@@ -138,12 +138,15 @@ impl Store for Redis {
         self.servers.slot(&charge.count_name)
     }
 
-    async fn reset(&self, charge: &Charge) -> Result<bool, StoreError> {
+    async fn reset(&self, charge: &Charge) -> Result<(bool, Receipt), StoreError> {
         let servers = &self.servers;
         let (by, _) = servers.admit(false)?;
         let name = &charge.count_name;
         match charge.terms.algorithm() {
-            Algorithm::Sliding => return servers.reset_log(name, by).await,
+            Algorithm::Sliding => {
+                let was_there = servers.reset_log(name, by).await?;
+                return Ok((was_there, Receipt::default()));
+            }
             Algorithm::InFlight => return servers.reset_slots(charge, by).await,
             Algorithm::Fixed
             | Algorithm::SlidingCounter
@@ -153,7 +156,7 @@ impl Store for Redis {
         let mut unlink = Cmd::new();
         unlink.arg("UNLINK").arg(name);
         match servers.send(&unlink, name, true, by).await {
-            Ok(removed) => Ok(removed != Value::Int(0)),
+            Ok(removed) => Ok((removed != Value::Int(0), Receipt::default())),
             Err(failure) => Err(failure.into_store_error(servers.deadline, &[&name[..]])),
         }
     }

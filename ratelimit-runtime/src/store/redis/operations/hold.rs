@@ -49,16 +49,17 @@ impl Servers {
         vec![Err(error); charges.len()]
     }
 
-    /// Frees the units that all processes hold, and opens the key. Returns whether there was something to do.
+    /// Frees the units that all processes hold, and opens the key. Returns whether there was something to do, and the
+    /// receipt of the count.
     pub(crate) async fn reset_slots(
         &self,
         charge: &Charge,
         by: Instant,
-    ) -> Result<bool, StoreError> {
-        let (freed, _) = self.apply_one(ScriptOp::RESET, charge, by).await?;
+    ) -> Result<(bool, Receipt), StoreError> {
+        let (freed, receipt) = self.apply_one(ScriptOp::RESET, charge, by).await?;
         // Only a closed key has nothing left.
         if freed.remaining > 0 {
-            return Ok(freed.is_allowed());
+            return Ok((freed.is_allowed(), receipt));
         }
         let opened = SettledCharge {
             charge: Arc::new(charge.clone()),
@@ -67,7 +68,7 @@ impl Servers {
         };
         let opened = self.settle(std::slice::from_ref(&opened), by).await.pop();
         opened.ok_or_else(unexpected)?.map_err(|error| error.error().clone())?;
-        Ok(true)
+        Ok((true, receipt))
     }
 }
 
